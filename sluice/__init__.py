@@ -1,0 +1,1 @@
+"""Sluice turns event logs into tables that can be trusted."""

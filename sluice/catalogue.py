@@ -1,0 +1,110 @@
+"""The catalogue: every dataset that a project declares, in an order in which each comes after its inputs."""
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from sluice.datasets import Dataset, Topic
+from sluice.errors import DeclarationError, UsageError
+
+Node = Dataset | Topic
+package = "pipelines"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The topics and datasets of a project, upstream first."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def topics(self) -> list[Topic]:
+        return [node for node in self.nodes if isinstance(node, Topic)]
+
+    @property
+    def datasets(self) -> list[Dataset]:
+        return [node for node in self.nodes if isinstance(node, Dataset)]
+
+    def upstream_of(self, names: Sequence[str]) -> "Catalogue":
+        """The named datasets with all that they are made from; everything when no name is given."""
+        by_name = {node.name: node for node in self.nodes}
+        unknown = [name for name in names if name not in by_name]
+        if unknown:
+            raise UsageError(f"There is no dataset {', '.join(unknown)}; there are {', '.join(by_name)}.")
+        return ordered(by_name[name] for name in names) if names else self
+
+    def levels(self) -> list[list[Node]]:
+        """Groups of nodes that do not depend on each other, upstream first."""
+        depth: dict[str, int] = {}
+        for node in self.nodes:
+            depth[node.name] = 1 + max((depth[source.name] for source in sources_of(node)), default=-1)
+        return [
+            [node for node in self.nodes if depth[node.name] == level]
+            for level in range(max(depth.values(), default=-1) + 1)
+        ]
+
+
+def load(project: Path) -> Catalogue:
+    """Imports the project's `pipelines` and collects the datasets that its modules declare."""
+    folder = project / package
+    if not folder.is_dir():
+        raise UsageError(
+            f"{project} has no folder '{package}', so it is no Sluice project. Go to one, name it with --project, "
+            "or write one with: sluice init"
+        )
+    declared = [
+        value
+        for module in modules_of(project)
+        for value in vars(module).values()
+        if isinstance(value, Dataset | Topic)
+    ]
+    if not declared:
+        raise DeclarationError(f"{folder} declares no dataset.")
+    return ordered(declared)
+
+
+def modules_of(project: Path) -> Iterator[ModuleType]:
+    """All modules of the project's `pipelines`; those of a project that was loaded before are forgotten first."""
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        del sys.modules[name]
+    sys.path.insert(0, str(project))
+    importlib.invalidate_caches()
+    try:
+        root = importlib.import_module(package)
+        yield root
+        for found in pkgutil.walk_packages(root.__path__, f"{package}."):
+            yield importlib.import_module(found.name)
+    except DeclarationError:
+        raise
+    except Exception as error:
+        raise DeclarationError(f"{project / package} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(project))
+
+
+def ordered(nodes: Iterable[Node]) -> Catalogue:
+    """The nodes and all their sources, each once, sources first; two nodes of one name are an error."""
+    found: dict[str, Node] = {}
+
+    def visit(node: Node) -> None:
+        if found.get(node.name) is node:
+            return
+        for source in sources_of(node):
+            visit(source)
+        if node.name in found:
+            raise DeclarationError(f"{node.name} is declared twice; a name belongs to one dataset.")
+        found[node.name] = node
+
+    for node in nodes:
+        visit(node)
+    return Catalogue(tuple(found.values()))
+
+
+def sources_of(node: Node) -> list[Node]:
+    """What a node is made from; nothing for a topic."""
+    return [each.source for each in node.inputs.values()] if isinstance(node, Dataset) else []

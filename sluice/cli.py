@@ -1,0 +1,270 @@
+"""The command line: data goes to stdout, progress and errors to stderr; exit 0 done, 1 a law is broken, 2 wrong use."""
+
+import dataclasses
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sluice import catalogue as catalogues
+from sluice import look, scaffold
+from sluice.catalogue import Catalogue
+from sluice.delta import Lake
+from sluice.errors import SluiceError, UsageError
+from sluice.log import Log, Record
+from sluice.progress import RunProgress
+from sluice.run import Runner
+from sluice.session import lake_lock, spark_session
+from sluice.settings import Settings, read_settings
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+log_app = typer.Typer(no_args_is_help=True, help="Write and read the embedded log.")
+app.add_typer(log_app, name="log")
+
+Project = Annotated[Path, typer.Option("--project", help="The project's folder.", show_default="here")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Datasets = Annotated[list[str] | None, typer.Argument(help="Datasets, with all they are made from; none: all.")]
+
+out = Console(soft_wrap=False)
+err = Console(stderr=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A project with its settings, its tables and its log."""
+
+    settings: Settings
+    lake: Lake
+    log: Log
+
+    def catalogue(self) -> Catalogue:
+        return catalogues.load(self.settings.project)
+
+
+def opened(project: Path) -> Opened:
+    settings = read_settings(project)
+    return Opened(settings, Lake(settings.lake_root), Log(settings.log_root))
+
+
+@app.command()
+def init(directory: Annotated[Path, typer.Argument(help="A new or empty folder.")] = Path()) -> None:
+    """Write a small project of your own: a topic, silver, gold, and the commands to run it."""
+    scaffold.write(directory)
+    out.print(f"Wrote a project to {directory.resolve()}. Its README.md says what to do next.", highlight=False)
+
+
+@app.command()
+def run(
+    datasets: Datasets = None,
+    project: Project = Path(),
+    continuous: Annotated[bool, typer.Option("--continuous", help="Go on until stopped.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Recompute from bronze; writes what differs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Land what the log holds and refresh all that depends on it, until caught up."""
+    here = opened(project)
+    catalogue = here.catalogue().upstream_of(datasets or [])
+    with driver(here, catalogue) as (runner, progress):
+        if continuous:
+            runner.continuously(here.settings.poll_seconds, stopped_by_signal())
+            return
+        start = time.monotonic()
+        done = runner.until_caught_up(rebuild=rebuild)
+    if as_json:
+        print_json([dataclasses.asdict(event) | {"rows": event.rows.model_dump()} for event in done])
+    else:
+        err.print(progress.summary(done, time.monotonic() - start), highlight=False)
+
+
+@contextmanager
+def driver(here: Opened, catalogue: Catalogue) -> Iterator[tuple[Runner, RunProgress]]:
+    """The one process that may write the lake, with its progress on stderr."""
+    with lake_lock(here.settings.lake_root) as lock, RunProgress(err, catalogue) as progress:
+        with spark_session(here.settings, lock) as spark:
+            progress.watch(spark)
+            yield (
+                Runner(
+                    spark=spark,
+                    lake=here.lake,
+                    log=here.log,
+                    catalogue=catalogue,
+                    batch_records_max=here.settings.batch_records_max,
+                    parallel=here.settings.parallel,
+                    listener=progress,
+                ),
+                progress,
+            )
+
+
+def stopped_by_signal() -> threading.Event:
+    """An event that SIGINT and SIGTERM set, so that the step under way ends first."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+@app.command()
+def status(project: Project = Path(), as_json: AsJson = False) -> None:
+    """Show offsets, lag, watermark, rows and freshness of every dataset."""
+    here = opened(project)
+    states = look.status(here.lake, here.log, here.catalogue())
+    if as_json:
+        print_json([dataclasses.asdict(state) for state in states])
+        return
+    print_table(
+        ["dataset", "rows", "version", "lag", "next offsets", "watermark", "updated"],
+        [
+            [
+                state.dataset,
+                state.rows,
+                state.version,
+                state.lag,
+                " ".join(f"{partition}:{offset:,}" for partition, offset in state.offsets.items()),
+                state.watermark,
+                state.updated_at,
+            ]
+            for state in states
+        ],
+    )
+
+
+@app.command()
+def audit(project: Project = Path(), as_json: AsJson = False) -> None:
+    """Add up what became of every landed record; exit 1 when one has no fate, or two."""
+    here = opened(project)
+    fates = look.audit(here.lake, here.catalogue())
+    if as_json:
+        print_json([dataclasses.asdict(each) | {"balanced": each.balanced} for each in fates])
+    else:
+        names = ["dataset", "topic", "landed", "accepted", "duplicate", "quarantined", "late", "missing", "doubled"]
+        print_table(
+            [*names, "balanced"],
+            [[*[getattr(each, name) for name in names], "yes" if each.balanced else "NO"] for each in fates],
+        )
+    if not all(each.balanced for each in fates):
+        raise typer.Exit(1)
+
+
+@app.command()
+def query(sql: str, project: Project = Path(), as_json: AsJson = False) -> None:
+    """Answer a SQL query over the tables, by their names: `SELECT * FROM gold.delays_hourly LIMIT 5`."""
+    answer = look.query(opened(project).lake, sql)
+    if as_json:
+        print_json([dict(zip(answer.columns, row, strict=True)) for row in answer.rows])
+    else:
+        print_table(answer.columns, answer.rows)
+
+
+@log_app.command("append")
+def log_append(
+    topic: str,
+    file: Annotated[typer.FileBinaryRead, typer.Argument(help="Values, one a line; - for standard input.")],
+    project: Project = Path(),
+    key: Annotated[str | None, typer.Option(help="The key of every record.")] = None,
+    key_field: Annotated[str | None, typer.Option(help="Take each record's key from this field of its JSON.")] = None,
+) -> None:
+    """Append the lines of FILE as records, durable when the command returns."""
+    records = (Record(line.rstrip(b"\n"), key=key_of(line, key, key_field)) for line in file)
+    print_json(opened(project).log.append(topic, records))
+
+
+def key_of(line: bytes, key: str | None, key_field: str | None) -> str | None:
+    """The key of a line; a line that is no JSON object, or lacks the field, has none."""
+    if key_field is None:
+        return key
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    found = value.get(key_field) if isinstance(value, dict) else None
+    return None if found is None else str(found)
+
+
+@log_app.command("tail")
+def log_tail(
+    topic: str,
+    project: Project = Path(),
+    records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many.")] = 10,
+) -> None:
+    """Print the newest records of a topic, one JSON object a line."""
+    for record in opened(project).log.tail(topic, records):
+        print_json(
+            {
+                "partition": record.partition,
+                "offset": record.offset,
+                "key": record.key,
+                "timestamp": record.timestamp,
+                "value": None if record.value is None else record.value.decode(errors="replace"),
+            },
+            indent=None,
+        )
+
+
+@log_app.command("topics")
+def log_topics(project: Project = Path(), as_json: AsJson = False) -> None:
+    """List the topics with the offsets that each partition holds."""
+    log = opened(project).log
+    rows = [
+        [topic, partition, log.start_offset(topic, partition), log.end_offset(topic, partition)]
+        for topic in log.topics()
+        for partition in log.partitions(topic)
+    ]
+    columns = ["topic", "partition", "start_offset", "end_offset"]
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        print_table(columns, rows)
+
+
+def print_json(value: Any, indent: int | None = 2) -> None:
+    typer.echo(json.dumps(value, indent=indent, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table for people: numbers to the right, with thousands apart."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for index, column in enumerate(columns):
+        is_number = any(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*[shown(value) for value in row])
+    out.print(table, highlight=False, markup=False)
+
+
+def shown(value: Any) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    return str(value)
+
+
+def main() -> None:
+    """The entry point: a Sluice error is a message and an exit code, never a traceback."""
+    try:
+        app()
+    except SluiceError as error:
+        err.print(f"[red bold]Error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Every read and write of a Delta table: the one module that knows the format.
+
+Rows go through Spark. Versions, the ledger and small looks (status, audit, query) go through delta-rs, which needs no
+JVM.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from sluice.difference import operation
+from sluice.ledger import Commit, Entry
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset as ArrowDataset
+    from pyspark.sql import DataFrame, SparkSession
+
+change_columns = ("_change_type", "_commit_version", "_commit_timestamp")
+table_properties = {
+    "delta.enableChangeDataFeed": "true",
+    # The change feed lives as long as the log that points to it, so a cursor is either readable or known to be too old.
+    "delta.logRetentionDuration": "interval 30 days",
+    "delta.deletedFileRetentionDuration": "interval 30 days",
+}
+user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+
+@dataclass(frozen=True)
+class Lake:
+    """The tables below one root: `<root>/<layer>/<name>`."""
+
+    root: str
+
+    def path(self, table: str) -> str:
+        return f"{self.root}/{table.replace('.', '/')}"
+
+    def last_commit(self, table: str) -> Commit | None:
+        """The newest ledger entry of a table, or None when the table does not exist."""
+        try:
+            found = DeltaTable(self.path(table))
+        except TableNotFoundError:
+            return None
+        for limit in (1, 20, None):
+            for commit in found.history(limit):
+                entry = Entry.from_json(commit.get("userMetadata"))
+                if entry is not None:
+                    return Commit(
+                        table_id=str(found.metadata().id),
+                        version=commit["version"],
+                        timestamp_ms=commit["timestamp"],
+                        entry=entry,
+                    )
+        return None
+
+    def row_count(self, table: str) -> int:
+        """The number of rows, from the log alone."""
+        return sum(DeltaTable(self.path(table)).get_add_actions(flatten=True)["num_records"].to_pylist())
+
+    def arrow(self, table: str) -> "ArrowDataset":
+        """The table as it is now, for engines that read Arrow."""
+        return DeltaTable(self.path(table)).to_pyarrow_dataset()
+
+    def tables(self) -> list[str]:
+        """The names of all tables that exist, bronze first."""
+        layers = ("bronze", "silver", "gold")
+        found = [
+            f"{layer}.{folder.name}"
+            for layer in layers
+            for folder in sorted(Path(self.root, layer).glob("*"))
+            if (folder / "_delta_log").is_dir()
+        ]
+        return found
+
+    def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
+        """The rows of a table, at a version when one is given."""
+        reader = spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.load(self.path(table))
+
+    def changes(self, spark: "SparkSession", table: str, since: int, until: int) -> "DataFrame":
+        """The old and new images of the rows changed after version `since`, up to `until`, with `_change_type`."""
+        return (
+            spark.read.format("delta")
+            .option("readChangeFeed", "true")
+            .option("startingVersion", since + 1)
+            .option("endingVersion", until)
+            .load(self.path(table))
+        )
+
+    def holds_changes_since(self, table: str, version: int) -> bool:
+        """False when the log no longer reaches back to the commit after `version`."""
+        oldest = min(
+            (int(file.stem) for file in Path(self.path(table), "_delta_log").glob("[0-9]*.json")),
+            default=0,
+        )
+        return oldest <= version + 1
+
+    def replace(
+        self,
+        df: "DataFrame",
+        table: str,
+        entry: Entry,
+        slice: Mapping[str, str] | None = None,
+    ) -> None:
+        """Writes all rows of a table (or of a slice of it) in one commit; makes the table when it is not there."""
+        writer = df.write.format("delta").mode("overwrite").option("userMetadata", entry.to_json())
+        if not DeltaTable.is_deltatable(self.path(table)):
+            for name, value in table_properties.items():
+                writer = writer.option(name, value)
+            if slice:
+                writer = writer.partitionBy(*slice)
+        elif slice:
+            writer = writer.option("replaceWhere", predicate(slice))
+        else:
+            writer = writer.option("overwriteSchema", "true")
+        writer.save(self.path(table))
+
+    def append(self, df: "DataFrame", table: str, entry: Entry) -> None:
+        """Adds rows in one commit."""
+        df.write.format("delta").mode("append").option("userMetadata", entry.to_json()).save(self.path(table))
+
+    def merge(
+        self,
+        difference: "DataFrame",
+        table: str,
+        entry: Entry,
+        grain: Iterable[str],
+        condition: str = "true",
+    ) -> None:
+        """Applies a difference in one commit; `condition` holds literal bounds on `own` columns that skip files."""
+        spark = difference.sparkSession
+        columns = [name for name in difference.columns if name != operation]
+        matched = " AND ".join(f"own.`{name}` <=> new.`{name}`" for name in grain)
+        updates = ", ".join(f"own.`{name}` = new.`{name}`" for name in columns)
+        names = ", ".join(f"`{name}`" for name in columns)
+        values = ", ".join(f"new.`{name}`" for name in columns)
+        view = f"_difference_{table.replace('.', '_')}"
+        difference.createOrReplaceTempView(view)
+        spark.conf.set(user_metadata, entry.to_json())
+        try:
+            spark.sql(
+                f"MERGE INTO delta.`{self.path(table)}` AS own USING {view} AS new ON {matched} AND {condition} "
+                f"WHEN MATCHED AND new.{operation} = 'deleted' THEN DELETE "
+                f"WHEN MATCHED THEN UPDATE SET {updates} "
+                f"WHEN NOT MATCHED AND new.{operation} <> 'deleted' THEN INSERT ({names}) VALUES ({values})"
+            ).collect()
+        finally:
+            spark.conf.unset(user_metadata)
+            spark.catalog.dropTempView(view)
+
+    def note(self, spark: "SparkSession", table: str, entry: Entry) -> None:
+        """Moves the cursor of a table whose rows stay as they are: a commit of one property, no data."""
+        spark.conf.set(user_metadata, entry.to_json())
+        try:
+            spark.sql(f"ALTER TABLE delta.`{self.path(table)}` SET TBLPROPERTIES ('sluice.noted' = 'true')")
+        finally:
+            spark.conf.unset(user_metadata)
+
+
+def predicate(slice: Mapping[str, str]) -> str:
+    """The SQL condition that names a slice of a shared table."""
+    return " AND ".join(f"`{name}` = '{value}'" for name, value in slice.items())

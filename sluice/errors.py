@@ -1,0 +1,29 @@
+"""The errors that Sluice raises on purpose: each says what is wrong and what to do next."""
+
+
+class SluiceError(Exception):
+    """Something a person can put right; the CLI prints its message without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(SluiceError):
+    """The command, a setting or a declaration is wrong."""
+
+    exit_code = 2
+
+
+class DeclarationError(UsageError):
+    """A dataset is declared in a way that cannot work."""
+
+
+class LogError(SluiceError):
+    """The log cannot be read or written as it is."""
+
+
+class LogGap(LogError):
+    """Offsets that should be in the log are not there."""
+
+
+class LogRecreated(LogError):
+    """The log is not the one whose records have landed."""

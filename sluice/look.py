@@ -1,0 +1,186 @@
+"""Look at a lake without starting Spark: SQL over its tables, their state, and the audit of their records."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+
+from sluice.catalogue import Catalogue
+from sluice.datasets import Dataset, Topic
+from sluice.delta import Lake
+from sluice.errors import UsageError
+from sluice.fates import fates_table
+from sluice.land import waiting
+from sluice.log import Log
+
+
+@dataclass(frozen=True)
+class Table:
+    """The answer to a query."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class State:
+    """One dataset as it stands; `lag` counts records of the log, or versions of inputs, that it has not seen."""
+
+    dataset: str
+    rows: int | None
+    version: int | None
+    offsets: dict[int, int]
+    lag: int
+    watermark: datetime | None
+    updated_at: datetime | None
+
+
+@contextmanager
+def connection(lake: Lake) -> "Iterator[duckdb.DuckDBPyConnection]":
+    """A DuckDB connection in which every table of the lake is a view of its name."""
+    with duckdb.connect() as found:
+        found.execute("SET TimeZone = 'UTC'")
+        for layer in ("bronze", "silver", "gold"):
+            found.execute(f"CREATE SCHEMA {layer}")
+        for table in lake.tables():
+            layer, name = table.split(".")
+            found.register(f"_{layer}_{name}", lake.arrow(table))
+            found.execute(f'CREATE VIEW {layer}."{name}" AS SELECT * FROM "_{layer}_{name}"')
+        yield found
+
+
+def query(lake: Lake, sql: str) -> Table:
+    """The rows that a SQL query gives; a UsageError says what is wrong with it."""
+    with connection(lake) as found:
+        try:
+            answer = found.execute(sql)
+            columns = [column[0] for column in answer.description or []]
+            return Table(columns, answer.fetchall())
+        except duckdb.Error as error:
+            raise UsageError(f"The query cannot be answered: {error}") from error
+
+
+def status(lake: Lake, log: Log, catalogue: Catalogue) -> list[State]:
+    """Every topic and dataset of the catalogue as it stands, upstream first."""
+    with connection(lake) as found:
+        return [
+            topic_state(lake, log, node) if isinstance(node, Topic) else dataset_state(lake, found, node)
+            for node in catalogue.nodes
+        ]
+
+
+def topic_state(lake: Lake, log: Log, topic: Topic) -> State:
+    """How much of a topic has landed, and how much waits."""
+    commit = lake.last_commit(topic.name)
+    landed = commit.entry.landed if commit else {}
+    return State(
+        dataset=topic.name,
+        rows=lake.row_count(topic.name) if commit else None,
+        version=commit.version if commit else None,
+        offsets={partition: each.next_offset for partition, each in sorted(landed.items())},
+        lag=waiting(log, topic.topic, landed),
+        watermark=None,
+        updated_at=moment(commit.timestamp_ms) if commit else None,
+    )
+
+
+def dataset_state(lake: Lake, found: "duckdb.DuckDBPyConnection", dataset: Dataset) -> State:
+    """How far a dataset has followed its inputs."""
+    commit = lake.last_commit(dataset.name)
+    if commit is None:
+        return State(dataset.name, None, None, {}, 0, None, None)
+    behind = 0
+    for each in dataset.inputs.values():
+        newest = lake.last_commit(each.source.name)
+        seen = commit.entry.inputs.get(each.source.name)
+        if newest is not None:
+            behind += newest.as_input.version - (seen.version if seen else -1)
+    return State(
+        dataset=dataset.name,
+        rows=lake.row_count(dataset.name),
+        version=commit.version,
+        offsets={},
+        lag=behind,
+        watermark=watermark(found, dataset),
+        updated_at=moment(commit.timestamp_ms),
+    )
+
+
+def watermark(found: "duckdb.DuckDBPyConnection", dataset: Dataset) -> datetime | None:
+    """The event time that every partition of the log has reached: the least of their latest."""
+    if dataset.event_time is None or not dataset.topics:
+        return None
+    latest = f'SELECT max("{dataset.event_time}") AS latest FROM {dataset.name} GROUP BY _topic, _partition'
+    answer = found.execute(f"SELECT min(latest) FROM ({latest})").fetchone()
+    return answer[0] if answer else None
+
+
+def moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+@dataclass(frozen=True)
+class Fates:
+    """What became of the records of one topic in one dataset.
+
+    `missing` counts records without a fate, `doubled` those with more than one, `unknown` fates of records that never
+    landed. The audit balances when all three are zero.
+    """
+
+    dataset: str
+    topic: str
+    landed: int
+    accepted: int
+    duplicate: int
+    quarantined: int
+    late: int
+    missing: int
+    doubled: int
+    unknown: int
+
+    @property
+    def balanced(self) -> bool:
+        return self.missing == self.doubled == self.unknown == 0
+
+
+audit_sql = """
+WITH fates AS (
+    SELECT _topic AS topic, _partition AS "partition", _offset AS "offset", 'accepted' AS fate FROM {dataset}
+    UNION ALL
+    SELECT topic, "partition", "offset", fate FROM {fates} WHERE dataset = '{dataset}'
+),
+judged AS (
+    SELECT topic, "partition", "offset", count(*) AS fates,
+        count(*) FILTER (fate = 'accepted') AS accepted, count(*) FILTER (fate = 'duplicate') AS duplicate,
+        count(*) FILTER (fate = 'quarantined') AS quarantined, count(*) FILTER (fate = 'late') AS late
+    FROM fates WHERE topic = '{topic}' GROUP BY ALL
+),
+landed AS (SELECT "partition", "offset", count(*) AS times FROM bronze.{topic} GROUP BY ALL)
+SELECT
+    coalesce(sum(times), 0), coalesce(sum(accepted), 0), coalesce(sum(duplicate), 0), coalesce(sum(quarantined), 0),
+    coalesce(sum(late), 0), count(*) FILTER (fates IS NULL), count(*) FILTER (fates > 1 OR times > 1),
+    count(*) FILTER (times IS NULL)
+FROM landed FULL JOIN judged USING ("partition", "offset")
+"""
+
+
+def audit(lake: Lake, catalogue: Catalogue) -> list[Fates]:
+    """The fates of all landed records, for each dataset that consumes a topic."""
+    present = set(lake.tables())
+    with connection(lake) as found:
+        return [
+            fates_of(found, dataset, topic)
+            for dataset in catalogue.datasets
+            for topic in dataset.topics
+            if dataset.name in present and f"bronze.{topic}" in present
+        ]
+
+
+def fates_of(found: "duckdb.DuckDBPyConnection", dataset: Dataset, topic: str) -> Fates:
+    """Adds up the fates of one topic's records in one dataset."""
+    sql = audit_sql.format(dataset=dataset.name, fates=fates_table, topic=topic)
+    counts = found.execute(sql).fetchone()
+    return Fates(dataset.name, topic, *(counts or ()))

@@ -1,0 +1,105 @@
+"""Progress of a run on stderr: each dataset with its layer, its records, its rate and how far its Spark job is."""
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from sluice.catalogue import Catalogue
+from sluice.run import Event
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+refresh_seconds = 0.5
+
+
+class RunProgress:
+    """Listens to a run; on a terminal it draws bars, else it prints a line for each dataset that is done."""
+
+    def __init__(self, console: Console, catalogue: Catalogue) -> None:
+        self.console = console
+        self.names = [node.name for node in catalogue.nodes]
+        self.bars = Progress(
+            TextColumn("{task.description:<28}"),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[said]}"),
+            console=console,
+            transient=True,
+        )
+        self.tasks: dict[str, TaskID] = {}
+        self.spark: SparkSession | None = None
+        self.closed = threading.Event()
+        self.poller = threading.Thread(target=self.poll, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.bars.start()
+            self.tasks["spark"] = self.bars.add_task("starting Spark", total=None, said="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed.set()
+        self.bars.stop()
+
+    def watch(self, spark: "SparkSession") -> None:
+        """Follows the jobs of a session that has just started."""
+        self.spark = spark
+        if self.console.is_terminal:
+            self.bars.remove_task(self.tasks.pop("spark"))
+            self.poller.start()
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "started" and self.console.is_terminal:
+            self.tasks[event.name] = self.bars.add_task(event.name, total=None, said="")
+        if event.kind == "done":
+            task = self.tasks.pop(event.name, None)
+            if task is not None:
+                self.bars.remove_task(task)
+            if event.is_effective:
+                self.console.print(line(event), highlight=False)
+
+    def poll(self) -> None:
+        """Moves the bars by the tasks that Spark has finished."""
+        while not self.closed.wait(refresh_seconds):
+            for name, task in list(self.tasks.items()):
+                total, completed = self.spark_tasks(name)
+                if total and name in self.tasks:
+                    self.bars.update(task, total=total, completed=completed, said=f"{completed}/{total} tasks")
+
+    def spark_tasks(self, name: str) -> tuple[int, int]:
+        """How many tasks the running stages of a dataset have, and how many of them are done."""
+        if self.spark is None:
+            return 0, 0
+        tracker = self.spark.sparkContext.statusTracker()
+        stages = [
+            stage
+            for job in tracker.getJobIdsForGroup(name)
+            if (info := tracker.getJobInfo(job)) is not None and info.status == "RUNNING"
+            for stage_id in info.stageIds
+            if (stage := tracker.getStageInfo(stage_id)) is not None
+        ]
+        return sum(stage.numTasks for stage in stages), sum(stage.numCompletedTasks for stage in stages)
+
+    def summary(self, done: Sequence[Event], seconds: float) -> Table | str:
+        """What the run did, in one line."""
+        landed = sum(event.rows.inserted for event in done if event.name.startswith("bronze."))
+        changed = sum(event.rows.total for event in done if not event.name.startswith("bronze."))
+        if not done:
+            return f"Nothing new: {len(self.names)} tables are up to date ({seconds:.1f} s)."
+        return (
+            f"{landed:,} records landed and {changed:,} rows changed in silver and gold in {seconds:.1f} s "
+            f"({landed / seconds:,.0f} records/s)."
+        )
+
+
+def line(event: Event) -> str:
+    """One finished dataset: what it wrote, how fast, and why."""
+    rows = event.rows
+    parts = [f"{count:,} {what}" for what, count in rows.model_dump().items() if count] or ["no row changed"]
+    rate = f"{rows.total / event.seconds:,.0f} rows/s" if rows.total and event.seconds else ""
+    return f"{event.name:<28} {event.seconds:6.1f} s  {rate:>16}  {', '.join(parts)}  [dim]({event.cause})[/dim]"

@@ -1,0 +1,127 @@
+"""The scope of a refresh: which rows of a dataset the changes upstream touch.
+
+Delta skips files only by literals, so a scope also knows the bounds of its columns as SQL literals, and puts them into
+every read and into the MERGE.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Pairs = Iterable[tuple[str, str]]
+
+broadcast_rows_max = 200_000
+literal_forms = {
+    "timestamp": "TIMESTAMP '{}'",
+    "timestamp_ntz": "TIMESTAMP_NTZ '{}'",
+    "date": "DATE '{}'",
+    "string": "'{}'",
+    "bigint": "{}L",
+    "int": "{}",
+    "smallint": "{}S",
+    "tinyint": "{}Y",
+    "boolean": "{}",
+}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The least and the greatest value of a scope's column as SQL literals, and whether it also holds nulls."""
+
+    least: str
+    greatest: str
+    has_nulls: bool
+
+    def holds(self, column: str) -> str:
+        """The condition that `column` can be in the scope."""
+        return self._or_null(f"{column} BETWEEN {self.least} AND {self.greatest}", column)
+
+    def reaches(self, start: str, end: str) -> str:
+        """The condition that the half-open interval [start, end) can hold a value of the scope; a null end is open."""
+        within = f"{start} <= {self.greatest} AND ({end} IS NULL OR {end} > {self.least})"
+        return self._or_null(within, start)
+
+    def _or_null(self, condition: str, column: str) -> str:
+        return f"({condition} OR {column} IS NULL)" if self.has_nulls else f"({condition})"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Distinct rows of scope columns; `rows` is None when the scope is everything."""
+
+    rows: "DataFrame | None" = None
+    count: int = 0
+    bounds: dict[str, Bounds] = field(default_factory=dict)
+
+    @property
+    def is_everything(self) -> bool:
+        return self.rows is None
+
+    def release(self) -> None:
+        """Frees the memory that holds the scope's rows."""
+        if self.rows is not None:
+            self.rows.unpersist()
+
+    def condition(self, pairs: Pairs, prefix: str = "") -> str:
+        """The SQL condition that rows of a table can be in the scope; `pairs` are (its column, the scope's column)."""
+        if self.is_everything:
+            return "true"
+        known = [
+            self.bounds[scope_column].holds(f"{prefix}`{column}`")
+            for column, scope_column in pairs
+            if scope_column in self.bounds
+        ]
+        return " AND ".join(known) or "true"
+
+    def filter(self, df: "DataFrame", match: Pairs, prune: Pairs = ()) -> "DataFrame":
+        """The rows of `df` in the scope; `match` and `prune` pair a column of `df` with one of the scope."""
+        if self.rows is None:
+            return df
+        match = list(match)
+        df = df.where(self.condition([*match, *prune]))
+        wanted = self.rows.select(
+            *[F.col(scope_column).alias(f"_scope_{column}") for column, scope_column in match]
+        ).distinct()
+        if self.count <= broadcast_rows_max:
+            wanted = F.broadcast(wanted)
+        same = [F.col(column).eqNullSafe(F.col(f"_scope_{column}")) for column, _ in match]
+        return df.join(wanted, same, "left_semi")
+
+
+everything = Scope()
+
+
+def collect(rows: "DataFrame") -> Scope:
+    """Persists the scope's distinct rows and brings only its bounds to the driver."""
+    rows = rows.distinct().persist()
+    figures = [F.count(F.lit(1)).alias("count")]
+    for name in rows.columns:
+        figures += [
+            # As text: Python knows no year beyond 9999 and would shift times by its own zone.
+            F.min(name).cast("string").alias(f"least_{name}"),
+            F.max(name).cast("string").alias(f"greatest_{name}"),
+            F.max(F.col(name).isNull()).alias(f"has_nulls_{name}"),
+        ]
+    found = rows.agg(*figures).collect()[0]
+    bounds = {
+        name: Bounds(
+            literal(found[f"least_{name}"], kind),
+            literal(found[f"greatest_{name}"], kind),
+            bool(found[f"has_nulls_{name}"]),
+        )
+        for name, kind in rows.dtypes
+        if kind in literal_forms
+    }
+    return Scope(rows, found["count"], bounds)
+
+
+def literal(text: str | None, kind: str) -> str:
+    """A value as a SQL literal of its type."""
+    if text is None:
+        return "NULL"
+    return literal_forms[kind].format(text.replace("\\", "\\\\").replace("'", "\\'"))

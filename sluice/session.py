@@ -1,0 +1,99 @@
+"""The Spark session, and the lock that makes its process the only writer of a lake."""
+
+import fcntl
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.errors import SluiceError
+from sluice.jars import jar_files
+from sluice.java import require_java
+from sluice.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+spark_settings = {
+    "spark.app.name": "sluice",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # Defaults are sized for clusters: 200 shuffle tasks and 50 tasks to read a table's log.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+}
+
+
+@contextmanager
+def lake_lock(lake_root: str) -> Iterator[int]:
+    """Holds the lake for this process and the JVM it starts; it is free again when both are gone, however they end."""
+    path = Path(lake_root, ".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise SluiceError(f"The lake {lake_root} cannot be written: {error.strerror}. Set SLUICE_LAKE.") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(descriptor, 32).decode() or "unknown"
+        os.close(descriptor)
+        raise SluiceError(
+            f"Another sluice (process {holder}) is writing the lake {lake_root}. Wait for it, or stop it."
+        ) from error
+    os.truncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[SparkSession]":
+    """A Spark session on this machine, stopped at the end. The JVM inherits `lock`, so the lake stays locked until it dies."""
+    require_java()
+    jars = jar_files(settings.jars)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with tempfile.TemporaryDirectory(prefix="sluice-") as scratch:
+        conf = SparkConf(loadDefaults=False)
+        conf.setMaster(settings.spark)
+        for name, value in (spark_settings | sized(settings) | {"spark.local.dir": scratch}).items():
+            conf.set(name, value)
+        conf.set("spark.jars", ",".join(str(jar) for jar in jars))
+        conf.set("spark.sql.warehouse.dir", f"{scratch}/warehouse")
+        gateway = launch_gateway(conf, popen_kwargs={"pass_fds": [lock] if lock is not None else []})
+        spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+        try:
+            yield spark
+        finally:
+            spark.stop()
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait(timeout=60)
+
+
+def sized(settings: Settings) -> dict[str, str]:
+    """What depends on the machine: one shuffle task per core, and memory."""
+    asked = settings.spark.removeprefix("local[").removesuffix("]")
+    cores = os.cpu_count() or 1 if asked == "*" else int(asked)
+    log4j = Path(__file__).with_name("log4j2.properties")
+    options = f"-Dlog4j2.configurationFile={log4j} -XX:+UseParallelGC {settings.java_options}"
+    return {
+        "spark.driver.memory": settings.driver_memory,
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.driver.extraJavaOptions": options,
+    }

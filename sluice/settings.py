@@ -1,0 +1,66 @@
+"""Every setting, read once from the environment (`SLUICE_*`)."""
+
+import difflib
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from sluice.errors import UsageError
+
+prefix = "SLUICE_"
+
+
+class Settings(BaseSettings):
+    """Where things are and how large they may be; each field is the variable `SLUICE_<FIELD>`."""
+
+    model_config = SettingsConfigDict(env_prefix=prefix, frozen=True, extra="forbid")
+
+    project: Path = Path()
+    lake: str = ""
+    log: str = ""
+    spark: Annotated[str, Field(pattern=r"^local\[(\d+|\*)\]$")] = "local[*]"
+    driver_memory: Annotated[str, Field(pattern=r"^\d+[mg]$")] = "2g"
+    jars: Path = Path.home() / ".cache" / "sluice" / "jars"
+    java_options: str = ""
+    batch_records_max: Annotated[int, Field(ge=1)] = 5_000_000
+    parallel: Annotated[int, Field(ge=1, le=64)] = 2
+    poll_seconds: Annotated[float, Field(gt=0)] = 1.0
+
+    @field_validator("project")
+    @classmethod
+    def resolved(cls, value: Path) -> Path:
+        return value.resolve()
+
+    @field_validator("lake", "log")
+    @classmethod
+    def local_only(cls, value: str) -> str:
+        if "://" in value:
+            raise ValueError("must be a local path")
+        return value
+
+    @property
+    def lake_root(self) -> str:
+        return str(Path(self.project, self.lake or ".sluice/lake").resolve())
+
+    @property
+    def log_root(self) -> Path:
+        return Path(self.project, self.log or ".sluice/log").resolve()
+
+
+def read_settings(project: Path) -> Settings:
+    """The settings of a project; a UsageError names the variable that is wrong, or that does not exist."""
+    known = {f"{prefix}{name.upper()}" for name in Settings.model_fields if name != "project"}
+    for name in os.environ:
+        if name.startswith(prefix) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}."
+            raise UsageError(f"{name} is not a setting; {hint}")
+    try:
+        return Settings(project=project)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"{prefix}{'_'.join(str(part) for part in first['loc'])}".upper()
+        raise UsageError(f"{name}={first['input']!r} cannot be used: {first['msg']}.") from error

@@ -10,10 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from sluice import catalogue as catalogues
@@ -262,8 +265,24 @@ def main() -> None:
     try:
         app()
     except SluiceError as error:
-        err.print(f"[red bold]Error:[/] {error}", highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
+        fail(str(error), error.exit_code)
+    except PySparkException as error:
+        fail(f"Spark stopped: {error}".split("JVM stacktrace")[0].strip(), 1)
+    except Py4JError as error:
+        fail(f"Spark stopped: {java_message(error)}", 1)
+
+
+def java_message(error: Py4JError) -> str:
+    """The message of an exception in the JVM, or what can be said when the JVM is gone."""
+    try:
+        return str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
+    except Exception:  # noqa: BLE001 - the JVM died, and asking it fails in many ways
+        return "its JVM ended. Run again: nothing was lost. If it was killed for memory, lower SLUICE_DRIVER_MEMORY."
+
+
+def fail(message: str, exit_code: int) -> NoReturn:
+    err.print(f"[red bold]Error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    sys.exit(exit_code)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ Rows go through Spark. Versions, the ledger and small looks (status, audit, quer
 JVM.
 """
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ table_properties = {
     "delta.logRetentionDuration": "interval 30 days",
     "delta.deletedFileRetentionDuration": "interval 30 days",
 }
+creation = threading.Lock()
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
 
 
@@ -101,24 +103,26 @@ class Lake:
         return oldest <= version + 1
 
     def replace(
-        self,
-        df: "DataFrame",
-        table: str,
-        entry: Entry,
-        slice: Mapping[str, str] | None = None,
+        self, df: "DataFrame", table: str, entry: Entry, slice: Mapping[str, str] | None = None
     ) -> None:
         """Writes all rows of a table (or of a slice of it) in one commit; makes the table when it is not there."""
-        writer = df.write.format("delta").mode("overwrite").option("userMetadata", entry.to_json())
-        if not DeltaTable.is_deltatable(self.path(table)):
-            for name, value in table_properties.items():
-                writer = writer.option(name, value)
-            if slice:
-                writer = writer.partitionBy(*slice)
-        elif slice:
-            writer = writer.option("replaceWhere", predicate(slice))
+        if slice:
+            self.create_shared(df, table, partition_by=list(slice))
+            condition = " AND ".join(f"`{name}` = '{value}'" for name, value in slice.items())
+            options = {"replaceWhere": condition}
+        elif DeltaTable.is_deltatable(self.path(table)):
+            options = {"overwriteSchema": "true"}
         else:
-            writer = writer.option("overwriteSchema", "true")
-        writer.save(self.path(table))
+            options = table_properties
+        writer = df.write.format("delta").mode("overwrite").options(**options)
+        writer.option("userMetadata", entry.to_json()).save(self.path(table))
+
+    def create_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
+        """Makes an empty table for the rows of several datasets, which may all want it at once."""
+        with creation:
+            if not DeltaTable.is_deltatable(self.path(table)):
+                writer = df.limit(0).write.format("delta").options(**table_properties)
+                writer.partitionBy(*partition_by).save(self.path(table))
 
     def append(self, df: "DataFrame", table: str, entry: Entry) -> None:
         """Adds rows in one commit."""
@@ -161,7 +165,3 @@ class Lake:
         finally:
             spark.conf.unset(user_metadata)
 
-
-def predicate(slice: Mapping[str, str]) -> str:
-    """The SQL condition that names a slice of a shared table."""
-    return " AND ".join(f"`{name}` = '{value}'" for name, value in slice.items())

@@ -1,0 +1,1 @@
+"""What surrounds the lakehouse: its sources and, later, its servers."""

@@ -1,0 +1,1 @@
+"""Programs that stand for the systems which events come from."""

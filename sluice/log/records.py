@@ -1,0 +1,97 @@
+"""Records and their lines: what a producer hands over, what a reader sees, and how one is written in the other's place."""
+
+import base64
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from sluice.errors import LogError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a producer hands over. Without a timestamp (with a time zone) it gets the time of its append."""
+
+    value: bytes | None
+    key: str | None = None
+    timestamp: datetime | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """What a reader sees: a record and its place."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    value: bytes | None
+    timestamp: datetime
+    headers: Mapping[str, str]
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """The partition of a key: the same for ever, as long as the number of partitions stays."""
+    return zlib.crc32(key.encode()) % partitions
+
+
+def encode(offset: int, record: Record) -> bytes:
+    """The line of a record, with its newline."""
+    try:
+        line = {
+            "offset": offset,
+            "key": record.key,
+            **encoded_value(record.value),
+            "timestamp": timestamp_text(record.timestamp or datetime.now(UTC)),
+            "headers": dict(record.headers),
+        }
+        return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError as error:
+        raise UsageError(f"A record cannot be written: {error}. Keys and headers must be valid text.") from error
+
+
+def encoded_value(value: bytes | None) -> dict[str, str | None]:
+    """The value as text where it is UTF-8, else as base64."""
+    if value is None:
+        return {"value": None}
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(value).decode()}
+
+
+def timestamp_text(timestamp: datetime) -> str:
+    """RFC 3339 in UTC."""
+    if timestamp.tzinfo is None:
+        raise UsageError(f"The timestamp {timestamp} has no time zone; give it one, such as UTC.")
+    return timestamp.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def decode(topic: str, partition: int, line: bytes, where: str) -> StoredRecord:
+    """The record of a line; a LogError that says `where` when the line is none."""
+    try:
+        found: dict[str, Any] = orjson.loads(line)
+        return StoredRecord(
+            topic=topic,
+            partition=partition,
+            offset=int(found["offset"]),
+            key=found.get("key"),
+            value=decoded_value(found),
+            timestamp=datetime.fromisoformat(found["timestamp"]),
+            headers=found.get("headers") or {},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LogError(f"{where} is no record of the log: {error}. Restore the segment from a copy.") from error
+
+
+def decoded_value(line: Mapping[str, Any]) -> bytes | None:
+    """The value's bytes, from whichever field holds them."""
+    if line.get("value_base64") is not None:
+        return base64.b64decode(line["value_base64"], validate=True)
+    value = line.get("value")
+    return None if value is None else str(value).encode()

@@ -38,8 +38,9 @@ Project = Annotated[Path, typer.Option("--project", help="The project's folder."
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Datasets = Annotated[list[str] | None, typer.Argument(help="Datasets, with all they are made from; none: all.")]
 
-out = Console(soft_wrap=False)
-err = Console(stderr=True)
+# A pipe has no width: rows must not be folded to fit a screen that is not there.
+out = Console(width=None if sys.stdout.isatty() else 240)
+err = Console(stderr=True, soft_wrap=True)
 
 
 @dataclasses.dataclass(frozen=True)

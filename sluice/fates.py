@@ -33,18 +33,19 @@ def judge(
 
     The scope is the new `records` and those judged before, `own`, that share a key with them.
     """
-    parsed = parse(records, **parsing)
-    rejected = parsed.where("_rule IS NOT NULL").select(
-        *[column for column in parsed.columns if column != "_rule"],
-        position_text().alias("_key"),
-        F.lit("quarantined").alias("_fate"),
-        F.col("_rule").alias("_reason"),
-        F.lit(None).cast("string").alias("_detail"),
+    is_good = F.col("_rule").isNull()
+    # One pass for good and bad: a filter on the rule would parse every record again for each column it looks at.
+    candidates = parse(records, **parsing).withColumn(
+        "_key", F.when(is_good, key_text(distinct)).otherwise(position_text())
     )
-    candidates = parsed.where("_rule IS NULL").drop("_rule").withColumn("_key", key_text(distinct))
     for judged in judged_before(own or {}, table, distinct):
         candidates = candidates.unionByName(judged, allowMissingColumns=True)
-    return deduplicate(candidates).unionByName(rejected)
+    return deduplicate(candidates).withColumns(
+        {
+            "_fate": F.when(is_good, F.col("_fate")).otherwise("quarantined"),
+            "_reason": F.when(is_good, F.col("_reason")).otherwise(F.col("_rule")),
+        }
+    )
 
 
 def judged_before(own: Frames, table: str, distinct: tuple[str, ...]) -> "list[DataFrame]":
@@ -75,8 +76,9 @@ def position_text() -> "Column":
 
 
 def key_text(distinct: tuple[str, ...]) -> "Column":
-    """A key as one text that sorts like its first column."""
-    return F.to_json(F.array(*[F.col(name).cast("string") for name in distinct]))
+    """A key as one text that sorts like its first column; commas within a value are escaped, so no two keys meet."""
+    values = [F.replace(F.col(name).cast("string"), F.lit("\\"), F.lit("\\\\")) for name in distinct]
+    return F.concat_ws(",", *[F.replace(value, F.lit(","), F.lit("\\,")) for value in values])
 
 
 def event_outputs(name: str, distinct: tuple[str, ...]) -> tuple[Output, ...]:
@@ -93,7 +95,7 @@ def event_outputs(name: str, distinct: tuple[str, ...]) -> tuple[Output, ...]:
         name,
         grain=distinct,
         scope_columns=pairs,
-        select=lambda judged: judged.where("_fate IS NULL").drop(*verdict, "_key"),
+        select=lambda judged: judged.where("_fate IS NULL").drop(*verdict, "_key", "_rule"),
     )
     return (rejected, accepted)
 

@@ -56,9 +56,7 @@ def join_as_of(
 def attributes_of(versions: "DataFrame", keys: Sequence[str]) -> list[str]:
     """The columns of a history that say how things were: neither keys, nor interval, nor bookkeeping."""
     return [
-        column
-        for column in versions.columns
-        if column not in (*keys, *interval_columns) and not column.startswith("_")
+        column for column in versions.columns if column not in (*keys, *interval_columns) and not column.startswith("_")
     ]
 
 
@@ -110,9 +108,7 @@ def merged(intervals: "DataFrame", keys: Sequence[str]) -> "DataFrame":
     )
 
 
-def facts_within(
-    facts: "DataFrame", intervals: "DataFrame", event_time: str, keys: Sequence[str]
-) -> "DataFrame":
+def facts_within(facts: "DataFrame", intervals: "DataFrame", event_time: str, keys: Sequence[str]) -> "DataFrame":
     """The facts whose key and event time lie in one of the intervals."""
     moment = facts[event_time]
     same_key = [facts[key] == intervals[key] for key in keys]

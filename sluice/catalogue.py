@@ -58,10 +58,7 @@ def load(project: Path) -> Catalogue:
             "or write one with: sluice init"
         )
     declared = [
-        value
-        for module in modules_of(project)
-        for value in vars(module).values()
-        if isinstance(value, Dataset | Topic)
+        value for module in modules_of(project) for value in vars(module).values() if isinstance(value, Dataset | Topic)
     ]
     if not declared:
         raise DeclarationError(f"{folder} declares no dataset.")

@@ -23,7 +23,7 @@ from sluice import catalogue as catalogues
 from sluice import look, scaffold
 from sluice.catalogue import Catalogue
 from sluice.delta import Lake
-from sluice.errors import SluiceError, UsageError
+from sluice.errors import SluiceError
 from sluice.log import Log, Record
 from sluice.progress import RunProgress
 from sluice.run import Runner
@@ -93,21 +93,22 @@ def run(
 @contextmanager
 def driver(here: Opened, catalogue: Catalogue) -> Iterator[tuple[Runner, RunProgress]]:
     """The one process that may write the lake, with its progress on stderr."""
-    with lake_lock(here.settings.lake_root) as lock, RunProgress(err, catalogue) as progress:
-        with spark_session(here.settings, lock) as spark:
-            progress.watch(spark)
-            yield (
-                Runner(
-                    spark=spark,
-                    lake=here.lake,
-                    log=here.log,
-                    catalogue=catalogue,
-                    batch_records_max=here.settings.batch_records_max,
-                    parallel=here.settings.parallel,
-                    listener=progress,
-                ),
-                progress,
-            )
+    with (
+        lake_lock(here.settings.lake_root) as lock,
+        RunProgress(err, catalogue) as progress,
+        spark_session(here.settings, lock) as spark,
+    ):
+        progress.watch(spark)
+        runner = Runner(
+            spark=spark,
+            lake=here.lake,
+            log=here.log,
+            catalogue=catalogue,
+            batch_records_max=here.settings.batch_records_max,
+            parallel=here.settings.parallel,
+            listener=progress,
+        )
+        yield runner, progress
 
 
 def stopped_by_signal() -> threading.Event:
@@ -151,7 +152,17 @@ def audit(project: Project = Path(), as_json: AsJson = False) -> None:
     if as_json:
         print_json([dataclasses.asdict(each) | {"balanced": each.balanced} for each in fates])
     else:
-        names = ["dataset", "topic", "landed", "accepted", "duplicate", "quarantined", "late", "missing", "doubled"]
+        names = [
+            "dataset",
+            "topic",
+            "landed",
+            "accepted",
+            "duplicate",
+            "quarantined",
+            "late",
+            "missing",
+            "doubled",
+        ]
         print_table(
             [*names, "balanced"],
             [[*[getattr(each, name) for name in names], "yes" if each.balanced else "NO"] for each in fates],

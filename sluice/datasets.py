@@ -158,5 +158,7 @@ def source_of(value: object) -> str:
         try:
             return inspect.getsource(value)
         except OSError as error:
-            raise DeclarationError(f"{value}: a shape must be defined in a file, so that changes are noticed") from error
+            raise DeclarationError(
+                f"{value}: a shape must be defined in a file, so that changes are noticed"
+            ) from error
     return repr(value)

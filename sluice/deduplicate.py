@@ -1,4 +1,4 @@
-"""Deduplicate by key, without a horizon: of all records of a key the first in the log's order wins, whenever it arrives."""
+"""Deduplicate by key, without a horizon: the first record of a key in the log's order wins, whenever it arrives."""
 
 from typing import TYPE_CHECKING
 

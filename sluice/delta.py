@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+
 from sluice.difference import operation
 from sluice.ledger import Commit, Entry
 
@@ -28,7 +29,6 @@ table_properties = {
 }
 creation = threading.Lock()
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
-
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,12 @@ class Lake:
     def tables(self) -> list[str]:
         """The names of all tables that exist, bronze first."""
         layers = ("bronze", "silver", "gold")
-        found = [
+        return [
             f"{layer}.{folder.name}"
             for layer in layers
             for folder in sorted(Path(self.root, layer).glob("*"))
             if (folder / "_delta_log").is_dir()
         ]
-        return found
 
     def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
         """The rows of a table, at a version when one is given."""
@@ -102,13 +101,11 @@ class Lake:
         )
         return oldest <= version + 1
 
-    def replace(
-        self, df: "DataFrame", table: str, entry: Entry, slice: Mapping[str, str] | None = None
-    ) -> None:
-        """Writes all rows of a table (or of a slice of it) in one commit; makes the table when it is not there."""
-        if slice:
-            self.create_shared(df, table, partition_by=list(slice))
-            condition = " AND ".join(f"`{name}` = '{value}'" for name, value in slice.items())
+    def replace(self, df: "DataFrame", table: str, entry: Entry, only: Mapping[str, str] | None = None) -> None:
+        """Writes all rows of a table, or of `only` one slice of it, in one commit; makes the table if need be."""
+        if only:
+            self.create_shared(df, table, partition_by=list(only))
+            condition = " AND ".join(f"`{name}` = '{value}'" for name, value in only.items())
             options = {"replaceWhere": condition}
         elif DeltaTable.is_deltatable(self.path(table)):
             options = {"overwriteSchema": "true"}
@@ -164,4 +161,3 @@ class Lake:
             spark.sql(f"ALTER TABLE delta.`{self.path(table)}` SET TBLPROPERTIES ('sluice.noted' = 'true')")
         finally:
             spark.conf.unset(user_metadata)
-

@@ -15,7 +15,8 @@ def difference(own: "DataFrame", new: "DataFrame", grain: Sequence[str]) -> "Dat
     """The rows to insert, update and delete so that `own` becomes `new`.
 
     Both frames have the same columns, and at most one row per `grain`. The result has those columns and `_operation`:
-    'inserted' or 'updated' with the new row, 'deleted' with the old one. Comparison is null-safe; equal rows do not appear.
+    'inserted' or 'updated' with the new row, 'deleted' with the old one.
+    Comparison is null-safe; equal rows do not appear.
     """
     columns = new.columns
     before = own.select(F.struct(*grain).alias("grain"), F.struct(*columns).alias("before"))

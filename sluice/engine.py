@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
-from sluice.datasets import Dataset, Input, Output
+from sluice.datasets import Dataset, Output
 from sluice.delta import Lake, change_columns
 from sluice.difference import difference, operation
-from sluice.ledger import Cause, Commit, Entry, InputVersion, RowCounts
+from sluice.ledger import Cause, Commit, Entry, InputVersion, RowCounts, no_rows
 from sluice.scope import Scope, collect, everything
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Refreshed:
     dataset: str
     cause: Cause | None
     scope_count: int | None = None
-    rows: RowCounts = RowCounts()
+    rows: RowCounts = no_rows
 
 
 def refresh(spark: "SparkSession", lake: Lake, dataset: Dataset, *, rebuild: bool = False) -> Refreshed:
@@ -103,13 +103,13 @@ class Refresh:
 
     def changes(self) -> dict[str, "DataFrame"]:
         """The change feeds of the inputs that moved since the last commit."""
-        assert self.known is not None
-        found = {}
-        for name, each in self.dataset.inputs.items():
-            then, now = self.known.entry.inputs[each.source.name], self.pinned[each.source.name]
-            if then != now:
-                found[name] = self.lake.changes(self.spark, each.source.name, then.version, now.version)
-        return found
+        seen = self.known.entry.inputs if self.known else {}
+        sources = {name: each.source.name for name, each in self.dataset.inputs.items()}
+        return {
+            name: self.lake.changes(self.spark, source, seen[source].version, self.pinned[source].version)
+            for name, source in sources.items()
+            if seen[source] != self.pinned[source]
+        }
 
     def scope(self, changes: Mapping[str, "DataFrame"]) -> Scope:
         """The rows of the dataset that the changes touch; everything when that is a large part of the table."""
@@ -150,50 +150,44 @@ class Refresh:
     def write(self, output: Output, new: "DataFrame", scope: Scope) -> RowCounts:
         """Makes the output's rows of the scope equal to `new`, in one commit or none."""
         if self.known is None:
-            return self.replace(output, new, epoch_from=0)
+            return self.replace(output, new, self.entry())
         own = self.own(output, scope)
-        if columns_of(own) != columns_of(new):
-            return self.replace(output, new, epoch_from=self.known.version + 1)
+        if own.dtypes != new.dtypes:
+            return self.replace(output, new, self.entry(epoch_from=self.known.version + 1))
         changed = difference(own, new, output.grain).persist()
         try:
             found = changed.groupBy(operation).count().collect()
             counts = RowCounts(**{row[operation]: row["count"] for row in found})
-            self.apply(output, changed, counts, scope)
+            self.apply(output, changed, counts, scope, self.known)
         finally:
             changed.unpersist()
         return counts
 
-    def replace(self, output: Output, new: "DataFrame", epoch_from: int) -> RowCounts:
-        """Writes the output's rows anew: there are none yet, or they had another schema."""
-        self.lake.replace(new, output.table, self.entry(epoch_from=epoch_from), dict(output.slice))
+    def replace(self, output: Output, new: "DataFrame", entry: Entry) -> RowCounts:
+        """Writes the output's rows anew: there are none yet, or they had other columns."""
+        self.lake.replace(new, output.table, entry, dict(output.slice))
         return RowCounts(inserted=self.lake.row_count(output.table))
 
-    def apply(self, output: Output, changed: "DataFrame", counts: RowCounts, scope: Scope) -> None:
+    def apply(self, output: Output, changed: "DataFrame", counts: RowCounts, scope: Scope, known: Commit) -> None:
         """Writes a difference by the cheapest commit that holds it; without one, only the cursor moves."""
-        entry = self.entry(counts)
+        entry = self.entry(rows=counts, epoch_from=known.entry.epoch_from)
+        is_cursor = output is self.dataset.outputs[-1]
         if counts.total == 0:
-            if output is self.dataset.outputs[-1]:
-                self.lake.note(self.spark, output.table, entry)
+            if is_cursor and not known.entry.is_computed_from(entry):
+                unchanged_since = known.as_input.version
+                self.lake.note(self.spark, output.table, entry.model_copy(update={"changed_at": unchanged_since}))
         elif counts.total == counts.inserted:
             self.lake.append(changed.drop(operation), output.table, entry)
         else:
             self.lake.merge(changed, output.table, entry, output.grain, output.condition(scope, prefix="own."))
 
-    def entry(self, rows: RowCounts | None = None, epoch_from: int | None = None) -> Entry:
-        """What the commit says of itself."""
-        assert self.known is not None or epoch_from is not None
-        unchanged = self.known is not None and rows is not None and rows.total == 0
+    def entry(self, rows: RowCounts = no_rows, epoch_from: int = 0) -> Entry:
+        """What a commit of this refresh says of itself."""
         return Entry(
             dataset=self.dataset.name,
             fingerprint=self.dataset.fingerprint,
             cause=self.cause,
             inputs=dict(self.pinned),
-            rows=rows or RowCounts(),
-            changed_at=self.known.as_input.version if unchanged and self.known else None,
-            epoch_from=self.known.entry.epoch_from if epoch_from is None and self.known else epoch_from or 0,
+            rows=rows,
+            epoch_from=epoch_from,
         )
-
-
-def columns_of(df: "DataFrame") -> list[tuple[str, str]]:
-    """Names and types, without the nullability that a shape may infer differently from what a table stores."""
-    return [(name, kind) for name, kind in df.dtypes]

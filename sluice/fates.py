@@ -52,15 +52,20 @@ def judged_before(own: Frames, table: str, distinct: tuple[str, ...]) -> "list[D
     """The accepted rows and the duplicates of a scope, as candidates to be judged again."""
     if not own:
         return []
-    duplicates = own[fates_table].where("fate = 'duplicate'").select(
-        *[F.col(column.removeprefix("_")).alias(column) for column in position], "_timestamp", "_digest", "_key"
+    duplicates = (
+        own[fates_table]
+        .where("fate = 'duplicate'")
+        .select(
+            *[F.col(column.removeprefix("_")).alias(column) for column in position],
+            "_timestamp",
+            "_digest",
+            "_key",
+        )
     )
     return [own[table].withColumn("_key", key_text(distinct)), duplicates]
 
 
-def touched_keys(
-    records: "DataFrame", *, parsing: Mapping[str, Any], distinct: tuple[str, ...]
-) -> "DataFrame":
+def touched_keys(records: "DataFrame", *, parsing: Mapping[str, Any], distinct: tuple[str, ...]) -> "DataFrame":
     """The scope of new records: their key columns, and the text by which `silver._fates` knows the key."""
     parsed = parse(records, **parsing)
     is_good = F.col("_rule").isNull()

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from sluice.aggregate import Groups, aggregate as aggregate_rows
+from sluice.aggregate import Groups
+from sluice.aggregate import aggregate as aggregate_rows
 from sluice.datasets import Dataset, Input, Output, checked_name
 from sluice.errors import DeclarationError
 from sluice.windows import Tumbling
@@ -30,12 +31,15 @@ def aggregate(
     pairs = tuple((column, column) for column in groups.scope_columns)
     return Dataset(
         name=full_name,
-        inputs={
-            "rows": Input(source, scope=lambda changed, inputs: groups.of_rows(changed), within=groups.within)
-        },
+        inputs={"rows": Input(source, scope=lambda changed, inputs: groups.of_rows(changed), within=groups.within)},
         outputs=(Output(full_name, grain=groups.scope_columns, scope_columns=pairs),),
         shape=lambda rows, own: aggregate_rows(rows["rows"], groups, measures),
-        declaration={"kind": "aggregate 1", "source": source.name, "groups": groups, "measures": dict(measures)},
+        declaration={
+            "kind": "aggregate 1",
+            "source": source.name,
+            "groups": groups,
+            "measures": dict(measures),
+        },
         meaning=meaning,
         keys=groups.columns,
         event_time="window_start" if groups.window else None,

@@ -62,4 +62,3 @@ def check(file: Path, name: str = "") -> None:
 
 def advice(cache: Path) -> str:
     return f"Check the network, or put {', '.join(sha256_of_jar)} into {cache} yourself."
-

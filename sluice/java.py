@@ -4,14 +4,15 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from sluice.errors import UsageError
 
 least_version = 17
 advice = (
-    "Install Java 17 or 21 (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@21; "
-    "any system: a build from adoptium.net), or point JAVA_HOME to one."
+    "Install Java 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@21; "
+    "any system: a build of Eclipse Temurin), or point JAVA_HOME to one."
 )
 
 
@@ -35,3 +36,10 @@ def major_version(java: Path) -> int:
     if number is None:
         raise UsageError(f"{java} does not say its version. {advice}")
     return int(number[2] or 0) if number[1] == "1" else int(number[1])
+
+
+if __name__ == "__main__":
+    try:
+        require_java()
+    except UsageError as problem:
+        sys.exit(f"Error: {problem}")

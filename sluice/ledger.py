@@ -44,6 +44,9 @@ class RowCounts(BaseModel):
         return self.inserted + self.updated + self.deleted
 
 
+no_rows = RowCounts()
+
+
 class Entry(BaseModel):
     """The user metadata of one commit.
 
@@ -58,9 +61,13 @@ class Entry(BaseModel):
     cause: Cause = "changes"
     inputs: dict[str, InputVersion] = {}
     landed: dict[int, LandedPartition] = {}
-    rows: RowCounts = RowCounts()
+    rows: RowCounts = no_rows
     changed_at: int | None = None
     epoch_from: int = 0
+
+    def is_computed_from(self, other: "Entry") -> bool:
+        """True when both were computed from the same input versions by the same declaration."""
+        return self.inputs == other.inputs and self.fingerprint == other.fingerprint
 
     def to_json(self) -> str:
         return self.model_dump_json(exclude_defaults=True)

@@ -29,7 +29,11 @@ def parse(
     """
     size = F.octet_length("value")
     text = F.when(size <= record_bytes_max, F.col("value").cast("string"))
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt", "maxStringLen": str(record_bytes_max)}
+    options = {
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": "_corrupt",
+        "maxStringLen": str(record_bytes_max),
+    }
     parsed = records.select(
         F.col("topic").alias("_topic"),
         F.col("partition").alias("_partition"),

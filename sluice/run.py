@@ -13,7 +13,7 @@ from sluice.datasets import Topic
 from sluice.delta import Lake
 from sluice.engine import refresh
 from sluice.land import land
-from sluice.ledger import RowCounts
+from sluice.ledger import RowCounts, no_rows
 from sluice.log import Log
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Event:
     kind: Literal["started", "done"]
     name: str
     cause: str | None = None
-    rows: RowCounts = RowCounts()
+    rows: RowCounts = no_rows
     seconds: float = 0.0
 
     @property

@@ -60,7 +60,10 @@ def lake_lock(lake_root: str) -> Iterator[int]:
 
 @contextmanager
 def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[SparkSession]":
-    """A Spark session on this machine, stopped at the end. The JVM inherits `lock`, so the lake stays locked until it dies."""
+    """A Spark session on this machine, stopped at the end.
+
+    The JVM inherits `lock`, so that the lake stays locked until it is dead too.
+    """
     require_java()
     jars = jar_files(settings.jars)
     from pyspark import SparkConf, SparkContext
@@ -75,7 +78,9 @@ def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[Spar
             conf.set(name, value)
         conf.set("spark.jars", ",".join(str(jar) for jar in jars))
         conf.set("spark.sql.warehouse.dir", f"{scratch}/warehouse")
-        gateway = launch_gateway(conf, popen_kwargs={"pass_fds": [lock] if lock is not None else []})
+        gateway = launch_gateway(  # type: ignore[no-untyped-call]
+            conf, popen_kwargs={"pass_fds": [lock] if lock is not None else []}
+        )
         spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
         try:
             yield spark

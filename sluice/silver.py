@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sluice import as_of as as_of_join
@@ -138,13 +138,20 @@ def history(
         future_tolerance=future_tolerance,
         record_bytes_max=record_bytes_max,
     )
-    laying = {"keys": tuple(keys), "sequence_by": sequence_by, "attributes": attributes}
     return Dataset(
         name=full_name,
         inputs={"changes": by_key(changes, keys)},
         outputs=(Output(full_name, grain=(*keys, "valid_from"), scope_columns=same_names(keys)),),
-        shape=lambda rows, own: lay_end_to_end(rows["changes"], **laying),
-        declaration={"kind": "history 1", "source": changes.name, **laying},
+        shape=lambda rows, own: lay_end_to_end(
+            rows["changes"], keys=tuple(keys), sequence_by=sequence_by, attributes=attributes
+        ),
+        declaration={
+            "kind": "history 1",
+            "source": changes.name,
+            "keys": tuple(keys),
+            "sequence_by": sequence_by,
+            "attributes": attributes,
+        },
         meaning=meaning,
         keys=tuple(keys),
         event_time="valid_from",

@@ -220,7 +220,9 @@ def flights(months: int) -> Iterator[Part]:
     yield flight_events("cancelled", flight, scheduled_at, ~has_departed)
 
 
-def flight_events(kind: str, fields: pd.DataFrame, occurred_at: Times, chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Part:
+def flight_events(
+    kind: str, fields: pd.DataFrame, occurred_at: Times, chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+) -> Part:
     """One kind of event for the chosen flights; it is known as soon as it occurs."""
     frame = fields[chosen].assign(type=kind, occurred_at=texts(occurred_at[chosen]))
     return Part("flights", "flight_id", "occurred_at", frame, occurred_at[chosen])
@@ -305,7 +307,7 @@ def instants(texts: "pd.Series[str]") -> Times:
 
 def texts(times: Times) -> list[str]:
     """Times as RFC 3339 in UTC."""
-    return np.char.add(np.datetime_as_string(times, unit="s"), "Z").tolist()
+    return [f"{text}Z" for text in np.datetime_as_string(times, unit="s").tolist()]
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -1,7 +1,6 @@
 """Gold: delays by airport and hour, by weather, and by carrier and day."""
 
 from pipelines.silver.departures import departures
-
 from sluice import gold
 from sluice.windows import window
 

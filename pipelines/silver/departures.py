@@ -2,7 +2,6 @@
 
 from pipelines.silver.dimensions import aircraft, conditions
 from pipelines.silver.flights import flights
-
 from sluice import silver
 
 departures = silver.as_of(

@@ -2,7 +2,6 @@
 
 from pipelines.bronze import aircraft as aircraft_topic
 from pipelines.bronze import weather as weather_topic
-
 from sluice import silver
 
 conditions = silver.history(

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from pipelines.bronze import flights as flights_topic
 from pyspark.sql import functions as F
 
+from pipelines.bronze import flights as flights_topic
 from sluice import silver
 
 if TYPE_CHECKING:

@@ -72,7 +72,8 @@ class Log:
         if not folder.is_dir():
             known = ", ".join(self.topics()) or "none"
             raise LogError(
-                f"The log {self.root} has no topic {topic} (topics: {known}). Write one with: sluice log append {topic} FILE"
+                f"The log {self.root} has no topic {topic} (topics: {known}). "
+                f"Write one with: sluice log append {topic} FILE"
             )
         return sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
 
@@ -146,9 +147,7 @@ class Log:
         newest = [
             record
             for partition in self.partitions(topic)
-            for record in self.read(
-                topic, partition, max(0, self.end_offset(topic, partition) - records_max)
-            )
+            for record in self.read(topic, partition, max(0, self.end_offset(topic, partition) - records_max))
         ]
         newest.sort(key=lambda record: (record.timestamp, record.partition, record.offset))
         return newest[-records_max:]

@@ -1,4 +1,4 @@
-"""Records and their lines: what a producer hands over, what a reader sees, and how one is written in the other's place."""
+"""Records and their lines: what a producer hands over, what a reader sees, and the text between them."""
 
 import base64
 import zlib

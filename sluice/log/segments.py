@@ -115,7 +115,7 @@ def opened(segment: Segment) -> Iterator[io.BufferedReader]:
                 yield file
                 return
             with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as stream:
-                yield io.BufferedReader(stream)  # type: ignore[arg-type]
+                yield io.BufferedReader(stream)
     except (OSError, zstandard.ZstdError) as error:
         raise LogError(f"{segment.path} cannot be read: {error}.") from error
 

@@ -1,7 +1,6 @@
 """Gold: what people read."""
 
 from pipelines.silver import priced_orders
-
 from sluice import gold
 from sluice.windows import window
 

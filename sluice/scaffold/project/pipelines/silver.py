@@ -1,7 +1,6 @@
 """Silver: each order once, with the product as it was when the order was placed."""
 
 from pipelines import bronze
-
 from sluice import silver
 
 orders = silver.events(

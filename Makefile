@@ -1,0 +1,53 @@
+# Bare `make` prints this help. Two commands do everything: `make demo` and `make test`.
+PYTHON ?= python3
+MONTHS ?= 12
+DEMO ?= .sluice
+VENV := .venv
+BIN := $(VENV)/bin
+export SLUICE_LAKE = $(abspath $(DEMO))/lake
+export SLUICE_LOG = $(abspath $(DEMO))/log
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format lock benchmark clean prerequisites
+
+help: ## Print this help
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+prerequisites:
+	@$(PYTHON) -c 'import sys; sys.exit("Error: Sluice needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Install one and run: make PYTHON=python3.11 $(MAKECMDGOALS)" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m sluice.java
+
+$(VENV)/.installed: requirements.lock pyproject.toml | prerequisites
+	@echo "Installing into $(VENV) (once, a minute or two) …"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+demo: $(VENV)/.installed ## A year of real flights from the log to gold (MONTHS=1 for a quick look)
+	@$(BIN)/python -m infra.sources.nycflights --log $(SLUICE_LOG) --months $(MONTHS)
+	@$(BIN)/sluice run
+	@$(BIN)/python -m infra.demo
+
+test: $(VENV)/.installed ## Every test
+	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/pytest $(TESTS)
+
+lint: $(VENV)/.installed ## Style, types, and which module may import which
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.installed ## Put the code into its form
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+benchmark: $(VENV)/.installed ## Time and CPU of a whole run, as ratios to two floors
+	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/python -m benchmarks.whole_run --months $(MONTHS)
+
+lock: $(VENV)/.installed ## Resolve the dependencies anew (needs uv)
+	@uv pip compile pyproject.toml --extra demo --extra dev --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --quiet -o requirements.lock
+
+clean: ## Remove the demo's log and tables
+	@rm -rf $(DEMO)

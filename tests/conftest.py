@@ -1,0 +1,44 @@
+"""One Spark session for the whole run, and a lakehouse of one's own for each test that wants one."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sluice.session import spark_session
+from sluice.settings import Settings
+from tests.kit import Lakehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that asks for Spark is marked so."""
+    for item in items:
+        if {"spark", "lakehouse"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of whoever runs the tests do not reach them, but for the cache of jars."""
+    for name in os.environ:
+        if name.startswith("SLUICE_") and name != "SLUICE_JARS":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """Compiled once and lightly: most tests are short."""
+    settings = Settings(spark="local[2]", driver_memory="1g", java_options="-XX:TieredStopAtLevel=1")
+    with spark_session(settings) as session:
+        yield session
+
+
+@pytest.fixture
+def lakehouse(spark: "SparkSession", tmp_path: Path) -> Lakehouse:
+    """An empty log and an empty lake."""
+    return Lakehouse(spark, tmp_path)

@@ -1,0 +1,111 @@
+"""What tests are written with: small frames as tuples, and a lakehouse that is driven a step at a time."""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.catalogue import Catalogue, ordered
+from sluice.datasets import Dataset, Topic
+from sluice.delta import Lake
+from sluice.log import Log, Record
+from sluice.look import Fates, audit
+from sluice.run import Event, Runner
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Row = tuple[Any, ...]
+day_one = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(hours: float) -> datetime:
+    """A time, counted in hours from the first day."""
+    return day_one + timedelta(hours=hours)
+
+
+def text(hours: float) -> str:
+    """The same as RFC 3339."""
+    return at(hours).isoformat().replace("+00:00", "Z")
+
+
+def frame(spark: "SparkSession", schema: str, rows: Iterable[Row]) -> "DataFrame":
+    """A frame of a few rows; times are given in hours from the first day, in columns of type `hours`."""
+    names = [column.split()[0] for column in schema.split(", ")]
+    hours = [name for name, column in zip(names, schema.split(", "), strict=True) if column.endswith(" hours")]
+    plain = spark.createDataFrame(list(rows), schema.replace(" hours", " double"))
+    # The days before the first are negative, and whole numbers stay readable.
+    return plain.selectExpr(
+        *[
+            f"timestamp_micros(CAST({name} * 3600000000 AS BIGINT) + {int(day_one.timestamp() * 1_000_000)}) AS {name}"
+            if name in hours
+            else name
+            for name in names
+        ]
+    )
+
+
+def rows_of(df: "DataFrame", *columns: str) -> list[Row]:
+    """The rows of the chosen columns, sorted; times in hours from the first day."""
+    found = df.select(*columns) if columns else df.select(*[name for name in df.columns if not name.startswith("_")])
+    return sorted((tuple(plain(value) for value in row) for row in found.collect()), key=repr)
+
+
+def plain(value: Any) -> Any:
+    """Times as hours, structs as tuples."""
+    if isinstance(value, datetime):
+        return (value.astimezone(UTC) - day_one) / timedelta(hours=1)
+    return tuple(plain(each) for each in value) if isinstance(value, tuple) else value
+
+
+class Lakehouse:
+    """A log, a lake and some datasets; `run` does what `sluice run` does."""
+
+    def __init__(self, spark: "SparkSession", folder: Path) -> None:
+        self.spark = spark
+        self.log = Log(folder / "log", partitions=2)
+        self.lake = Lake(str(folder / "lake"))
+        self.catalogue = Catalogue(())
+
+    def declare(self, *nodes: Dataset | Topic) -> "Lakehouse":
+        self.catalogue = ordered(nodes)
+        return self
+
+    def publish(
+        self, topic: str, *values: Mapping[str, Any] | bytes | None, key: str | None = None, hours: float = 0.0
+    ) -> "Lakehouse":
+        """Appends values (JSON or raw bytes) that arrive `hours` after the first day began."""
+        encoded = (json.dumps(value).encode() if isinstance(value, Mapping) else value for value in values)
+        self.log.append(topic, [Record(value, key=key, timestamp=at(hours)) for value in encoded])
+        return self
+
+    def runner(self, **options: Any) -> Runner:
+        return Runner(
+            spark=self.spark,
+            lake=self.lake,
+            log=self.log,
+            catalogue=self.catalogue,
+            **({"batch_records_max": 1_000_000} | options),
+        )
+
+    def run(self, *, rebuild: bool = False) -> dict[str, Event]:
+        """Runs until caught up; returns what was done, by dataset."""
+        return {event.name: event for event in self.runner().until_caught_up(rebuild=rebuild)}
+
+    def table(self, name: str) -> "DataFrame":
+        return self.lake.read(self.spark, name)
+
+    def rows(self, name: str, *columns: str) -> list[Row]:
+        return rows_of(self.table(name), *columns)
+
+    def versions(self) -> dict[str, int]:
+        """The version of every table."""
+        found = {name: self.lake.last_commit(name) for name in self.lake.tables()}
+        return {name: commit.version for name, commit in found.items() if commit is not None}
+
+    def audit(self) -> dict[str, Fates]:
+        return {each.dataset: each for each in audit(self.lake, self.catalogue)}
+
+    def fates(self) -> list[Row]:
+        return self.rows("silver._fates", "fate", "reason", "detail")

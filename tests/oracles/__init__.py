@@ -1,0 +1,1 @@
+"""Plain-Python truth, which shares no code with the engine."""

@@ -1,12 +1,14 @@
 """A lakehouse of every shape, and random records for it: many small cases side by side in one log."""
 
+import json
 import random
 from dataclasses import dataclass
 from typing import Any
 
 from sluice import bronze, gold, silver
+from sluice.log import Record
 from sluice.windows import window
-from tests.kit import Lakehouse, rows_of, text
+from tests.kit import Lakehouse, at, rows_of, text
 from tests.oracles import orders as oracle
 from tests.oracles.orders import Order, Price
 
@@ -37,14 +39,14 @@ colour_hours = gold.aggregate(
 )
 
 cases = 60
-Record = Order | Price | bytes
+Entry = Order | Price | bytes
 
 
 @dataclass(frozen=True)
 class World:
     """Batches of records as they arrive."""
 
-    batches: list[list[Record]]
+    batches: list[list[Entry]]
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [record for batch in self.batches for record in batch if isinstance(record, kind)]
@@ -61,7 +63,7 @@ class World:
 def world(seed: int, batches: int = 3) -> World:
     """Random facts, changes, redeliveries, conflicts and broken records, in random order, split at random."""
     chance = random.Random(seed)
-    records: list[Record] = []
+    records: list[Entry] = []
     for case in range(cases):
         products = [f"{case}-x", f"{case}-y"]
         for _ in range(chance.randint(0, 6)):
@@ -79,25 +81,31 @@ def world(seed: int, batches: int = 3) -> World:
     return World([records[start:end] for start, end in zip([0, *ends], [*ends, len(records)], strict=True)])
 
 
-def publish(lakehouse: Lakehouse, batch: list[Record], arrived: int) -> int:
+def publish(lakehouse: Lakehouse, batch: list[Entry], arrived: int) -> int:
     """Appends a batch in its order; each record arrives a little after the one before, whatever its partition."""
-    for record in batch:
-        arrived += 1
-        hours = arrived / 3600
-        if isinstance(record, Order):
-            value = {
-                "order_id": record.order_id,
-                "product": record.product,
-                "placed_at": text(record.hour),
-                "amount": record.amount,
-            }
-            lakehouse.publish("orders", value, key=str(arrived), hours=hours)
-        elif isinstance(record, Price):
-            change = {"product": record.product, "changed_at": text(record.hour), "colour": record.colour}
-            lakehouse.publish("prices", change, key=str(arrived), hours=hours)
-        else:
-            lakehouse.publish("orders", record, key=str(arrived), hours=hours)
-    return arrived
+    waiting: dict[str, list[Record]] = {"orders": [], "prices": []}
+    for number, entry in enumerate(batch, start=arrived + 1):
+        topic, value = encoded(entry)
+        waiting[topic].append(Record(value, key=str(number), timestamp=at(number / 3600)))
+    for topic, records in waiting.items():
+        lakehouse.log.append(topic, records)
+    return arrived + len(batch)
+
+
+def encoded(entry: Entry) -> tuple[str, bytes]:
+    """The topic and the value of an entry; broken ones go among the orders."""
+    if isinstance(entry, bytes):
+        return "orders", entry
+    if isinstance(entry, Price):
+        change = {"product": entry.product, "changed_at": text(entry.hour), "colour": entry.colour}
+        return "prices", json.dumps(change).encode()
+    order = {
+        "order_id": entry.order_id,
+        "product": entry.product,
+        "placed_at": text(entry.hour),
+        "amount": entry.amount,
+    }
+    return "orders", json.dumps(order).encode()
 
 
 def found(lakehouse: Lakehouse) -> dict[str, set[tuple[Any, ...]]]:

@@ -126,7 +126,7 @@ class Refresh:
         own = {} if scope.is_everything else {each.table: self.own(each, scope) for each in self.dataset.outputs}
         shaped = self.dataset.shape(rows, own)
         if len(self.dataset.outputs) > 1:
-            shaped.persist()
+            shaped = shaped.localCheckpoint()
         try:
             counts = [self.write(output, output.select(shaped), scope) for output in self.dataset.outputs]
         finally:
@@ -154,13 +154,10 @@ class Refresh:
         own = self.own(output, scope)
         if own.dtypes != new.dtypes:
             return self.replace(output, new, self.entry(epoch_from=self.known.version + 1))
-        changed = difference(own, new, output.grain).persist()
-        try:
-            found = changed.groupBy(operation).count().collect()
-            counts = RowCounts(**{row[operation]: row["count"] for row in found})
-            self.apply(output, changed, counts, scope, self.known)
-        finally:
-            changed.unpersist()
+        changed = difference(own, new, output.grain).localCheckpoint()
+        found = changed.groupBy(operation).count().collect()
+        counts = RowCounts(**{row[operation]: row["count"] for row in found})
+        self.apply(output, changed, counts, scope, self.known)
         return counts
 
     def replace(self, output: Output, new: "DataFrame", entry: Entry) -> RowCounts:

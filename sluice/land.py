@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -54,7 +55,7 @@ def land(spark: "SparkSession", lake: Lake, log: Log, topic: Topic, *, records_m
     try:
         write = lake.append if known else lake.replace
         write(bronze_rows(spark, batch.segments, topic.topic), topic.name, entry)
-    except PySparkException:
+    except (PySparkException, Py4JError):
         for segment in batch.segments:
             first_bad_line(segment)
         raise

@@ -98,7 +98,7 @@ everything = Scope()
 
 def collect(rows: "DataFrame") -> Scope:
     """Persists the scope's distinct rows and brings only its bounds to the driver."""
-    rows = rows.distinct().persist()
+    rows = rows.distinct().localCheckpoint()
     figures = [F.count(F.lit(1)).alias("count")]
     for name in rows.columns:
         figures += [

@@ -33,7 +33,9 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """Compiled once and lightly: most tests are short."""
-    settings = Settings(spark="local[2]", driver_memory="1g", java_options="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m")
+    settings = Settings(
+        spark="local[2]", driver_memory="1g", java_options="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+    )
     with spark_session(settings) as session:
         yield session
 

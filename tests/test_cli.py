@@ -1,0 +1,151 @@
+"""The command line: wrong use is one clear sentence and exit code 2, never a traceback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.log import Log
+
+
+def sluice(
+    *arguments: str, here: Path, environment: dict[str, str] | None = None, stdin: bytes = b""
+) -> subprocess.CompletedProcess[str]:
+    """Runs the command as a user does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sluice.cli", *arguments],
+        cwd=here,
+        env=os.environ | (environment or {}),
+        input=stdin,
+        capture_output=True,
+        check=False,
+    )
+    output = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    assert "Traceback" not in output.stderr
+    return output
+
+
+def refused(*arguments: str, here: Path, environment: dict[str, str] | None = None) -> str:
+    """The message of a command that is wrong use."""
+    done = sluice(*arguments, here=here, environment=environment)
+    assert done.returncode == 2, done.stderr
+    return " ".join(done.stderr.split())
+
+
+def test_a_folder_that_is_no_project_is_named(tmp_path: Path) -> None:
+    assert "has no folder 'pipelines'" in refused("status", here=tmp_path)
+
+
+def test_a_setting_that_does_not_exist_is_named_with_its_neighbour(tmp_path: Path) -> None:
+    message = refused("status", here=tmp_path, environment={"SLUICE_LAEK": "x"})
+    assert "SLUICE_LAEK is not a setting; did you mean SLUICE_LAKE?" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("SLUICE_POLL_SECONDS", "soon", "SLUICE_POLL_SECONDS='soon' cannot be used"),
+        ("SLUICE_DRIVER_MEMORY", "much", "SLUICE_DRIVER_MEMORY='much' cannot be used"),
+        ("SLUICE_LAKE", "s3a://bucket", "must be a local path"),
+    ],
+)
+def test_a_wrong_value_is_named(tmp_path: Path, name: str, value: str, says: str) -> None:
+    assert says in refused("status", here=tmp_path, environment={name: value})
+
+
+def test_a_pipeline_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").write_text("import nothing_like_this")
+    assert "cannot be imported: ModuleNotFoundError" in refused("status", here=tmp_path)
+
+
+def test_a_declaration_that_cannot_work_is_told(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").write_text(
+        "from sluice import bronze, silver\n"
+        "silver.events('e', source=bronze.topic('t'), schema='a string', keys=['b'])\n"
+    )
+    assert "silver.e: keys names b, which the schema lacks; it has a" in refused("status", here=tmp_path)
+
+
+def fake_java(folder: Path, version: str) -> str:
+    """A `java` that says another version."""
+    folder.mkdir()
+    (folder / "java").write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    (folder / "java").chmod(0o755)
+    return str(folder)
+
+
+def test_java_that_is_missing_or_too_old_is_told_before_spark_starts(tmp_path: Path) -> None:
+    project = tmp_path / "mine"
+    assert sluice("init", str(project), here=tmp_path).returncode == 0
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    nowhere = refused("run", here=project, environment={"PATH": str(empty), "JAVA_HOME": ""})
+    assert "there is no java on the PATH" in nowhere
+    assert "Install Java 17 or 21" in nowhere
+    old = refused("run", here=project, environment={"PATH": fake_java(tmp_path / "old", "1.8.0_402"), "JAVA_HOME": ""})
+    assert "is Java 8, too old" in old
+
+
+def test_a_lake_that_another_run_holds_is_refused(tmp_path: Path) -> None:
+    from sluice.session import lake_lock
+
+    project = tmp_path / "mine"
+    sluice("init", str(project), here=tmp_path)
+    with lake_lock(str(project / ".sluice" / "lake")):
+        done = sluice("run", here=project)
+    assert done.returncode == 1
+    assert f"Another sluice (process {os.getpid()}) is writing the lake" in " ".join(done.stderr.split())
+
+
+def test_a_log_is_written_and_read_by_commands(tmp_path: Path) -> None:
+    lines = b'{"id":"a"}\n\xff\n{"id":"b"}\n'
+    assert sluice("log", "append", "t", "-", "--key-field", "id", here=tmp_path, stdin=lines).returncode == 0
+    values = [record.value for p in range(4) for record in Log(tmp_path / ".sluice" / "log").read("t", p)]
+    assert sorted(values, key=repr) == [b"\xff", b'{"id":"a"}', b'{"id":"b"}']
+    tail = sluice("log", "tail", "t", "-n", "2", here=tmp_path).stdout.splitlines()
+    assert len([json.loads(line) for line in tail]) == 2
+    topics = json.loads(sluice("log", "topics", "--json", here=tmp_path).stdout)
+    assert sum(each["end_offset"] for each in topics) == 3
+
+
+def test_a_topic_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    done = sluice("log", "tail", "nothing", here=tmp_path)
+    assert done.returncode == 1
+    assert "has no topic nothing" in " ".join(done.stderr.split())
+
+
+def test_a_project_of_ones_own_runs(tmp_path: Path) -> None:
+    """What the README of `sluice init` says, from another folder by --project."""
+    project = tmp_path / "mine"
+    sluice("init", str(project), here=tmp_path)
+    assert "is not empty" in refused("init", str(project), here=tmp_path)
+    named = ("--project", str(project))
+    for topic, key in (("products", "product_id"), ("orders", "order_id")):
+        file = str(project / f"{topic}.jsonl")
+        assert sluice("log", "append", topic, file, "--key-field", key, *named, here=tmp_path).returncode == 0
+    done = sluice("run", "--json", *named, here=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {"gold.revenue_daily", "bronze.orders"} <= {event["name"] for event in json.loads(done.stdout)}
+
+    sql = "SELECT product, sum(revenue_euro)::double AS revenue FROM gold.revenue_daily GROUP BY 1 ORDER BY 1"
+    assert json.loads(sluice("query", sql, "--json", *named, here=tmp_path).stdout) == [
+        {"product": "Cup", "revenue": 36.0},
+        {"product": "Tea", "revenue": 2 * 4.5 + 4.5 + 5.0},
+    ]
+    (orders, _) = json.loads(sluice("audit", "--json", *named, here=tmp_path).stdout)
+    assert (orders["landed"], orders["accepted"], orders["duplicate"], orders["quarantined"]) == (6, 4, 1, 1)
+    assert orders["balanced"] is True
+    states = json.loads(sluice("status", "--json", *named, here=tmp_path).stdout)
+    assert {state["dataset"]: state["lag"] for state in states}["bronze.orders"] == 0
+    assert "cannot be answered" in refused("query", "SELECT * FROM gold.nothing", *named, here=tmp_path)
+
+
+def test_an_unknown_dataset_is_named(tmp_path: Path) -> None:
+    project = tmp_path / "mine"
+    sluice("init", str(project), here=tmp_path)
+    assert "There is no dataset gold.nothing; there are bronze" in refused("run", "gold.nothing", here=project)

@@ -1,0 +1,167 @@
+"""Refresh: what changed upstream is all that is recomputed, and only what differs is written."""
+
+import pytest
+
+from sluice import bronze, gold, silver
+from sluice.datasets import Dataset
+from sluice.errors import LogError, LogGap, LogRecreated
+from sluice.windows import window
+from tests.kit import Lakehouse, text
+
+readings = bronze.topic("readings")
+
+
+def declared(measure: str = "sum(value)") -> Dataset:
+    """Readings once each, and their sum by hour."""
+    events = silver.events(
+        "events",
+        source=readings,
+        schema="id string, hour timestamp, value int",
+        keys=["id"],
+        event_time="hour",
+        future_tolerance="1000 days",
+    )
+    return gold.aggregate(
+        "hours", source=events, group_by=[window("hour", "1 hour")], measures={"readings": "count(*)", "value": measure}
+    )
+
+
+def reading(name: str, hour: float, value: int | None = 1) -> dict[str, object]:
+    return {"id": name, "hour": text(hour), "value": value}
+
+
+def test_a_second_run_commits_nothing(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5)).run()
+    before = lakehouse.versions()
+    assert lakehouse.run() == {}
+    assert lakehouse.versions() == before
+
+
+def test_a_late_record_touches_only_its_own_window(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", *[reading(str(n), n + 0.5) for n in range(20)]).run()
+    lakehouse.publish("readings", reading("late", 3.1, 10))
+    done = lakehouse.run()
+    assert done["gold.hours"].rows.model_dump() == {"inserted": 0, "updated": 1, "deleted": 0}
+    assert (3.0, 2, 11) in lakehouse.rows("gold.hours", "window_start", "readings", "value")
+
+
+def test_duplicates_alone_change_no_row_and_nothing_downstream(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5), hours=1).run()
+    gold_before = lakehouse.versions()["gold.hours"]
+    lakehouse.publish("readings", reading("a", 0.5), hours=2)
+    done = lakehouse.run()
+    assert done["silver.events"].rows.total == 0
+    assert lakehouse.versions()["gold.hours"] == gold_before
+    assert lakehouse.fates() == [("duplicate", "same_payload", "readings/0/0")]
+    assert lakehouse.run() == {}
+
+
+def test_an_earlier_record_that_arrives_later_takes_the_place_of_the_winner(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5, 1), hours=5).run()
+    lakehouse.publish("readings", reading("a", 1.5, 2), hours=6).run()
+    lakehouse.publish("readings", reading("a", 2.5, 3), hours=4).run()
+    assert lakehouse.rows("silver.events") == [("a", 2.5, 3)]
+    # Both losers point to the new winner, and the hour that the old one was counted in is gone.
+    assert lakehouse.fates() == [("duplicate", "other_payload", "readings/0/2")] * 2
+    assert lakehouse.rows("gold.hours", "window_start", "value") == [(2.0, 3)]
+    assert lakehouse.audit()["silver.events"].balanced
+
+
+def test_a_changed_declaration_is_noticed_and_rebuilt(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5, 3), reading("b", 0.6, 5)).run()
+    done = lakehouse.declare(declared("max(value)")).run()
+    assert {name: event.cause for name, event in done.items()} == {"gold.hours": "declaration changed"}
+    assert lakehouse.rows("gold.hours", "value") == [(5,)]
+
+
+def test_a_column_that_changes_its_type_is_rebuilt_and_followed(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5, 3)).run()
+    lakehouse.declare(declared("cast(sum(value) AS string)")).run()
+    assert lakehouse.rows("gold.hours", "value") == [("3",)]
+    lakehouse.publish("readings", reading("b", 0.6, 4)).run()
+    assert lakehouse.rows("gold.hours", "value") == [("7",)]
+
+
+def test_the_scope_is_everything_when_most_rows_change(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5)).run()
+    lakehouse.publish("readings", *[reading(f"n{n}", n + 0.5) for n in range(10)]).run()
+    assert len(lakehouse.rows("gold.hours", "window_start")) == 10
+
+
+def test_an_empty_log_makes_empty_tables(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).run()
+    assert lakehouse.rows("gold.hours") == []
+    lakehouse.publish("readings", reading("a", 0.5)).run()
+    assert len(lakehouse.rows("gold.hours")) == 1
+
+
+def test_records_land_in_bounded_batches_each_once(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared())
+    for number in range(3):
+        lakehouse.publish("readings", reading(str(number), number))
+    runner = lakehouse.runner(batch_records_max=1)
+    runner.until_caught_up()
+    assert lakehouse.rows("bronze.readings", "partition", "offset") == [(0, 0), (0, 1), (0, 2)]
+    assert lakehouse.versions()["bronze.readings"] == 2
+
+
+def test_a_segment_that_is_gone_before_it_landed_is_an_error_that_names_the_offsets(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5)).run()
+    lakehouse.publish("readings", reading("b", 1)).publish("readings", reading("c", 2))
+    lakehouse.log.segments("readings")[1].path.unlink()
+    with pytest.raises(LogGap, match="partition 0: offsets 1 to 1 are missing"):
+        lakehouse.run()
+    assert len(lakehouse.rows("bronze.readings", "offset")) == 1
+
+
+def test_a_log_made_anew_is_an_error_even_when_it_is_longer(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5)).run()
+    lakehouse.log.segments("readings")[0].path.unlink()
+    lakehouse.publish("readings", reading("x", 0.5), reading("y", 0.5), reading("z", 0.5))
+    with pytest.raises(LogRecreated, match="made anew"):
+        lakehouse.run()
+
+
+def test_records_that_the_log_has_forgotten_after_they_landed_are_not_missed(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5)).run()
+    lakehouse.publish("readings", reading("b", 1.5))
+    lakehouse.log.segments("readings")[0].path.unlink()
+    lakehouse.run()
+    assert len(lakehouse.rows("silver.events")) == 2
+
+
+def test_a_line_that_is_no_record_is_named_and_nothing_lands(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5))
+    path = lakehouse.log.segments("readings")[0].path
+    path.write_bytes(b'{"offset":0,"value":rubbish}\n')
+    with pytest.raises(LogError, match=r"line 1, is no record"):
+        lakehouse.run()
+    assert "bronze.readings" not in lakehouse.versions()
+
+
+def test_tables_of_silver_and_gold_can_be_deleted_and_come_back_the_same(lakehouse: Lakehouse) -> None:
+    import shutil
+    from pathlib import Path
+
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5), reading("b", 7.5), b"{").run()
+    before = {name: lakehouse.rows(name) for name in ("silver.events", "gold.hours", "silver._fates")}
+    for layer in ("silver", "gold"):
+        shutil.rmtree(Path(lakehouse.lake.root, layer))
+    lakehouse.run()
+    assert {name: lakehouse.rows(name) for name in before} == before
+
+
+def test_the_audit_notices_a_fate_that_is_missing_doubled_or_invented(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5), b"{", b"}").run()
+    assert lakehouse.audit()["silver.events"].balanced
+    fates = f"delta.`{lakehouse.lake.path('silver._fates')}`"
+
+    lakehouse.spark.sql(f"DELETE FROM {fates} WHERE offset = 1").collect()
+    assert lakehouse.audit()["silver.events"].missing == 1
+
+    lakehouse.spark.sql(f"UPDATE {fates} SET offset = 0 WHERE offset = 2").collect()
+    found = lakehouse.audit()["silver.events"]
+    assert (found.missing, found.doubled, found.balanced) == (2, 1, False)
+
+    lakehouse.spark.sql(f"UPDATE {fates} SET offset = 99").collect()
+    assert lakehouse.audit()["silver.events"].unknown == 1

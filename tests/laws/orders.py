@@ -70,10 +70,10 @@ def world(seed: int, batches: int = 3) -> World:
             amount = chance.choice([1, 2, None])
             place = chance.choice([*products, f"{case}-unpriced"])
             records.append(Order(f"{case}-{chance.randint(1, 4)}", place, chance.randint(0, 12) / 2, amount))
-        for _ in range(chance.randint(0, 6)):
-            records.append(
-                Price(chance.choice(products), chance.randint(0, 12) / 2, chance.choice(["red", "blue", None]))
-            )
+        records += [
+            Price(chance.choice(products), chance.randint(0, 12) / 2, chance.choice(["red", "blue", None]))
+            for _ in range(chance.randint(0, 6))
+        ]
     records += chance.choices(records, k=len(records) // 5)
     records += [b"{", b"\xff", b"[]"] * 3
     chance.shuffle(records)

@@ -78,9 +78,9 @@ def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[Spar
             conf.set(name, value)
         conf.set("spark.jars", ",".join(str(jar) for jar in jars))
         conf.set("spark.sql.warehouse.dir", f"{scratch}/warehouse")
-        gateway = launch_gateway(  # type: ignore[no-untyped-call]
-            conf, popen_kwargs={"pass_fds": [lock] if lock is not None else []}
-        )
+        with open(spark_log(settings), "wb") as log:
+            popen_kwargs = {"pass_fds": [lock] if lock is not None else [], "stderr": log}
+            gateway = launch_gateway(conf, popen_kwargs=popen_kwargs)  # type: ignore[no-untyped-call]
         spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
         try:
             yield spark
@@ -89,6 +89,13 @@ def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[Spar
             gateway.shutdown()
             gateway.proc.stdin.close()
             gateway.proc.wait(timeout=60)
+
+
+def spark_log(settings: Settings) -> Path:
+    """Where the JVM writes what it has to say; what matters of it reaches the user by the command's own message."""
+    path = Path(settings.lake_root, ".spark.log")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def sized(settings: Settings) -> dict[str, str]:

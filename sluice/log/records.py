@@ -50,7 +50,8 @@ def encode(offset: int, record: Record) -> bytes:
             "timestamp": timestamp_text(record.timestamp or datetime.now(UTC)),
             "headers": dict(record.headers),
         }
-        return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+        # A copy: orjson returns its whole buffer, which is many times the length of a line.
+        return bytes(memoryview(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)))
     except TypeError as error:
         raise UsageError(f"A record cannot be written: {error}. Keys and headers must be valid text.") from error
 

@@ -45,10 +45,10 @@ def main() -> None:
     console.print("\n[bold]Audit: what became of every record[/bold]")
     audit(project)
     for title, sql in figures.items():
-        console.print(f"\n[bold]{title}[/bold]")
+        console.print(f"\n[bold]{title}[/bold]", soft_wrap=True)
         answer = query(opened(project).lake, sql)
         print_table(answer.columns, answer.rows)
-    console.print(try_next)
+    console.print(try_next, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from sluice import catalogue as catalogues
 from sluice import look, scaffold
 from sluice.catalogue import Catalogue
 from sluice.delta import Lake
-from sluice.errors import SluiceError
+from sluice.errors import LogError, SluiceError
 from sluice.log import Log, Record
 from sluice.progress import RunProgress
 from sluice.run import Runner
@@ -78,6 +78,10 @@ def run(
     """Land what the log holds and refresh all that depends on it, until caught up."""
     here = opened(project)
     catalogue = here.catalogue().upstream_of(datasets or [])
+    if not here.log.root.is_dir():
+        raise LogError(
+            f"There is no log at {here.log.root}. Write records with: sluice log append TOPIC FILE, or set SLUICE_LOG."
+        )
     with driver(here, catalogue) as (runner, progress):
         if continuous:
             runner.continuously(here.settings.poll_seconds, stopped_by_signal())

@@ -87,10 +87,7 @@ class Refresh:
     def run(self) -> Refreshed:
         changes = self.changes() if self.cause == "changes" else {}
         scope = self.scope(changes) if changes else everything
-        try:
-            rows = self.recompute(scope, changes)
-        finally:
-            scope.release()
+        rows = self.recompute(scope, changes)
         return Refreshed(self.dataset.name, self.cause, None if scope.is_everything else scope.count, rows)
 
     @cached_property
@@ -117,7 +114,6 @@ class Refresh:
         found = collect(reduce(lambda left, right: left.unionByName(right), touched))
         if self.dataset.is_fold or found.count <= rebuild_share * self.lake.row_count(self.dataset.name):
             return found
-        found.release()
         return everything
 
     def recompute(self, scope: Scope, changes: Mapping[str, "DataFrame"]) -> RowCounts:
@@ -126,11 +122,9 @@ class Refresh:
         own = {} if scope.is_everything else {each.table: self.own(each, scope) for each in self.dataset.outputs}
         shaped = self.dataset.shape(rows, own)
         if len(self.dataset.outputs) > 1:
+            # Computed once for both; unlike a cache, a checkpoint also spares the writes from planning it again.
             shaped = shaped.localCheckpoint()
-        try:
-            counts = [self.write(output, output.select(shaped), scope) for output in self.dataset.outputs]
-        finally:
-            shaped.unpersist()
+        counts = [self.write(output, output.select(shaped), scope) for output in self.dataset.outputs]
         return counts[-1]
 
     def rows(self, name: str, scope: Scope, changes: Mapping[str, "DataFrame"]) -> "DataFrame":

@@ -62,11 +62,6 @@ class Scope:
     def is_everything(self) -> bool:
         return self.rows is None
 
-    def release(self) -> None:
-        """Frees the memory that holds the scope's rows."""
-        if self.rows is not None:
-            self.rows.unpersist()
-
     def condition(self, pairs: Pairs, prefix: str = "") -> str:
         """The SQL condition that rows of a table can be in the scope; `pairs` are (its column, the scope's column)."""
         if self.is_everything:
@@ -97,7 +92,7 @@ everything = Scope()
 
 
 def collect(rows: "DataFrame") -> Scope:
-    """Persists the scope's distinct rows and brings only its bounds to the driver."""
+    """Computes the scope's distinct rows once and brings only its bounds to the driver."""
     rows = rows.distinct().localCheckpoint()
     figures = [F.count(F.lit(1)).alias("count")]
     for name in rows.columns:

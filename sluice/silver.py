@@ -214,11 +214,12 @@ def as_of(
         if dimension.declaration["kind"].split()[0] != "history":
             raise DeclarationError(f"{full_name}: the dimension {alias} is no history; declare it with silver.history")
     keys = {alias: dimension.keys for alias, dimension in dimensions.items()}
+    grain = facts.outputs[-1].grain
 
     def facts_of_versions(alias: str, changed: "DataFrame", inputs: Frames) -> "DataFrame":
         intervals = as_of_join.changed_intervals(changed, keys[alias])
         touched = as_of_join.facts_within(inputs["facts"], intervals, event_time, keys[alias])
-        return touched.select(*facts.keys, event_time)
+        return touched.select(*grain, event_time)
 
     def versions_within(df: "DataFrame", scope: Scope) -> "DataFrame":
         if event_time not in scope.bounds:
@@ -227,8 +228,8 @@ def as_of(
 
     fact_input = Input(
         facts,
-        scope=lambda changed, inputs: changed.select(*facts.keys, event_time),
-        within=lambda df, scope: scope.filter(df, same_names(facts.keys), same_names([event_time])),
+        scope=lambda changed, inputs: changed.select(*grain, event_time),
+        within=lambda df, scope: scope.filter(df, same_names(grain), same_names([event_time])),
     )
     return Dataset(
         name=full_name,
@@ -242,8 +243,8 @@ def as_of(
         outputs=(
             Output(
                 full_name,
-                grain=facts.keys,
-                scope_columns=same_names(facts.keys),
+                grain=grain,
+                scope_columns=same_names(grain),
                 prune_columns=same_names([event_time]),
             ),
         ),

@@ -82,6 +82,7 @@ def fake_java(folder: Path, version: str) -> str:
 def test_java_that_is_missing_or_too_old_is_told_before_spark_starts(tmp_path: Path) -> None:
     project = tmp_path / "mine"
     assert sluice("init", str(project), here=tmp_path).returncode == 0
+    (project / ".sluice" / "log").mkdir(parents=True)
     empty = tmp_path / "empty"
     empty.mkdir()
     nowhere = refused("run", here=project, environment={"PATH": str(empty), "JAVA_HOME": ""})
@@ -96,6 +97,7 @@ def test_a_lake_that_another_run_holds_is_refused(tmp_path: Path) -> None:
 
     project = tmp_path / "mine"
     sluice("init", str(project), here=tmp_path)
+    (project / ".sluice" / "log").mkdir(parents=True)
     with lake_lock(str(project / ".sluice" / "lake")):
         done = sluice("run", here=project)
     assert done.returncode == 1
@@ -143,6 +145,14 @@ def test_a_project_of_ones_own_runs(tmp_path: Path) -> None:
     states = json.loads(sluice("status", "--json", *named, here=tmp_path).stdout)
     assert {state["dataset"]: state["lag"] for state in states}["bronze.orders"] == 0
     assert "cannot be answered" in refused("query", "SELECT * FROM gold.nothing", *named, here=tmp_path)
+
+
+def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
+    project = tmp_path / "mine"
+    sluice("init", str(project), here=tmp_path)
+    done = sluice("run", here=project)
+    assert done.returncode == 1
+    assert "There is no log at" in " ".join(done.stderr.split())
 
 
 def test_an_unknown_dataset_is_named(tmp_path: Path) -> None:

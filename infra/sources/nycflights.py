@@ -18,6 +18,7 @@ A corrupt record is always one more copy: nothing that happened is lost.
 """
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -298,9 +299,10 @@ def json_lines(frame: pd.DataFrame) -> list[bytes]:
     return [bytes(memoryview(orjson.dumps(dict(zip(names, row, strict=True))))) for row in zip(*columns, strict=True)]
 
 
-def whole(numbers: "pd.Series[float]") -> "pd.Series[Any]":
+def whole(numbers: "pd.Series[Any]") -> "pd.Series[Any]":
     """Whole numbers, and None where there is none."""
-    return numbers.astype("Int64").astype(object).where(numbers.notna(), None)
+    known = [None if math.isnan(number) else int(number) for number in numbers.tolist()]
+    return pd.Series(known, index=numbers.index, dtype=object)
 
 
 def instants(texts: "pd.Series[str]") -> Times:

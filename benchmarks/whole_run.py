@@ -35,10 +35,11 @@ payload = str(flight_events.declaration["schema"])
 
 @dataclass
 class Cost:
-    """Seconds on the clock and of CPU."""
+    """Seconds on the clock and of CPU, and the peak memory of the largest process that has ended."""
 
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
+    memory_mebibytes: float = 0.0
 
 
 @contextmanager
@@ -100,6 +101,7 @@ def sluice_run(log: Log, lake: Path) -> Cost:
     locations = {"SLUICE_LOG": str(log.root), "SLUICE_LAKE": str(lake)}
     with measured() as cost:
         subprocess.run([sys.executable, "-m", "sluice.cli", "run"], env=os.environ | locations, check=True)
+    cost.memory_mebibytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     return cost
 
 
@@ -120,6 +122,7 @@ def main(months: Annotated[int, typer.Option(min=1, max=12)] = 12) -> None:
         cold, warm = spark_floor(log, folder / "spark.parquet")
         costs |= {"Spark JSON to Parquet, first": cold, "Spark JSON to Parquet, warm": warm}
         run = costs["sluice run, first"]
+        console.print(f"The largest process of a run took {run.memory_mebibytes:,.0f} MiB.", highlight=False)
         print_table(
             ["what", "wall seconds", "CPU seconds", "first run ÷ this (wall)", "first run ÷ this (CPU)"],
             [

@@ -171,6 +171,11 @@ def audit(lake: Lake, catalogue: Catalogue) -> list[Fates]:
     """The fates of all landed records, for each dataset that consumes a topic."""
     present = set(lake.tables())
     with connection(lake) as found:
+        if fates_table not in present:
+            # Without the table no fate is known, and every record that is not accepted is missing one.
+            found.execute(
+                f'CREATE TABLE {fates_table} (dataset TEXT, topic TEXT, "partition" INT, "offset" INT, fate TEXT)'
+            )
         return [
             fates_of(found, dataset, topic)
             for dataset in catalogue.datasets

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,10 @@ def test_a_project_of_ones_own_runs(tmp_path: Path) -> None:
     (orders, _) = json.loads(sluice("audit", "--json", *named, here=tmp_path).stdout)
     assert (orders["landed"], orders["accepted"], orders["duplicate"], orders["quarantined"]) == (6, 4, 1, 1)
     assert orders["balanced"] is True
+    shutil.rmtree(project / ".sluice" / "lake" / "silver" / "_fates")
+    unbalanced = sluice("audit", "--json", *named, here=tmp_path)
+    assert unbalanced.returncode == 1
+    assert json.loads(unbalanced.stdout)[0]["missing"] == 2
     states = json.loads(sluice("status", "--json", *named, here=tmp_path).stdout)
     assert {state["dataset"]: state["lag"] for state in states}["bronze.orders"] == 0
     assert "cannot be answered" in refused("query", "SELECT * FROM gold.nothing", *named, here=tmp_path)

@@ -151,6 +151,14 @@ def test_tables_of_silver_and_gold_can_be_deleted_and_come_back_the_same(lakehou
     assert {name: lakehouse.rows(name) for name in before} == before
 
 
+def test_a_20_megabyte_record_lands_whole_and_is_set_aside_by_its_rule(lakehouse: Lakehouse) -> None:
+    huge = b'{"id":"' + b"x" * 20_000_000 + b'"}'
+    lakehouse.declare(declared()).publish("readings", huge, reading("a", 0.5)).run()
+    assert lakehouse.table("bronze.readings").where(f"octet_length(value) = {len(huge)}").count() == 1
+    assert lakehouse.fates() == [("quarantined", "record_too_large", None)]
+    assert len(lakehouse.rows("silver.events")) == 1
+
+
 def test_the_audit_notices_a_fate_that_is_missing_doubled_or_invented(lakehouse: Lakehouse) -> None:
     lakehouse.declare(declared()).publish("readings", reading("a", 0.5), b"{", b"}", key="k").run()
     assert lakehouse.audit()["silver.events"].balanced

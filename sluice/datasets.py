@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -102,10 +102,6 @@ class Dataset:
             raise DeclarationError(f"{self.name}: its last output must be its own table")
 
     @property
-    def layer(self) -> str:
-        return self.name.split(".")[0]
-
-    @property
     def is_fold(self) -> bool:
         """True when new rows are folded into the dataset's own, so that the scope never grows beyond them."""
         return any(each.arrivals for each in self.inputs.values())
@@ -115,6 +111,11 @@ class Dataset:
         """Changes when the declaration or the source of its shape does; then the table is rebuilt."""
         text = json.dumps(self.declaration, sort_keys=True, default=source_of)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def same_names(columns: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Pairs for scope columns that are called the same in the table."""
+    return tuple((column, column) for column in columns)
 
 
 def checked_name(layer: str, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from sluice.datasets import Frames, Output
+from sluice.datasets import Frames, Output, same_names
 from sluice.deduplicate import deduplicate
 from sluice.parse import parse, position
 
@@ -88,7 +88,6 @@ def key_text(distinct: tuple[str, ...]) -> "Column":
 
 def event_outputs(name: str, distinct: tuple[str, ...]) -> tuple[Output, ...]:
     """First the fates of the records that are not accepted, then the table of those that are."""
-    pairs = tuple((column, column) for column in distinct)
     rejected = Output(
         fates_table,
         grain=("dataset", *[column.removeprefix("_") for column in position]),
@@ -99,7 +98,7 @@ def event_outputs(name: str, distinct: tuple[str, ...]) -> tuple[Output, ...]:
     accepted = Output(
         name,
         grain=distinct,
-        scope_columns=pairs,
+        scope_columns=same_names(distinct),
         select=lambda judged: judged.where("_fate IS NULL").drop(*verdict, "_key", "_rule"),
     )
     return (rejected, accepted)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from sluice.aggregate import Groups
 from sluice.aggregate import aggregate as aggregate_rows
-from sluice.datasets import Dataset, Input, Output, checked_name
+from sluice.datasets import Dataset, Input, Output, checked_name, same_names
 from sluice.errors import DeclarationError
 from sluice.windows import Tumbling
 
@@ -28,11 +28,10 @@ def aggregate(
         raise DeclarationError(f"{full_name}: give at least one group and one measure")
     if sum(isinstance(each, Tumbling) for each in group_by) > 1:
         raise DeclarationError(f"{full_name}: group by one window at most")
-    pairs = tuple((column, column) for column in groups.scope_columns)
     return Dataset(
         name=full_name,
         inputs={"rows": Input(source, scope=lambda changed, inputs: groups.of_rows(changed), within=groups.within)},
-        outputs=(Output(full_name, grain=groups.scope_columns, scope_columns=pairs),),
+        outputs=(Output(full_name, grain=groups.scope_columns, scope_columns=same_names(groups.scope_columns)),),
         shape=lambda rows, own: aggregate_rows(rows["rows"], groups, measures),
         declaration={
             "kind": "aggregate 1",

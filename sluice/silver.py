@@ -15,6 +15,7 @@ from sluice.datasets import (
     checked_name,
     column_names,
     require_columns,
+    same_names,
 )
 from sluice.errors import DeclarationError
 from sluice.fates import event_outputs, judge, touched_keys
@@ -273,8 +274,3 @@ def by_key(source: Dataset, keys: Sequence[str]) -> Input:
         scope=lambda changed, inputs: changed.select(*keys),
         within=lambda df, scope: scope.filter(df, same_names(keys)),
     )
-
-
-def same_names(columns: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Pairs for scope columns that are called the same in the table."""
-    return tuple((column, column) for column in columns)

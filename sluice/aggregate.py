@@ -43,6 +43,11 @@ class Groups:
         """The columns that tell groups apart; a window's end follows from its start."""
         return (*self.expressions, *(("window_start",) if self.window else ()))
 
+    @property
+    def clustered(self) -> tuple[str, ...]:
+        """Windows first: what changes is mostly near in time."""
+        return tuple(sorted(self.scope_columns, key=lambda name: name != "window_start"))
+
     def add_to(self, df: "DataFrame") -> "DataFrame":
         """The rows with the columns of their group, under names that cannot meet the rows' own."""
         columns = {name: F.expr(text) for name, text in self.expressions.items()}

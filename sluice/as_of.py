@@ -5,52 +5,77 @@ number, however many versions a key has.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from sluice.scope import collect
+
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 interval_columns = ("valid_from", "valid_to", "is_current")
 
 
-def as_of(
-    facts: "DataFrame",
-    dimensions: "Mapping[str, DataFrame]",
-    *,
-    event_time: str,
-    keys: Mapping[str, Sequence[str]],
-) -> "DataFrame":
-    """The facts with one struct column per dimension: its attributes and `valid_from`, null where nothing was valid."""
-    for name, versions in dimensions.items():
-        facts = join_as_of(facts, versions, name, event_time, keys[name])
-    return facts
+@dataclass(frozen=True)
+class Joined:
+    """How facts meet a dimension: its keys, the facts' columns for them, and what an inferred member says."""
+
+    keys: tuple[str, ...]
+    fact_keys: tuple[str, ...]
+    inferred: Mapping[str, str] | None = None
 
 
-def join_as_of(
-    facts: "DataFrame", versions: "DataFrame", name: str, event_time: str, keys: Sequence[str]
-) -> "DataFrame":
-    """The facts with the column `name`, the version valid at `event_time` of the dimension with these `keys`."""
-    attributes = attributes_of(versions, keys)
+def join_as_of(facts: "DataFrame", versions: "DataFrame", name: str, event_time: str, joined: Joined) -> "DataFrame":
+    """The facts with the column `name`: attributes and `valid_from` of the version valid at `event_time`, or null.
+
+    With an inferred member, a fact whose key has no version up to its event time gets that instead.
+    """
+    attributes = attributes_of(versions, joined.keys)
+    version = F.struct(
+        *attributes, "valid_from", *([] if joined.inferred is None else [F.lit(False).alias("is_inferred")])
+    )
     starts = versions.select(
-        *keys,
+        *[F.col(key).alias(column) for key, column in zip(joined.keys, joined.fact_keys, strict=True)],
         F.col("valid_from").alias("_at"),
         F.lit(0).alias("_turn"),
-        F.struct("valid_to", F.struct(*attributes, "valid_from").alias("version")).alias("_version"),
+        F.struct("valid_to", version.alias("version")).alias("_version"),
     )
     moments = facts.withColumns({"_at": F.col(event_time), "_turn": F.lit(1)})
     # A version that begins at a fact's own instant comes before it: intervals are closed at the start.
-    line = Window.partitionBy(*keys).orderBy("_at", "_turn")
+    line = Window.partitionBy(*joined.fact_keys).orderBy("_at", "_turn")
     last = F.last("_version", ignorenulls=True).over(line)
     is_valid = F.col("_last.valid_to").isNull() | (F.col("_last.valid_to") > F.col("_at"))
+    valid = F.when(F.col("_last").isNotNull() & is_valid, F.col("_last.version"))
+    if joined.inferred is not None:
+        valid = F.when(
+            is_inferred(joined, event_time), inferred_member(versions, attributes, joined.inferred)
+        ).otherwise(valid)
     return (
         moments.unionByName(starts, allowMissingColumns=True)
         .withColumn("_last", last)
         .where("_turn = 1")
-        .select(*facts.columns, F.when(is_valid, F.col("_last.version")).alias(name))
+        .select(*facts.columns, valid.alias(name))
     )
+
+
+def is_inferred(joined: Joined, event_time: str) -> "Column":
+    """Whether a fact names a key of which nothing is known at its time: neither valid, nor ended."""
+    named = [F.col(column).isNotNull() for column in (*joined.fact_keys, event_time)]
+    return F.col("_last").isNull() & reduce(lambda left, right: left & right, named)
+
+
+def inferred_member(versions: "DataFrame", attributes: Sequence[str], values: Mapping[str, str]) -> "Column":
+    """The placeholder of a member not known yet, of the same type as a version."""
+    fields = [
+        F.expr(values.get(attribute, "NULL")).cast(versions.schema[attribute].dataType).alias(attribute)
+        for attribute in attributes
+    ]
+    nowhen = F.lit(None).cast(versions.schema["valid_from"].dataType).alias("valid_from")
+    return F.struct(*fields, nowhen, F.lit(True).alias("is_inferred"))
 
 
 def attributes_of(versions: "DataFrame", keys: Sequence[str]) -> list[str]:
@@ -108,9 +133,33 @@ def merged(intervals: "DataFrame", keys: Sequence[str]) -> "DataFrame":
     )
 
 
-def facts_within(facts: "DataFrame", intervals: "DataFrame", event_time: str, keys: Sequence[str]) -> "DataFrame":
-    """The facts whose key and event time lie in one of the intervals."""
-    moment = facts[event_time]
-    same_key = [facts[key] == intervals[key] for key in keys]
-    is_within = (moment >= intervals["_from"]) & (intervals["_to"].isNull() | (moment < intervals["_to"]))
-    return facts.join(F.broadcast(intervals), [*same_key, is_within], "left_semi")
+def facts_within(facts: "DataFrame", intervals: "DataFrame", joined: Joined, event_time: str) -> "DataFrame":
+    """The facts whose key and event time lie in one of the intervals, which do not overlap within a key.
+
+    Bounds skip files and a join by key leaves the facts of these keys; then facts and intervals are laid in one line,
+    so that thousands of intervals of a key cost no more than as many facts.
+    """
+    found = collect(intervals)
+    if found.count == 0:
+        return facts.limit(0)
+    start, end = found.bounds["_from"], found.bounds["_to"]
+    near = facts.where(f"`{event_time}` >= {start.least}")
+    if not end.has_nulls:
+        near = near.where(f"`{event_time}` < {end.greatest}")
+    near = found.filter(near, list(zip(joined.fact_keys, joined.keys, strict=True)))
+    starts = found.frame.select(
+        *[F.col(key).alias(column) for key, column in zip(joined.keys, joined.fact_keys, strict=True)],
+        F.col("_from").alias("_at"),
+        F.lit(0).alias("_turn"),
+        F.struct("_to").alias("_interval"),
+    )
+    moments = near.withColumns({"_at": F.col(event_time), "_turn": F.lit(1)})
+    line = Window.partitionBy(*joined.fact_keys).orderBy("_at", "_turn")
+    last = F.last("_interval", ignorenulls=True).over(line)
+    is_within = F.col("_last._to").isNull() | (F.col("_at") < F.col("_last._to"))
+    return (
+        moments.unionByName(starts, allowMissingColumns=True)
+        .withColumn("_last", last)
+        .where((F.col("_turn") == 1) & F.col("_last").isNotNull() & is_within)
+        .select(*facts.columns)
+    )

@@ -20,10 +20,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice import catalogue as catalogues
-from sluice import look, scaffold
+from sluice import look, quarantine, scaffold
 from sluice.catalogue import Catalogue
 from sluice.delta import Lake
-from sluice.errors import LogError, SluiceError
+from sluice.errors import LogError, SluiceError, UsageError
 from sluice.log import Log, Record
 from sluice.progress import RunProgress
 from sluice.run import Runner
@@ -33,10 +33,14 @@ from sluice.settings import Settings, read_settings
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 log_app = typer.Typer(no_args_is_help=True, help="Write and read the embedded log.")
 app.add_typer(log_app, name="log")
+quarantine_app = typer.Typer(no_args_is_help=True, help="Look at the records that are held back, and release them.")
+app.add_typer(quarantine_app, name="quarantine")
 
 Project = Annotated[Path, typer.Option("--project", help="The project's folder.", show_default="here")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Datasets = Annotated[list[str] | None, typer.Argument(help="Datasets, with all they are made from; none: all.")]
+
+HeldBy = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset that holds them.")]
 
 # A pipe has no width: rows must not be folded to fit a screen that is not there.
 out = Console(width=None if sys.stdout.isatty() else 240)
@@ -150,11 +154,14 @@ def status(project: Project = Path(), as_json: AsJson = False) -> None:
 
 @app.command()
 def audit(project: Project = Path(), as_json: AsJson = False) -> None:
-    """Add up what became of every landed record; exit 1 when one has no fate, or two."""
+    """Add up what became of every landed record, and every row; exit 1 when one has no fate, or two."""
     here = opened(project)
-    fates = look.audit(here.lake, here.catalogue())
+    catalogue = here.catalogue()
+    fates = look.audit(here.lake, catalogue)
+    laws = look.laws(here.lake, catalogue)
+    found: list[look.Fates | look.Law] = [*fates, *laws]
     if as_json:
-        print_json([dataclasses.asdict(each) | {"balanced": each.balanced} for each in fates])
+        print_json([dataclasses.asdict(each) | {"balanced": each.balanced} for each in found])
     else:
         names = [
             "dataset",
@@ -162,6 +169,7 @@ def audit(project: Project = Path(), as_json: AsJson = False) -> None:
             "landed",
             "accepted",
             "duplicate",
+            "conflicts",
             "quarantined",
             "late",
             "missing",
@@ -171,7 +179,9 @@ def audit(project: Project = Path(), as_json: AsJson = False) -> None:
             [*names, "balanced"],
             [[*[getattr(each, name) for name in names], "yes" if each.balanced else "NO"] for each in fates],
         )
-    if not all(each.balanced for each in fates):
+        out.print()
+        print_table(["dataset", "must not be", "rows"], [[each.dataset, each.law, each.broken] for each in laws])
+    if not all(each.balanced for each in found):
         raise typer.Exit(1)
 
 
@@ -183,6 +193,68 @@ def query(sql: str, project: Project = Path(), as_json: AsJson = False) -> None:
         print_json([dict(zip(answer.columns, row, strict=True)) for row in answer.rows])
     else:
         print_table(answer.columns, answer.rows)
+
+
+@quarantine_app.command("list")
+def quarantine_list(project: Project = Path(), as_json: AsJson = False) -> None:
+    """Count what is held back, by dataset and rule."""
+    here = opened(project)
+    found = quarantine.held(here.lake, here.catalogue())
+    if as_json:
+        print_json([dataclasses.asdict(each) for each in found])
+        return
+    print_table(
+        ["dataset", "fate", "reason", "records", "first", "last", "can be released"],
+        [list(dataclasses.astuple(each)) for each in found],
+    )
+
+
+@quarantine_app.command("show")
+def quarantine_show(
+    dataset: HeldBy,
+    project: Project = Path(),
+    reason: Annotated[str | None, typer.Option(help="Only those of this rule.")] = None,
+    records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Print the oldest held records of a dataset, as they came."""
+    here = opened(project)
+    consumer = quarantine.consumer(here.catalogue(), dataset)
+    found = quarantine.held_records(here.lake, consumer, reason=reason, records_max=records)
+    rows = [
+        {
+            "record": each.position,
+            "timestamp": each.timestamp,
+            "reason": each.reason,
+            "value": None if each.value is None else each.value.decode(errors="backslashreplace"),
+        }
+        for each in found
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(["record", "arrived", "reason", "value"], [[*row.values()] for row in rows])
+
+
+@quarantine_app.command("release")
+def quarantine_release(
+    dataset: HeldBy,
+    because: Annotated[str, typer.Option(help="Why; it stays in the log.")],
+    project: Project = Path(),
+    reason: Annotated[str | None, typer.Option(help="All that this rule holds, for example late.")] = None,
+    record: Annotated[list[str] | None, typer.Option(help="One record: topic/partition/offset.")] = None,
+) -> None:
+    """Let held records through; the next run takes them in as if they had never been held."""
+    if (reason is None) == (record is None):
+        raise UsageError("Say what to release: --reason late, or --record topic/partition/offset.")
+    here = opened(project)
+    consumer = quarantine.consumer(here.catalogue(), dataset)
+    found = quarantine.held_records(here.lake, consumer, reason=reason, positions=record or [])
+    unknown = set(record or []) - {each.position for each in found}
+    if unknown or not found:
+        raise UsageError(f"{consumer.name} holds no record {', '.join(sorted(unknown)) or f'for {reason}'}.")
+    count = quarantine.release(here.log, consumer, found, because)
+    out.print(f"Released {count:,} of {consumer.name}; the next run takes them in: sluice run", highlight=False)
 
 
 @log_app.command("append")

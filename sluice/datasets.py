@@ -23,17 +23,22 @@ if TYPE_CHECKING:
     from sluice.scope import Scope
 
 valid_name = re.compile(r"[a-z][a-z0-9_]{0,62}")
+duration_pattern = re.compile(r"\d+ (second|minute|hour|day|week)s?")
 
 Frames = Mapping[str, "DataFrame"]
 
 
 @dataclass(frozen=True, eq=False)
 class Topic:
-    """A topic of the log, and the bronze table that holds its records as they came."""
+    """A topic of the log, and the bronze table that holds its records as they came.
+
+    An `optional` topic has no table until the log has the topic.
+    """
 
     name: str
     topic: str
     meaning: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +47,8 @@ class Input:
 
     `scope` maps the rows that changed upstream (old and new images) to the rows of the dataset that they touch: one
     column for each of `Dataset.scope_columns`. It may look at the inputs as they are now. `within` narrows the input to
-    what recomputing a scope needs. An input with `arrivals` hands only its new rows to the shape, which then folds
-    them into the rows it already has.
+    what recomputing a scope needs. An input with `arrivals` hands to the shape only its new rows, and those that
+    `within` asks for again; the shape folds them into the rows it already has.
     """
 
     source: "Dataset | Topic"
@@ -58,7 +63,7 @@ class Output:
 
     `scope_columns` pairs a column of the table with the column of the scope that it must match. `prune_columns` pairs
     in the same way columns whose bounds let whole files be skipped. `slice` names the rows of a shared table that
-    belong to the dataset.
+    belong to the dataset. A table written as a whole is sorted by `cluster_by`, so that files can be skipped.
     """
 
     table: str
@@ -67,6 +72,7 @@ class Output:
     select: "Callable[[DataFrame], DataFrame]" = lambda df: df
     prune_columns: tuple[tuple[str, str], ...] = ()
     slice: tuple[tuple[str, str], ...] = ()
+    cluster_by: tuple[str, ...] = ()
 
     def slice_condition(self, prefix: str = "") -> str:
         """The SQL condition that names the output's rows in a shared table."""
@@ -84,7 +90,9 @@ class Dataset:
 
     `shape(rows, own)` takes the input rows of a scope and the dataset's own rows of that scope, each by name, and
     returns the scope's new rows. The last of `outputs` is the dataset's own table; its commit moves the cursor, so a
-    crash before it repeats the work and changes nothing twice.
+    crash before it repeats the work and changes nothing twice. A partition of its `topics` that is `idle_after` behind
+    the others does not hold its watermark back. `laws` are what `sluice audit` counts beside the fates: for each law, a
+    query for the number of rows that break it.
     """
 
     name: str
@@ -96,6 +104,8 @@ class Dataset:
     keys: tuple[str, ...] = ()
     event_time: str | None = None
     topics: tuple[str, ...] = field(default=())
+    idle_after: str | None = None
+    laws: "Mapping[str, str]" = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.outputs or self.outputs[-1].table != self.name:
@@ -130,18 +140,30 @@ def checked_name(layer: str, name: str) -> str:
 
 def column_names(schema: str) -> tuple[str, ...]:
     """The top-level column names of a DDL schema such as `a string, b struct<c: int>`."""
-    names, depth, start = [], 0, 0
+    return tuple(column_types(schema))
+
+
+def column_types(schema: str) -> dict[str, str]:
+    """The top-level columns of a DDL schema, each with its type in lower case."""
+    types: dict[str, str] = {}
+    depth, start = 0, 0
     for position, character in enumerate(schema + ","):
         depth += character in "<("
         depth -= character in ">)"
         if character == "," and depth == 0:
             field_text = schema[start:position].strip()
-            name = re.match(r"`([^`]+)`|(\w+)", field_text)
-            if name is None:
+            found = re.fullmatch(r"(?s)(?:`([^`]+)`|(\w+))\s*:?\s*(.+)", field_text)
+            if found is None:
                 raise DeclarationError(f"schema: cannot read the column '{field_text}'; write 'name type, …'")
-            names.append(name.group(1) or name.group(2))
+            types[found[1] or found[2]] = found[3].lower()
             start = position + 1
-    return tuple(names)
+    return types
+
+
+def require_duration(dataset: str, option: str, text: str | None) -> None:
+    """A DeclarationError where `text` is no duration such as '2 days'."""
+    if text is not None and not duration_pattern.fullmatch(text):
+        raise DeclarationError(f"{dataset}: {option} is '{text}', which is no duration; write for example '2 days'")
 
 
 def require_columns(dataset: str, option: str, wanted: tuple[str, ...], known: tuple[str, ...]) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyarrow.dataset import Dataset as ArrowDataset
     from pyspark.sql import DataFrame, SparkSession
 
+# A file of a table that is written as a whole; the fewer rows, the more files a scope can skip.
+rows_per_file_default = 250_000
 change_columns = ("_change_type", "_commit_version", "_commit_timestamp")
 table_properties = {
     "delta.enableChangeDataFeed": "true",
@@ -31,11 +33,35 @@ creation = threading.Lock()
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
 
 
+def properties_of(table: str) -> dict[str, str]:
+    """The properties that a new table gets.
+
+    In silver a changed row is marked deleted in its file, and the rest of the file is not written again. Gold is read
+    by programs that know no deletion vectors.
+    """
+    return table_properties | {"delta.enableDeletionVectors": str(table.startswith("silver.")).lower()}
+
+
+def has_deletion_vectors(table: DeltaTable) -> bool:
+    return "deletionVectors" in (table.protocol().reader_features or [])
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A table with deletion vectors as an Arrow stream, which can be read any number of times."""
+
+    table: DeltaTable
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.scan().__arrow_c_stream__(requested_schema)
+
+
 @dataclass(frozen=True)
 class Lake:
     """The tables below one root: `<root>/<layer>/<name>`."""
 
     root: str
+    rows_per_file: int = rows_per_file_default
 
     def path(self, table: str) -> str:
         return f"{self.root}/{table.replace('.', '/')}"
@@ -59,12 +85,18 @@ class Lake:
         return None
 
     def row_count(self, table: str) -> int:
-        """The number of rows, from the log alone."""
-        return sum(DeltaTable(self.path(table)).get_add_actions(flatten=True)["num_records"].to_pylist())
+        """The number of rows, from the log and the deletion vectors."""
+        found = DeltaTable(self.path(table))
+        deleted = 0
+        if has_deletion_vectors(found):
+            for batch in found.deletion_vectors():
+                deleted += sum(len(kept) - sum(kept) for kept in batch["selection_vector"].to_pylist())
+        return int(sum(found.get_add_actions(flatten=True)["num_records"].to_pylist())) - deleted
 
-    def arrow(self, table: str) -> "ArrowDataset":
+    def arrow(self, table: str) -> "ArrowDataset | Scan":
         """The table as it is now, for engines that read Arrow."""
-        return DeltaTable(self.path(table)).to_pyarrow_dataset()
+        found = DeltaTable(self.path(table))
+        return Scan(found) if has_deletion_vectors(found) else found.to_pyarrow_dataset()
 
     def tables(self) -> list[str]:
         """The names of all tables that exist, bronze first."""
@@ -101,7 +133,14 @@ class Lake:
         )
         return oldest <= version + 1
 
-    def replace(self, df: "DataFrame", table: str, entry: Entry, only: Mapping[str, str] | None = None) -> None:
+    def replace(
+        self,
+        df: "DataFrame",
+        table: str,
+        entry: Entry,
+        only: Mapping[str, str] | None = None,
+        cluster_by: Sequence[str] = (),
+    ) -> None:
         """Writes all rows of a table, or of `only` one slice of it, in one commit; makes the table if need be."""
         if only:
             self.create_shared(df, table, partition_by=list(only))
@@ -110,15 +149,18 @@ class Lake:
         elif DeltaTable.is_deltatable(self.path(table)):
             options = {"overwriteSchema": "true"}
         else:
-            options = table_properties
+            options = properties_of(table)
+        if cluster_by:
+            df = df.sortWithinPartitions(*cluster_by)
         writer = df.write.format("delta").mode("overwrite").options(**options)
+        writer = writer.option("maxRecordsPerFile", self.rows_per_file)
         writer.option("userMetadata", entry.to_json()).save(self.path(table))
 
     def create_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
         """Makes an empty table for the rows of several datasets, which may all want it at once."""
         with creation:
             if not DeltaTable.is_deltatable(self.path(table)):
-                writer = df.limit(0).write.format("delta").options(**table_properties)
+                writer = df.limit(0).write.format("delta").options(**properties_of(table))
                 writer.partitionBy(*partition_by).save(self.path(table))
 
     def append(self, df: "DataFrame", table: str, entry: Entry) -> None:

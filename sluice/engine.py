@@ -45,7 +45,8 @@ def refresh(spark: "SparkSession", lake: Lake, dataset: Dataset, *, rebuild: boo
 
 def pinned_inputs(lake: Lake, dataset: Dataset) -> dict[str, InputVersion]:
     """The versions of the inputs that this refresh reads, whatever is committed meanwhile."""
-    commits = {each.source.name: lake.last_commit(each.source.name) for each in dataset.inputs.values()}
+    sources = {each.source.name for each in dataset.inputs.values()}
+    commits = {name: lake.last_commit(name) for name in sorted(sources)}
     return {name: commit.as_input for name, commit in commits.items() if commit is not None}
 
 
@@ -67,8 +68,8 @@ def why(
     if known.entry.inputs == pinned:
         return None
     for name, now in pinned.items():
-        then = known.entry.inputs.get(name)
-        if then is None or then.epoch != now.epoch or not lake.holds_changes_since(name, then.version):
+        then = known.entry.seen(name, now)
+        if then.epoch != now.epoch or not lake.holds_changes_since(name, then.version):
             return "input rebuilt"
     return "changes"
 
@@ -92,33 +93,36 @@ class Refresh:
 
     @cached_property
     def inputs(self) -> dict[str, "DataFrame"]:
-        """Every input as it is at its pinned version."""
+        """Every input that exists, as it is at its pinned version."""
         return {
             name: self.lake.read(self.spark, each.source.name, self.pinned[each.source.name].version)
             for name, each in self.dataset.inputs.items()
+            if each.source.name in self.pinned
         }
 
     def changes(self) -> dict[str, "DataFrame"]:
         """The change feeds of the inputs that moved since the last commit."""
-        seen = self.known.entry.inputs if self.known else {}
-        sources = {name: each.source.name for name, each in self.dataset.inputs.items()}
-        return {
-            name: self.lake.changes(self.spark, source, seen[source].version, self.pinned[source].version)
-            for name, source in sources.items()
-            if seen[source] != self.pinned[source]
-        }
+        if self.known is None:
+            return {}
+        moved = {}
+        for name in self.inputs:
+            source = self.dataset.inputs[name].source.name
+            then, now = self.known.entry.seen(source, self.pinned[source]), self.pinned[source]
+            if then != now:
+                moved[name] = self.lake.changes(self.spark, source, then.version, now.version)
+        return moved
 
     def scope(self, changes: Mapping[str, "DataFrame"]) -> Scope:
         """The rows of the dataset that the changes touch; everything when that is a large part of the table."""
         touched = [self.dataset.inputs[name].scope(changed, self.inputs) for name, changed in changes.items()]
-        found = collect(reduce(lambda left, right: left.unionByName(right), touched))
+        found = collect(reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), touched))
         if self.dataset.is_fold or found.count <= rebuild_share * self.lake.row_count(self.dataset.name):
             return found
         return everything
 
     def recompute(self, scope: Scope, changes: Mapping[str, "DataFrame"]) -> RowCounts:
         """Computes the rows of the scope, and writes output by output what differs; the last commit is the cursor."""
-        rows = {name: self.rows(name, scope, changes) for name in self.dataset.inputs}
+        rows = {name: self.rows(name, scope, changes) for name in self.inputs}
         own = {} if scope.is_everything else {each.table: self.own(each, scope) for each in self.dataset.outputs}
         shaped = self.dataset.shape(rows, own)
         if len(self.dataset.outputs) > 1:
@@ -128,13 +132,12 @@ class Refresh:
         return counts[-1]
 
     def rows(self, name: str, scope: Scope, changes: Mapping[str, "DataFrame"]) -> "DataFrame":
-        """The rows of an input that the shape needs: only the new ones for a fold, else all that bear on the scope."""
+        """The rows of an input that bear on the scope, with the new ones of a fold."""
         each = self.dataset.inputs[name]
-        if not each.arrivals or scope.is_everything:
-            return each.within(self.inputs[name], scope)
-        if name not in changes:
-            return self.inputs[name].limit(0)
-        return changes[name].where("_change_type = 'insert'").drop(*change_columns)
+        within = each.within(self.inputs[name], scope)
+        if scope.is_everything or not each.arrivals or name not in changes:
+            return within
+        return within.unionByName(changes[name].where("_change_type = 'insert'").drop(*change_columns))
 
     def own(self, output: Output, scope: Scope) -> "DataFrame":
         """The rows that an output has now and that the scope may change."""
@@ -156,7 +159,7 @@ class Refresh:
 
     def replace(self, output: Output, new: "DataFrame", entry: Entry) -> RowCounts:
         """Writes the output's rows anew: there are none yet, or they had other columns."""
-        self.lake.replace(new, output.table, entry, dict(output.slice))
+        self.lake.replace(new, output.table, entry, dict(output.slice), output.cluster_by)
         return RowCounts(inserted=self.lake.row_count(output.table))
 
     def apply(self, output: Output, changed: "DataFrame", counts: RowCounts, scope: Scope, known: Commit) -> None:

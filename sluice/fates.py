@@ -1,50 +1,120 @@
 """Fates: what became of every record that a dataset consumes, so that none is lost in silence.
 
 An accepted record is the row that carries its position. The others stand in `silver._fates`: a duplicate with the
-position of the winner, a quarantined record with the rule that it breaks.
+position of the winner, a quarantined record with the rule that it breaks, and a late one that is held back.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from functools import partial, reduce
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sluice.datasets import Frames, Output, same_names
+from sluice.datasets import Dataset, Frames, Input, Output, Topic, require_duration, same_names
 from sluice.deduplicate import deduplicate
-from sluice.parse import parse, position
+from sluice.parse import Parsing, late, parse, position
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from sluice.scope import Scope
+
 fates_table = "silver._fates"
-bookkeeping = (*position, "_timestamp", "_digest", "_unknown_fields")
 verdict = ("_fate", "_reason", "_detail")
+# What `sluice quarantine release` says, is said in the log: a rebuild hears it too.
+releases = Topic("bronze.sluice_releases", "sluice_releases", "Held records that were let through.", optional=True)
+release_schema = "dataset string, topic string, partition int, offset bigint, because string"
+releases_input = "releases"
+
+
+def event_dataset(
+    name: str,
+    *,
+    sources: tuple[Topic, ...],
+    parsing: Parsing,
+    distinct: tuple[str, ...],
+    meaning: str,
+    idle_after: str | None = None,
+) -> Dataset:
+    """Records told apart by the columns `distinct`, which may include the bookkeeping column `_digest`."""
+    require_duration(name, "idle_after", idle_after)
+    judging = partial(judge, parsing=parsing, distinct=distinct, table=name)
+    arrivals = {f"arrivals_{topic.topic}": topic for topic in sources}
+    return Dataset(
+        name=name,
+        inputs={
+            **{
+                alias: Input(
+                    topic,
+                    scope=lambda changed, inputs: touched_keys(changed, parsing, distinct),
+                    within=records_within,
+                    arrivals=True,
+                )
+                for alias, topic in arrivals.items()
+            },
+            releases_input: Input(
+                releases,
+                scope=lambda changed, inputs: touched_by_release(
+                    released_positions(changed, name), [inputs[alias] for alias in arrivals], parsing, distinct
+                ),
+                within=lambda df, scope: released_positions(df, name),
+            ),
+        },
+        outputs=event_outputs(name, distinct, parsing.event_time),
+        shape=lambda rows, own: judging(
+            union([rows[alias] for alias in arrivals]), released=rows.get(releases_input), own=own
+        ),
+        declaration={
+            "kind": "events 2",
+            "sources": [topic.name for topic in sources],
+            "distinct": distinct,
+            "parsing": parsing,
+        },
+        meaning=meaning,
+        keys=distinct,
+        event_time=parsing.event_time,
+        topics=tuple(topic.topic for topic in sources),
+        idle_after=idle_after,
+    )
 
 
 def judge(
     records: "DataFrame",
     *,
-    parsing: Mapping[str, Any],
+    parsing: Parsing,
     distinct: tuple[str, ...],
-    own: Frames | None = None,
     table: str = "",
+    released: "DataFrame | None" = None,
+    own: Frames | None = None,
 ) -> "DataFrame":
     """Every record of a scope with its fate (`_fate` null: accepted), reason and detail.
 
-    The scope is the new `records` and those judged before, `own`, that share a key with them.
+    The scope is the new `records`, those `released`, and those judged before, `own`, that share a key with them.
     """
     is_good = F.col("_rule").isNull()
     # One pass for good and bad: a filter on the rule would parse every record again for each column it looks at.
-    candidates = parse(records, **parsing).withColumn(
+    candidates = waived(parse(records, parsing), released, parsing).withColumn(
         "_key", F.when(is_good, key_text(distinct)).otherwise(position_text())
     )
     for judged in judged_before(own or {}, table, distinct):
         candidates = candidates.unionByName(judged, allowMissingColumns=True)
+    held = F.when(F.col("_rule") == late, "late").otherwise("quarantined")
     return deduplicate(candidates).withColumns(
         {
-            "_fate": F.when(is_good, F.col("_fate")).otherwise("quarantined"),
+            "_fate": F.when(is_good, F.col("_fate")).otherwise(held),
             "_reason": F.when(is_good, F.col("_reason")).otherwise(F.col("_rule")),
         }
+    )
+
+
+def waived(parsed: "DataFrame", released: "DataFrame | None", parsing: Parsing) -> "DataFrame":
+    """The parsed records; of those that were released, the rules that can be lifted are."""
+    if released is None:
+        return parsed
+    marked = parsed.join(F.broadcast(released.withColumn("_released", F.lit(True))), list(position), "left")
+    is_lifted = F.col("_released") & F.col("_rule").isin(*parsing.waivable)
+    return marked.withColumn("_rule", F.when(~F.coalesce(is_lifted, F.lit(False)), F.col("_rule"))).select(
+        parsed.columns
     )
 
 
@@ -65,13 +135,45 @@ def judged_before(own: Frames, table: str, distinct: tuple[str, ...]) -> "list[D
     return [own[table].withColumn("_key", key_text(distinct)), duplicates]
 
 
-def touched_keys(records: "DataFrame", *, parsing: Mapping[str, Any], distinct: tuple[str, ...]) -> "DataFrame":
+def touched_keys(records: "DataFrame", parsing: Parsing, distinct: tuple[str, ...]) -> "DataFrame":
     """The scope of new records: their key columns, and the text by which `silver._fates` knows the key."""
-    parsed = parse(records, **parsing)
+    parsed = parse(records, parsing)
     is_good = F.col("_rule").isNull()
     return parsed.select(
         *[F.when(is_good, F.col(name)).alias(name) for name in distinct],
         F.when(is_good, key_text(distinct)).otherwise(position_text()).alias("_key"),
+    )
+
+
+def touched_by_release(
+    released: "DataFrame", topics: "Iterable[DataFrame]", parsing: Parsing, distinct: tuple[str, ...]
+) -> "DataFrame":
+    """The scope of released records: the fate that they had, the key that they get, and where they are in bronze."""
+    wanted = released.select(*[F.col(column).alias(column.removeprefix("_")) for column in position])
+    records = union(topics).join(F.broadcast(wanted), ["topic", "partition", "offset"], "left_semi")
+    parsed = parse(records, parsing)
+    before = parsed.select(*[F.lit(None).alias(name) for name in distinct], position_text().alias("_key"), *position)
+    after = parsed.select(*distinct, key_text(distinct).alias("_key"), *position)
+    return after.unionByName(before)
+
+
+def records_within(df: "DataFrame", scope: "Scope") -> "DataFrame":
+    """The records in bronze that the scope asks for by their position: those that were released."""
+    if scope.is_everything:
+        return df
+    if "_offset" not in scope.bounds:
+        return df.limit(0)
+    return scope.filter(df, [(column.removeprefix("_"), column) for column in position])
+
+
+def released_positions(records: "DataFrame", dataset: str) -> "DataFrame":
+    """The positions, each once, that records of the topic of releases let through for one dataset."""
+    said = F.from_json(F.col("value").cast("string"), release_schema)
+    return (
+        records.select(said.alias("said"))
+        .where(F.col("said.dataset") == dataset)
+        .select(*[F.col(f"said.{column.removeprefix('_')}").alias(column) for column in position])
+        .distinct()
     )
 
 
@@ -80,13 +182,20 @@ def position_text() -> "Column":
     return F.concat_ws("/", *position)
 
 
-def key_text(distinct: tuple[str, ...]) -> "Column":
-    """A key as one text that sorts like its first column; commas within a value are escaped, so no two keys meet."""
-    values = [F.replace(F.col(name).cast("string"), F.lit("\\"), F.lit("\\\\")) for name in distinct]
-    return F.concat_ws(",", *[F.replace(value, F.lit(","), F.lit("\\,")) for value in values])
+def key_text(columns: Iterable[str]) -> "Column":
+    """A key as one text that sorts like its first column; special signs in a value are escaped, so no two keys meet."""
+    return F.concat_ws(",", *[F.coalesce(escaped(F.col(name).cast("string")), F.lit("\\N")) for name in columns])
 
 
-def event_outputs(name: str, distinct: tuple[str, ...]) -> tuple[Output, ...]:
+def escaped(value: "Column") -> "Column":
+    return F.replace(F.replace(value, F.lit("\\"), F.lit("\\\\")), F.lit(","), F.lit("\\,"))
+
+
+def union(frames: "Iterable[DataFrame]") -> "DataFrame":
+    return reduce(lambda left, right: left.unionByName(right), frames)
+
+
+def event_outputs(name: str, distinct: tuple[str, ...], event_time: str | None) -> tuple[Output, ...]:
     """First the fates of the records that are not accepted, then the table of those that are."""
     rejected = Output(
         fates_table,
@@ -94,12 +203,14 @@ def event_outputs(name: str, distinct: tuple[str, ...]) -> tuple[Output, ...]:
         scope_columns=(("_key", "_key"),),
         select=lambda judged: fate_rows(judged, name),
         slice=(("dataset", name),),
+        cluster_by=("_key",),
     )
     accepted = Output(
         name,
         grain=distinct,
         scope_columns=same_names(distinct),
         select=lambda judged: judged.where("_fate IS NULL").drop(*verdict, "_key", "_rule"),
+        cluster_by=(event_time,) if event_time else distinct[:1],
     )
     return (rejected, accepted)
 

@@ -31,7 +31,14 @@ def aggregate(
     return Dataset(
         name=full_name,
         inputs={"rows": Input(source, scope=lambda changed, inputs: groups.of_rows(changed), within=groups.within)},
-        outputs=(Output(full_name, grain=groups.scope_columns, scope_columns=same_names(groups.scope_columns)),),
+        outputs=(
+            Output(
+                full_name,
+                grain=groups.scope_columns,
+                scope_columns=same_names(groups.scope_columns),
+                cluster_by=groups.clustered,
+            ),
+        ),
         shape=lambda rows, own: aggregate_rows(rows["rows"], groups, measures),
         declaration={
             "kind": "aggregate 1",

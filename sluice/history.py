@@ -1,39 +1,163 @@
-"""Lay the changes of each key end to end: the history of a dimension (SCD type 2) as half-open intervals."""
+"""Lay the changes of each key end to end: the history of a dimension (SCD type 2), or its latest state (type 1)."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
 
 from sluice.deduplicate import order
 from sluice.parse import position
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
-def history(
-    changes: "DataFrame", *, keys: tuple[str, ...], sequence_by: str, attributes: tuple[str, ...]
-) -> "DataFrame":
-    """Deduplicated change events → versions: keys, attributes, `valid_from`, `valid_to` (null: current), `is_current`.
+@dataclass(frozen=True)
+class History:
+    """How changes become versions.
 
-    Of changes with the same key and sequence the last in the log's order counts. Neighbours with equal attributes are
-    one version. The position of a version is that of the change which opened it.
+    `sequence_by` orders the changes of a key, and the log's order those of one sequence. A version begins at
+    `valid_from`, and never before the one that precedes it. A change in `tracked` attributes opens a version; in others
+    it updates the version it falls into. Where `fill_nulls` names an attribute, null means: as before. `updated` names
+    the column that lists the attributes a change sets; null means all of them.
     """
-    by_time = Window.partitionBy(*keys).orderBy(sequence_by, *order)
-    state = F.struct(*attributes)
-    last_of_instant = changes.withColumn("_next", F.lead(sequence_by).over(by_time)).where(
-        ~F.col("_next").eqNullSafe(F.col(sequence_by))
-    )
-    opening = last_of_instant.withColumn("_previous", F.lag(state).over(by_time)).where(
-        ~F.col("_previous").eqNullSafe(state)
-    )
-    valid_to = F.lead(sequence_by).over(by_time)
-    return opening.select(
-        *keys,
-        *attributes,
-        F.col(sequence_by).alias("valid_from"),
-        valid_to.alias("valid_to"),
-        valid_to.isNull().alias("is_current"),
+
+    keys: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    valid_from: str
+    attributes: tuple[str, ...]
+    tracked: tuple[str, ...]
+    fill_nulls: tuple[str, ...] = ()
+    updated: str | None = None
+    has_truncates: bool = False
+    has_moves: bool = False
+
+
+def history(changes: "DataFrame", rule: History) -> "DataFrame":
+    """Deduplicated changes → versions: keys, attributes, `valid_from`, `valid_to` (null: current), `is_current`.
+
+    Neighbours with equal tracked attributes are one version. Its position is that of the change which opened it.
+    """
+    line = Window.partitionBy(*rule.keys).orderBy(*rule.sequence_by, *order)
+    state = F.when(is_set(), F.struct(*rule.tracked))
+    lines = begun(filled(per_key(changes, rule), rule), rule)
+    # Of the changes that begin at one instant, the last holds.
+    instants = lines.withColumn("_next", F.lead("_begin").over(line)).where(~F.col("_next").eqNullSafe(F.col("_begin")))
+    marked = instants.withColumn("_opens", ~F.lag(state).over(line).eqNullSafe(state))
+    if rule.tracked != rule.attributes:
+        marked = updated_in_place(marked, rule)
+    opening = marked.where("_opens").withColumn("valid_to", F.lead("_begin").over(line))
+    return opening.where(is_set()).select(
+        *rule.keys,
+        *rule.attributes,
+        F.col("_begin").alias("valid_from"),
+        "valid_to",
+        F.col("valid_to").isNull().alias("is_current"),
         *position,
     )
+
+
+def latest(changes: "DataFrame", rule: History) -> "DataFrame":
+    """Deduplicated changes → one row for each key that is not deleted: keys, attributes, `sequence_by` (SCD type 1)."""
+    line = Window.partitionBy(*rule.keys).orderBy(*rule.sequence_by, *order)
+    last = filled(per_key(changes, rule), rule).withColumn("_is_last", F.lead(F.lit(True)).over(line).isNull())
+    columns = dict.fromkeys([*rule.keys, *rule.attributes, *rule.sequence_by])
+    return last.where(F.col("_is_last") & is_set()).select(*columns, *position)
+
+
+def is_set() -> "Column":
+    return F.col("_change") == "set"
+
+
+def per_key(changes: "DataFrame", rule: History) -> "DataFrame":
+    """One row for each key and change: a truncate deletes every key, and a key that moved is deleted where it was."""
+    direct = changes.where(F.col("_change").isin("set", "delete"))
+    lines = direct
+    if rule.has_moves:
+        moved = direct.where("_moved_from IS NOT NULL").withColumns(
+            {"_change": F.lit("delete"), **{key: F.col(f"_moved_from.{key}") for key in rule.keys}}
+        )
+        lines = lines.unionByName(moved)
+    if rule.has_truncates:
+        moments = list(dict.fromkeys([*rule.sequence_by, rule.valid_from, *order]))
+        truncates = changes.where("_change = 'truncate'").select(*moments, F.lit("delete").alias("_change"))
+        known = direct.where(is_set()).select(*rule.keys).distinct()
+        lines = lines.unionByName(known.crossJoin(F.broadcast(truncates)), allowMissingColumns=True)
+    return lines
+
+
+def filled(lines: "DataFrame", rule: History) -> "DataFrame":
+    """The changes with every attribute that they leave as it was filled in from the change before, up to a delete."""
+    if not rule.fill_nulls and rule.updated is None:
+        return lines
+    line = Window.partitionBy(*rule.keys).orderBy(*rule.sequence_by, *order)
+    lives = lines.withColumn("_life", F.count_if(~is_set()).over(line))
+    life = Window.partitionBy(*rule.keys, "_life").orderBy(*rule.sequence_by, *order)
+
+    def last_set(name: str) -> "Column":
+        is_updated = F.coalesce(F.array_contains(F.col(str(rule.updated)), name), F.lit(True))
+        box = F.when(is_set() & is_updated, F.struct(F.col(name).alias("value")))
+        return F.last(box, ignorenulls=True).over(life).getField("value")
+
+    def last_known(column: "Column", kind: DataType) -> "Column":
+        if isinstance(kind, StructType):
+            fields = [last_known(column.getField(each.name), each.dataType).alias(each.name) for each in kind]
+            was_known = F.max(is_set() & column.isNotNull()).over(life)
+            return F.when(was_known, F.struct(*fields))
+        return F.last(F.when(is_set(), column), ignorenulls=True).over(life)
+
+    if rule.updated is not None:
+        return lives.withColumns({name: last_set(name) for name in rule.attributes})
+    return lives.withColumns({name: last_known(F.col(name), lives.schema[name].dataType) for name in rule.fill_nulls})
+
+
+def begun(lines: "DataFrame", rule: History) -> "DataFrame":
+    """Adds `_begin`: when a change takes effect, never before the change that precedes it."""
+    if rule.valid_from == rule.sequence_by[0]:
+        return lines.withColumn("_begin", F.col(rule.valid_from))
+    line = Window.partitionBy(*rule.keys).orderBy(*rule.sequence_by, *order)
+    return lines.withColumn("_begin", F.max(rule.valid_from).over(line))
+
+
+def updated_in_place(marked: "DataFrame", rule: History) -> "DataFrame":
+    """Every change with the attributes that the last change of its version has."""
+    line = Window.partitionBy(*rule.keys).orderBy(*rule.sequence_by, *order)
+    version = Window.partitionBy(*rule.keys, "_version").orderBy(*rule.sequence_by, *order)
+    whole = version.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    numbered = marked.withColumn("_version", F.count_if("_opens").over(line))
+    return numbered.withColumns({name: F.last(name).over(whole) for name in rule.attributes})
+
+
+def with_missing_deleted(changes: "DataFrame", snapshots: "DataFrame", rule: History) -> "DataFrame":
+    """Rows of full snapshots → changes: a key that the next whole snapshot lacks is deleted by it.
+
+    `snapshots` has a row for each snapshot, see `whole_snapshots`. Rows of snapshots that are not whole are left out.
+    """
+    taken_at = rule.sequence_by[0]
+    line = Window.partitionBy(*rule.keys).orderBy(taken_at)
+    present = (
+        changes.where(is_set())
+        .join(F.broadcast(snapshots), [taken_at])
+        .select(*rule.keys, taken_at, "_following")
+        .distinct()
+        .withColumn("_next", F.lead(taken_at).over(line))
+    )
+    is_gone = F.col("_following").isNotNull() & ~F.col("_next").eqNullSafe(F.col("_following"))
+    known = changes.join(F.broadcast(snapshots), [taken_at], "left_semi")
+    gone = present.where(is_gone).select(
+        *rule.keys, F.col("_following").alias(taken_at), F.lit("delete").alias("_change")
+    )
+    return known.unionByName(gone, allowMissingColumns=True)
+
+
+def whole_snapshots(changes: "DataFrame", keys: tuple[str, ...], taken_at: str, row_count: str | None) -> "DataFrame":
+    """The times of the snapshots that are whole, each with that of the next (`_following`, null for the last)."""
+    found = changes.groupBy(taken_at).agg(
+        F.count_distinct(F.when(is_set(), F.struct(*keys))).alias("_rows"),
+        F.max(row_count if row_count else F.lit(None)).alias("_rows_wanted"),
+    )
+    if row_count is not None:
+        found = found.where("_rows >= _rows_wanted")
+    return found.select(taken_at, F.lead(taken_at).over(Window.orderBy(taken_at)).alias("_following"))

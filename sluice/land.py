@@ -42,6 +42,8 @@ def land(spark: "SparkSession", lake: Lake, log: Log, topic: Topic, *, records_m
     LogRecreated when the log is not the one that landed before.
     """
     known = lake.last_commit(topic.name)
+    if known is None and topic.optional and not log.exists(topic.topic):
+        return 0
     landed = known.entry.landed if known else {}
     batch = next_batch(log, topic.topic, landed, records_max)
     if known and not batch.segments:

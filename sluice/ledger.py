@@ -65,6 +65,10 @@ class Entry(BaseModel):
     changed_at: int | None = None
     epoch_from: int = 0
 
+    def seen(self, table: str, now: InputVersion) -> InputVersion:
+        """The version of an input that this entry was computed from; one before its first when there was no table."""
+        return self.inputs.get(table, InputVersion(epoch=now.epoch, version=-1))
+
     def is_computed_from(self, other: "Entry") -> bool:
         """True when both were computed from the same input versions by the same declaration."""
         return self.inputs == other.inputs and self.fingerprint == other.fingerprint

@@ -66,9 +66,11 @@ def query(lake: Lake, sql: str) -> Table:
 def status(lake: Lake, log: Log, catalogue: Catalogue) -> list[State]:
     """Every topic and dataset of the catalogue as it stands, upstream first."""
     with connection(lake) as found:
+        marks = watermarks(lake, found, catalogue)
         return [
-            topic_state(lake, log, node) if isinstance(node, Topic) else dataset_state(lake, found, node)
+            topic_state(lake, log, node) if isinstance(node, Topic) else dataset_state(lake, node, marks[node.name])
             for node in catalogue.nodes
+            if not (isinstance(node, Topic) and node.optional and lake.last_commit(node.name) is None)
         ]
 
 
@@ -87,15 +89,15 @@ def topic_state(lake: Lake, log: Log, topic: Topic) -> State:
     )
 
 
-def dataset_state(lake: Lake, found: "duckdb.DuckDBPyConnection", dataset: Dataset) -> State:
+def dataset_state(lake: Lake, dataset: Dataset, watermark: datetime | None) -> State:
     """How far a dataset has followed its inputs."""
     commit = lake.last_commit(dataset.name)
     if commit is None:
         return State(dataset.name, None, None, {}, 0, None, None)
     behind = 0
-    for each in dataset.inputs.values():
-        newest = lake.last_commit(each.source.name)
-        seen = commit.entry.inputs.get(each.source.name)
+    for source in {each.source.name for each in dataset.inputs.values()}:
+        newest = lake.last_commit(source)
+        seen = commit.entry.inputs.get(source)
         if newest is not None:
             behind += newest.as_input.version - (seen.version if seen else -1)
     return State(
@@ -104,17 +106,55 @@ def dataset_state(lake: Lake, found: "duckdb.DuckDBPyConnection", dataset: Datas
         version=commit.version,
         offsets={},
         lag=behind,
-        watermark=watermark(found, dataset),
+        watermark=watermark,
         updated_at=moment(commit.timestamp_ms),
     )
 
 
+def watermarks(lake: Lake, found: "duckdb.DuckDBPyConnection", catalogue: Catalogue) -> dict[str, datetime | None]:
+    """The event time that each dataset has reached: of its own records, or the least of what it is made from."""
+    present = set(lake.tables())
+    known: dict[str, datetime | None] = {}
+    for dataset in catalogue.datasets:
+        if dataset.topics:
+            is_there = {dataset.name, *[f"bronze.{topic}" for topic in dataset.topics]} <= present
+            known[dataset.name] = watermark(found, dataset) if is_there else None
+        else:
+            below = [known.get(each.source.name) for each in dataset.inputs.values()]
+            known[dataset.name] = min((mark for mark in below if mark is not None), default=None)
+    return known
+
+
+watermark_sql = """
+WITH log AS ({log}),
+active AS (SELECT * FROM log WHERE newest >= (SELECT max(newest) FROM log) - INTERVAL '{idle_after}'),
+reached AS (
+    SELECT _topic AS topic, _partition AS "partition", max(least("{event_time}", _timestamp)) AS latest
+    FROM {dataset} GROUP BY ALL
+)
+SELECT min(latest) FROM reached SEMI JOIN active USING (topic, "partition")
+"""
+
+
 def watermark(found: "duckdb.DuckDBPyConnection", dataset: Dataset) -> datetime | None:
-    """The event time that every partition of the log has reached: the least of their latest."""
-    if dataset.event_time is None or not dataset.topics:
+    """The event time that every active partition of the log has reached: the least of their latest.
+
+    It never runs ahead of the log's own time, whatever a record says of the future. A partition is idle, and is not
+    waited for, when its newest record is older by `idle_after` than the newest of all.
+    """
+    if dataset.event_time is None:
         return None
-    latest = f'SELECT max("{dataset.event_time}") AS latest FROM {dataset.name} GROUP BY _topic, _partition'
-    answer = found.execute(f"SELECT min(latest) FROM ({latest})").fetchone()
+    log = " UNION ALL ".join(
+        f'SELECT topic, "partition", max("timestamp") AS newest FROM bronze.{topic} GROUP BY ALL'
+        for topic in dataset.topics
+    )
+    sql = watermark_sql.format(
+        log=log,
+        idle_after=dataset.idle_after or "1000000 days",
+        event_time=dataset.event_time,
+        dataset=dataset.name,
+    )
+    answer = found.execute(sql).fetchone()
     return answer[0] if answer else None
 
 
@@ -126,8 +166,9 @@ def moment(milliseconds: int) -> datetime:
 class Fates:
     """What became of the records of one topic in one dataset.
 
-    `missing` counts records without a fate, `doubled` those with more than one, `unknown` fates of records that never
-    landed. The audit balances when all three are zero.
+    `conflicts` are the duplicates that say something else than the accepted record of their key. `missing` counts
+    records without a fate, `doubled` those with more than one, `unknown` fates of records that never landed. The audit
+    balances when these three are zero.
     """
 
     dataset: str
@@ -135,6 +176,7 @@ class Fates:
     landed: int
     accepted: int
     duplicate: int
+    conflicts: int
     quarantined: int
     late: int
     missing: int
@@ -148,20 +190,23 @@ class Fates:
 
 audit_sql = """
 WITH fates AS (
-    SELECT _topic AS topic, _partition AS "partition", _offset AS "offset", 'accepted' AS fate FROM {dataset}
+    SELECT _topic AS topic, _partition AS "partition", _offset AS "offset", 'accepted' AS fate, NULL AS reason
+    FROM {dataset}
     UNION ALL
-    SELECT topic, "partition", "offset", fate FROM {fates} WHERE dataset = '{dataset}'
+    SELECT topic, "partition", "offset", fate, reason FROM {fates} WHERE dataset = '{dataset}'
 ),
 judged AS (
     SELECT topic, "partition", "offset", count(*) AS fates,
         count(*) FILTER (fate = 'accepted') AS accepted, count(*) FILTER (fate = 'duplicate') AS duplicate,
+        count(*) FILTER (reason = 'other_payload') AS conflicts,
         count(*) FILTER (fate = 'quarantined') AS quarantined, count(*) FILTER (fate = 'late') AS late
     FROM fates WHERE topic = '{topic}' GROUP BY ALL
 ),
 landed AS (SELECT "partition", "offset", count(*) AS times FROM bronze.{topic} GROUP BY ALL)
 SELECT
-    coalesce(sum(times), 0), coalesce(sum(accepted), 0), coalesce(sum(duplicate), 0), coalesce(sum(quarantined), 0),
-    coalesce(sum(late), 0), count(*) FILTER (fates IS NULL), count(*) FILTER (fates > 1 OR times > 1),
+    coalesce(sum(times), 0), coalesce(sum(accepted), 0), coalesce(sum(duplicate), 0), coalesce(sum(conflicts), 0),
+    coalesce(sum(quarantined), 0), coalesce(sum(late), 0),
+    count(*) FILTER (fates IS NULL), count(*) FILTER (fates > 1 OR times > 1),
     count(*) FILTER (times IS NULL)
 FROM landed FULL JOIN judged USING ("partition", "offset")
 """
@@ -174,7 +219,8 @@ def audit(lake: Lake, catalogue: Catalogue) -> list[Fates]:
         if fates_table not in present:
             # Without the table no fate is known, and every record that is not accepted is missing one.
             found.execute(
-                f'CREATE TABLE {fates_table} (dataset TEXT, topic TEXT, "partition" INT, "offset" INT, fate TEXT)'
+                f"CREATE TABLE {fates_table} "
+                '(dataset TEXT, topic TEXT, "partition" INT, "offset" INT, fate TEXT, reason TEXT)'
             )
         return [
             fates_of(found, dataset, topic)
@@ -189,3 +235,34 @@ def fates_of(found: "duckdb.DuckDBPyConnection", dataset: Dataset, topic: str) -
     sql = audit_sql.format(dataset=dataset.name, fates=fates_table, topic=topic)
     counts = found.execute(sql).fetchone()
     return Fates(dataset.name, topic, *(counts or ()))
+
+
+@dataclass(frozen=True)
+class Law:
+    """What must hold between a dataset and what it is made from, and how many rows break it."""
+
+    dataset: str
+    law: str
+    broken: int
+
+    @property
+    def balanced(self) -> bool:
+        return self.broken == 0
+
+
+def laws(lake: Lake, catalogue: Catalogue) -> list[Law]:
+    """Every law of every dataset that is there with all its inputs."""
+    present = set(lake.tables())
+    with connection(lake) as found:
+        return [
+            Law(dataset.name, law, count_of(found, sql))
+            for dataset in catalogue.datasets
+            if {dataset.name, *[each.source.name for each in dataset.inputs.values()]} <= present
+            for law, sql in dataset.laws.items()
+        ]
+
+
+def count_of(found: "duckdb.DuckDBPyConnection", sql: str) -> int:
+    """The one number that a query gives."""
+    answer = found.execute(sql).fetchone()
+    return int(answer[0]) if answer else 0

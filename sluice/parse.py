@@ -1,8 +1,12 @@
 """Parse raw records into typed rows, and say of each one that cannot be used which rule it breaks."""
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import functions as F
+
+from sluice.datasets import column_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -10,29 +14,100 @@ if TYPE_CHECKING:
 position = ("_topic", "_partition", "_offset")
 # No clock wrote a time before this by intent: it is epoch zero, in some time zone.
 event_time_least = "TIMESTAMP '1970-01-03 00:00:00'"
+late = "late"
+
+Format = Literal["json", "debezium"]
+# What Debezium says of a change, beside the row.
+envelope_columns = {
+    "op": "op",
+    "committed_at": "timestamp_millis(source.ts_ms)",
+    "lsn": "source.lsn",
+    "transaction_order": "coalesce(transaction.total_order, 0L)",
+}
+envelope_schema = (
+    "before struct<{row}>, after struct<{row}>, op string, source struct<ts_ms: bigint, lsn: bigint>, "
+    "transaction struct<total_order: bigint>"
+)
 
 
-def parse(
-    records: "DataFrame",
-    *,
-    schema: str,
-    columns: tuple[str, ...],
-    required: tuple[str, ...],
-    event_time: str | None,
-    future_tolerance: str,
-    record_bytes_max: int,
-) -> "DataFrame":
-    """Bronze records as rows of `schema`, with the record's position, and `_rule`: the rule it breaks, or null.
+@dataclass(frozen=True)
+class Changes:
+    """How records change what is known of a key: which of them set, delete, or truncate everything.
+
+    `deletes` and `truncates` are SQL conditions on the parsed columns. `row_count` names the column in which a snapshot
+    says how many rows it has.
+    """
+
+    keys: tuple[str, ...]
+    deletes: str | None = None
+    truncates: str | None = None
+    row_count: str | None = None
+
+
+@dataclass(frozen=True)
+class Parsing:
+    """What a record must be: JSON of `schema`, with a value in each of `required`, and a plausible event time.
+
+    `sent_time` and `received_time` correct a device's clock; a record is held back as late when it was received more
+    than `hold_later_than` after its event.
+    """
+
+    schema: str
+    required: tuple[str, ...]
+    event_time: str | None
+    sent_time: str | None = None
+    received_time: str | None = None
+    future_tolerance: str = "1 day"
+    hold_later_than: str | None = None
+    record_bytes_max: int = 10 * 1024 * 1024
+    format: Format = "json"
+    changes: Changes | None = None
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        return column_names(self.schema)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a parsed row, bookkeeping aside."""
+        return (*self.row_columns, *(envelope_columns if self.format == "debezium" else ()))
+
+    @property
+    def read_schema(self) -> str:
+        """What the JSON is read as; Debezium's envelope may be inside another with its schema."""
+        if self.format == "json":
+            return self.schema
+        envelope = envelope_schema.format(row=self.schema)
+        return f"{envelope}, payload struct<{envelope}>"
+
+    @property
+    def digested(self) -> tuple[str, ...]:
+        """The columns that make two records the same: when a device sent it again is no part of what it says."""
+        return tuple(name for name in self.columns if name not in (self.sent_time, self.received_time))
+
+    @property
+    def waivable(self) -> tuple[str, ...]:
+        """The rules that `sluice quarantine release` can lift: what they find is doubtful, and can be used."""
+        return (late, *(() if self.event_time is None else time_rules(self.event_time)))
+
+
+def time_rules(event_time: str) -> tuple[str, str]:
+    return (f"{event_time}_in_the_future", f"{event_time}_before_1970_01_03")
+
+
+def parse(records: "DataFrame", parsing: Parsing) -> "DataFrame":
+    """Bronze records as rows of the schema, with the record's position, and `_rule`: the rule it breaks, or null.
 
     Every record gives exactly one row. `_digest` is a hash of the parsed values, `_unknown_fields` the names of fields
-    that the schema lacks (null when there are none).
+    that the schema lacks (null when there are none), `_lateness_seconds` how long after its event it was received.
+    For changes, `_change` is 'set', 'delete', 'truncate' or 'none' (nothing to do), and `_moved_from` the old key.
     """
     size = F.octet_length("value")
-    text = F.when(size <= record_bytes_max, F.col("value").cast("string"))
+    text = F.when(size <= parsing.record_bytes_max, F.col("value").cast("string"))
     options = {
         "mode": "PERMISSIVE",
         "columnNameOfCorruptRecord": "_corrupt",
-        "maxStringLen": str(record_bytes_max),
+        "maxStringLen": str(parsing.record_bytes_max),
     }
     parsed = records.select(
         F.col("topic").alias("_topic"),
@@ -41,39 +116,132 @@ def parse(
         F.col("timestamp").alias("_timestamp"),
         size.alias("_size"),
         text.alias("_text"),
-        F.from_json(text, f"{schema}, _corrupt string", options).alias("_parsed"),
+        F.from_json(text, f"{parsing.read_schema}, _corrupt string", options).alias("_parsed"),
     )
-    named = parsed.select("*", *[F.col("_parsed").getField(name).alias(name) for name in columns])
-    rule = broken_rule(required, event_time, future_tolerance, record_bytes_max)
-    known = F.array(*[F.lit(name) for name in columns])
-    unknown = F.array_except(F.json_object_keys("_text"), known)
+    named = parsed.select("*", *row_of(parsing))
+    if parsing.changes:
+        named = named.withColumns(change_of(parsing, parsing.changes))
+    if parsing.event_time:
+        named = named.withColumns(times_of(parsing, parsing.event_time))
+    rule = broken_rule(parsing)
+    digest = F.xxhash64(*parsing.digested)
+    if parsing.changes:
+        # A record that changes nothing is no duplicate of another such.
+        digest = F.when(F.col("_change") == "none", F.xxhash64(*position)).otherwise(digest)
     return named.select(
-        *columns,
+        *parsing.columns,
         *position,
         "_timestamp",
-        F.xxhash64(*columns).alias("_digest"),
-        F.when(F.size(unknown) > 0, unknown).alias("_unknown_fields"),
+        digest.alias("_digest"),
+        unknown_fields(parsing).alias("_unknown_fields"),
+        *(["_lateness_seconds"] if parsing.event_time else []),
+        *(["_change"] if parsing.changes else []),
+        *(["_moved_from"] if parsing.format == "debezium" else []),
         rule.alias("_rule"),
     )
 
 
-def broken_rule(
-    required: tuple[str, ...], event_time: str | None, future_tolerance: str, record_bytes_max: int
-) -> "Column":
+def row_of(parsing: Parsing) -> "list[Column]":
+    """The columns of the row that a record holds."""
+    if parsing.format == "json":
+        return [F.col("_parsed").getField(name).alias(name) for name in parsing.row_columns]
+    # Of a deleted row only the image before it is there.
+    row = F.expr(f"if({enveloped('op')} = 'd', {enveloped('before')}, {enveloped('after')})")
+    return [
+        *[row.getField(name).alias(name) for name in parsing.row_columns],
+        F.expr(enveloped("op")).alias("op"),
+        F.expr(f"timestamp_millis({enveloped('source.ts_ms')})").alias("committed_at"),
+        F.expr(enveloped("source.lsn")).alias("lsn"),
+        F.expr(f"coalesce({enveloped('transaction.total_order')}, 0L)").alias("transaction_order"),
+        F.expr(enveloped("before")).alias("_before"),
+    ]
+
+
+def enveloped(name: str) -> str:
+    """A field of Debezium's envelope, whether or not a schema was sent with it."""
+    return f"coalesce(_parsed.payload.{name}, _parsed.{name})"
+
+
+def change_of(parsing: Parsing, changes: Changes) -> "dict[str, Column]":
+    """What a record does to what is known of its key."""
+    kind = F.lit("set")
+    found: dict[str, Column] = {}
+    if changes.row_count is not None:
+        kind = F.when(F.col(changes.row_count) == 0, "none").otherwise(kind)
+    if changes.deletes is not None:
+        kind = F.when(F.expr(changes.deletes), "delete").otherwise(kind)
+    if parsing.format == "debezium":
+        kind = F.when(F.col("op") == "d", "delete").otherwise(kind)
+        kind = F.when(F.col("op") == "t", "truncate").otherwise(kind)
+        # After a delete comes a record without a value, for the log's compaction; messages are no changes either.
+        kind = F.when(F.col("_size").isNull() | (F.col("op") == "m"), "none").otherwise(kind)
+        old = F.struct(*[F.col("_before").getField(name).alias(name) for name in changes.keys])
+        is_known = reduce(lambda left, right: left & right, [old[name].isNotNull() for name in changes.keys])
+        is_moved = (F.col("op") == "u") & is_known & (old != F.struct(*changes.keys))
+        found["_moved_from"] = F.when(is_moved, old)
+    if changes.truncates is not None:
+        kind = F.when(F.expr(changes.truncates), "truncate").otherwise(kind)
+    return found | {"_change": kind}
+
+
+def times_of(parsing: Parsing, event_time: str) -> "dict[str, Column]":
+    """The event time by the receiver's clock, and how long after it the record was received."""
+    log_time = F.col("_timestamp")
+    received = F.coalesce(F.col(parsing.received_time), log_time) if parsing.received_time else log_time
+    event = F.col(event_time)
+    if parsing.sent_time:
+        # A device that is an hour fast says of an event, and of its sending, a time that is an hour late.
+        event = F.coalesce(F.try_add(event, F.try_subtract(received, F.col(parsing.sent_time))), event)
+    return {
+        event_time: event,
+        "_received_at": received,
+        "_lateness_seconds": F.try_subtract(F.unix_micros(received), F.unix_micros(event)) / 1_000_000,
+    }
+
+
+def unknown_fields(parsing: Parsing) -> "Column":
+    """The fields of the record that the schema lacks; an envelope's are its own business."""
+    if parsing.format == "debezium":
+        return F.lit(None).cast("array<string>")
+    known = F.array(*[F.lit(name) for name in parsing.columns])
+    unknown = F.array_except(F.json_object_keys("_text"), known)
+    return F.when(F.size(unknown) > 0, unknown)
+
+
+def broken_rule(parsing: Parsing) -> "Column":
     """The first rule that a parsed record breaks; null for a good one."""
     text = F.col("_text")
+    no_value = F.col("_size").isNull()
+    if parsing.format == "debezium":
+        no_value = F.lit(False)
     rule = (
-        F.when(F.col("_size").isNull(), "null_value")
-        .when(F.col("_size") > record_bytes_max, "record_too_large")
+        F.when(no_value, "null_value")
+        .when(F.col("_size") > parsing.record_bytes_max, "record_too_large")
         .when(~F.is_valid_utf8(text), "invalid_utf8")
         .when(F.trim(text) == "", "empty_value")
         .when(F.col("_parsed._corrupt").isNotNull() & F.try_parse_json(text).isNull(), "malformed_json")
         .when(F.col("_parsed._corrupt").isNotNull(), "wrong_type")
     )
-    for name in required:
-        rule = rule.when(F.col(name).isNull(), f"null_{name}")
-    if event_time is not None:
-        latest = F.col("_timestamp") + F.expr(f"INTERVAL {future_tolerance}")
-        rule = rule.when(F.col(event_time) > latest, f"{event_time}_in_the_future")
-        rule = rule.when(F.col(event_time) < F.expr(event_time_least), f"{event_time}_before_1970_01_03")
+    if parsing.format == "debezium":
+        known = F.coalesce(F.col("op").isin("c", "u", "r", "d", "t", "m"), F.lit(False))
+        rule = rule.when(F.col("_size").isNotNull() & ~known, "unknown_op")
+    for name in parsing.required:
+        rule = rule.when(F.col(name).isNull() & is_needed(parsing, name), f"null_{name}")
+    if parsing.event_time is None:
+        return rule
+    event = F.col(parsing.event_time)
+    in_the_future, too_old = time_rules(parsing.event_time)
+    latest = F.col("_timestamp") + F.expr(f"INTERVAL {parsing.future_tolerance}")
+    rule = rule.when(event > latest, in_the_future).when(event < F.expr(event_time_least), too_old)
+    if parsing.hold_later_than:
+        rule = rule.when(F.col("_received_at") > event + F.expr(f"INTERVAL {parsing.hold_later_than}"), late)
     return rule
+
+
+def is_needed(parsing: Parsing, name: str) -> "Column":
+    """Whether a record must have a value in this column: a truncate has no key, and what does nothing needs nothing."""
+    if parsing.changes is None:
+        return F.lit(True)
+    if name in parsing.changes.keys:
+        return F.col("_change").isin("set", "delete")
+    return (F.col("_change") != "none") | F.lit(parsing.changes.row_count is not None)

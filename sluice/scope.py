@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 Pairs = Iterable[tuple[str, str]]
 
@@ -62,6 +62,13 @@ class Scope:
     def is_everything(self) -> bool:
         return self.rows is None
 
+    @property
+    def frame(self) -> "DataFrame":
+        """The rows of a scope that is not everything."""
+        if self.rows is None:
+            raise ValueError("everything has no rows")
+        return self.rows
+
     def condition(self, pairs: Pairs, prefix: str = "") -> str:
         """The SQL condition that rows of a table can be in the scope; `pairs` are (its column, the scope's column)."""
         if self.is_everything:
@@ -79,13 +86,24 @@ class Scope:
             return df
         match = list(match)
         df = df.where(self.condition([*match, *prune]))
-        wanted = self.rows.select(
+        return df.join(*self._wanted(match), "left_semi")
+
+    def mark(self, df: "DataFrame", match: Pairs, name: str) -> "DataFrame":
+        """All rows of `df`, with a column `name` that says whether they are in the scope."""
+        if self.rows is None:
+            return df.withColumn(name, F.lit(True))
+        wanted, same = self._wanted(list(match))
+        found = df.join(wanted.withColumn(name, F.lit(True)), same, "left")
+        return found.select(*df.columns, F.coalesce(name, F.lit(False)).alias(name))
+
+    def _wanted(self, match: "list[tuple[str, str]]") -> "tuple[DataFrame, list[Column]]":
+        """The distinct scope columns that must match, and the null-safe conditions that they do."""
+        wanted = self.frame.select(
             *[F.col(scope_column).alias(f"_scope_{column}") for column, scope_column in match]
         ).distinct()
         if self.count <= broadcast_rows_max:
             wanted = F.broadcast(wanted)
-        same = [F.col(column).eqNullSafe(F.col(f"_scope_{column}")) for column, _ in match]
-        return df.join(wanted, same, "left_semi")
+        return wanted, [F.col(column).eqNullSafe(F.col(f"_scope_{column}")) for column, _ in match]
 
 
 everything = Scope()
@@ -110,7 +128,7 @@ def collect(rows: "DataFrame") -> Scope:
             bool(found[f"has_nulls_{name}"]),
         )
         for name, kind in rows.dtypes
-        if kind in literal_forms
+        if is_ordered(kind)
     }
     return Scope(rows, found["count"], bounds)
 
@@ -119,4 +137,10 @@ def literal(text: str | None, kind: str) -> str:
     """A value as a SQL literal of its type."""
     if text is None:
         return "NULL"
-    return literal_forms[kind].format(text.replace("\\", "\\\\").replace("'", "\\'"))
+    quoted = text.replace("\\", "\\\\").replace("'", "\\'")
+    return literal_forms.get(kind, f"CAST('{{}}' AS {kind})").format(quoted)
+
+
+def is_ordered(kind: str) -> bool:
+    """Whether the least and the greatest of a type can be written as literals."""
+    return kind in literal_forms or kind in ("double", "float") or kind.startswith("decimal(")

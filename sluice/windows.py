@@ -1,18 +1,15 @@
 """Windows of event time, as a group to aggregate by."""
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sluice.errors import DeclarationError
+from sluice.datasets import require_duration
 from sluice.scope import Scope
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-
-duration_pattern = re.compile(r"\d+ (second|minute|hour|day|week)s?")
 
 
 @dataclass(frozen=True)
@@ -36,6 +33,5 @@ class Tumbling:
 
 def window(column: str, duration: str) -> Tumbling:
     """Windows over the timestamp `column`, for example `window("scheduled_at", "1 hour")`."""
-    if not duration_pattern.fullmatch(duration):
-        raise DeclarationError(f"window: '{duration}' is no duration; write for example '15 minutes' or '1 hour'")
+    require_duration("window", f"the length of the window over {column}", duration)
     return Tumbling(column, duration)

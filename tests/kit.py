@@ -10,7 +10,7 @@ from sluice.catalogue import Catalogue, ordered
 from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
 from sluice.log import Log, Record
-from sluice.look import Fates, audit
+from sluice.look import Fates, Law, audit, laws
 from sluice.run import Event, Runner
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def plain(value: Any) -> Any:
 class Lakehouse:
     """A log, a lake and some datasets; `run` does what `sluice run` does."""
 
-    def __init__(self, spark: "SparkSession", folder: Path) -> None:
+    def __init__(self, spark: "SparkSession", folder: Path, partitions: int = 2) -> None:
         self.spark = spark
-        self.log = Log(folder / "log", partitions=2)
+        self.log = Log(folder / "log", partitions=partitions)
         self.lake = Lake(str(folder / "lake"))
         self.catalogue = Catalogue(())
 
@@ -106,6 +106,9 @@ class Lakehouse:
 
     def audit(self) -> dict[str, Fates]:
         return {each.dataset: each for each in audit(self.lake, self.catalogue)}
+
+    def laws(self) -> list[Law]:
+        return laws(self.lake, self.catalogue)
 
     def fates(self) -> list[Row]:
         return self.rows("silver._fates", "fate", "reason", "detail")

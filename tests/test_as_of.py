@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from sluice.as_of import as_of, changed_intervals, facts_within
+from sluice.as_of import Joined, changed_intervals, facts_within, join_as_of
 from tests.kit import Row, frame, rows_of
 
 if TYPE_CHECKING:
@@ -10,16 +10,14 @@ if TYPE_CHECKING:
 
 facts_schema = "id int, key string, at hours"
 versions_schema = "key string, colour string, valid_from hours, valid_to hours"
+by_key = Joined(keys=("key",), fact_keys=("key",))
 changes_schema = f"{versions_schema}, _change_type string"
 
 
 def joined(spark: "SparkSession", facts: list[Row], versions: list[Row]) -> list[Row]:
     """The facts with the colour and the beginning of the version they met."""
-    result = as_of(
-        frame(spark, facts_schema, facts),
-        {"paint": frame(spark, versions_schema, versions)},
-        event_time="at",
-        keys={"paint": ("key",)},
+    result = join_as_of(
+        frame(spark, facts_schema, facts), frame(spark, versions_schema, versions), "paint", "at", by_key
     )
     return rows_of(result.selectExpr("id", "paint.colour", "paint.valid_from"))
 
@@ -89,4 +87,4 @@ def test_intervals_that_lie_apart_stay_apart(spark: "SparkSession") -> None:
 def test_only_facts_in_an_interval_of_their_key_are_touched(spark: "SparkSession") -> None:
     facts = frame(spark, facts_schema, [(1, "a", 3.9), (2, "a", 4.0), (3, "a", 8.9), (4, "a", 9.0), (5, "b", 5.0)])
     touched = frame(spark, "key string, _from hours, _to hours", [("a", 4.0, 9.0)])
-    assert rows_of(facts_within(facts, touched, "at", ("key",)), "id") == [(2,), (3,)]
+    assert rows_of(facts_within(facts, touched, by_key, "at"), "id") == [(2,), (3,)]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.parse import parse
+from sluice.parse import Parsing, parse
 from tests.kit import at, text
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ def parsed(spark: "SparkSession", *values: bytes | None, record_bytes_max: int =
     records = [("t", 0, offset, value, at(2)) for offset, value in enumerate(values)]
     rows = parse(
         spark.createDataFrame(records, bronze_schema),
-        schema="id string, seen_at timestamp, size int, tags array<string>",
-        columns=("id", "seen_at", "size", "tags"),
-        required=("id", "seen_at"),
-        event_time="seen_at",
-        future_tolerance="1 day",
-        record_bytes_max=record_bytes_max,
+        Parsing(
+            schema="id string, seen_at timestamp, size int, tags array<string>",
+            required=("id", "seen_at"),
+            event_time="seen_at",
+            record_bytes_max=record_bytes_max,
+        ),
     )
     return rows.orderBy("_offset").collect()
 

@@ -1,0 +1,8 @@
+"""Silver: events without duplicates, histories, joins by key, within an interval, and as of a time, declared."""
+
+from sluice.silver.as_of import Dimension, as_of, dimension
+from sluice.silver.events import events
+from sluice.silver.history import history, history_from_snapshots
+from sluice.silver.joins import interval_join, join
+
+__all__ = ["Dimension", "as_of", "dimension", "events", "history", "history_from_snapshots", "interval_join", "join"]

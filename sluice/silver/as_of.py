@@ -1,0 +1,139 @@
+"""As-of joins: each fact with the dimension versions that were valid at its event time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sluice import laws
+from sluice.as_of import Joined, changed_intervals, facts_within, join_as_of
+from sluice.datasets import Dataset, Frames, Input, Output, checked_name, require_columns, same_names
+from sluice.errors import DeclarationError
+from sluice.scope import Scope
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class Dimension:
+    """A history as a dimension of facts: how a fact names its key, and what stands for a member not known yet."""
+
+    history: Dataset
+    on: Mapping[str, str] = field(default_factory=dict)
+    inferred: Mapping[str, str] | None = None
+
+
+def dimension(
+    history: Dataset,
+    *,
+    on: Mapping[str, str] | None = None,
+    inferred: Mapping[str, str] | None = None,
+) -> Dimension:
+    """A history that facts name by other columns, or whose members may come after the facts that name them.
+
+    `on` maps the history's keys to columns of the facts: `{"airport": "origin"}`. With `inferred`, a fact whose key has
+    no version yet gets an inferred member: the given SQL values (`{"manufacturer": "'unknown'"}`), null for the other
+    attributes, and `is_inferred`. The real version replaces it where it is valid.
+    """
+    return Dimension(history, dict(on or {}), inferred)
+
+
+def as_of(
+    name: str,
+    *,
+    facts: Dataset,
+    event_time: str,
+    dimensions: Mapping[str, Dataset | Dimension],
+    meaning: str = "",
+) -> Dataset:
+    """Each fact with the version of every dimension that was valid at its event time.
+
+    A dimension is a history (SCD type 2), found by its own keys among the fact's columns, or declared with
+    `silver.dimension`; its version is one struct column of that name, null where nothing was valid. A version that
+    arrives late or changes re-joins the facts in its interval.
+    """
+    full_name = checked_name("silver", name)
+    declared = {alias: each if isinstance(each, Dimension) else Dimension(each) for alias, each in dimensions.items()}
+    joined = {alias: checked_dimension(full_name, alias, each) for alias, each in declared.items()}
+    grain = facts.outputs[-1].grain
+    key_columns = [column for each in joined.values() for column in each.fact_keys]
+    located = tuple(dict.fromkeys([*grain, event_time, *key_columns]))
+
+    def facts_of_versions(each: Joined, changed: "DataFrame", inputs: Frames) -> "DataFrame":
+        intervals = changed_intervals(changed, each.keys)
+        return facts_within(inputs["facts"], intervals, each, event_time).select(*located)
+
+    def versions_within(each: Joined, df: "DataFrame", scope: Scope) -> "DataFrame":
+        if event_time not in scope.bounds:
+            return df
+        near = df.where(scope.bounds[event_time].reaches("valid_from", "valid_to"))
+        return scope.filter(near, list(zip(each.keys, each.fact_keys, strict=True)))
+
+    def shape(rows: Frames, _own: Frames) -> "DataFrame":
+        found = rows["facts"]
+        for alias, each in joined.items():
+            found = join_as_of(found, rows[alias], alias, event_time, each)
+        return found
+
+    return Dataset(
+        name=full_name,
+        inputs={
+            "facts": Input(
+                facts,
+                scope=lambda changed, inputs: changed.select(*located),
+                within=lambda df, scope: scope.filter(df, same_names(grain), same_names([event_time])),
+            ),
+            **{
+                alias: Input(
+                    declared[alias].history,
+                    scope=partial(facts_of_versions, each),
+                    within=partial(versions_within, each),
+                )
+                for alias, each in joined.items()
+            },
+        },
+        outputs=(
+            Output(
+                full_name,
+                grain=grain,
+                scope_columns=same_names(grain),
+                prune_columns=same_names([event_time]),
+                cluster_by=(event_time,),
+            ),
+        ),
+        shape=shape,
+        declaration={
+            "kind": "as_of 2",
+            "facts": facts.name,
+            "event_time": event_time,
+            "dimensions": {alias: (declared[alias].history.name, each) for alias, each in joined.items()},
+        },
+        meaning=meaning,
+        keys=facts.keys,
+        event_time=event_time,
+        laws=laws.of_same_rows(full_name, facts.name, {column: f'"{column}"' for column in grain}),
+    )
+
+
+def checked_dimension(dataset: str, alias: str, dimension: Dimension) -> Joined:
+    """How facts meet the dimension; a DeclarationError where it is no history, or is named by keys it lacks."""
+    declared = dimension.history.declaration
+    if declared.get("stored_as_scd_type") != 2:
+        raise DeclarationError(
+            f"{dataset}: the dimension {alias} has no versions; declare it with silver.history, as SCD type 2"
+        )
+    if alias == "facts":
+        raise DeclarationError(f"{dataset}: a dimension cannot be called facts")
+    attributes = declared["rule"].attributes
+    for option, wanted, known in (
+        ("on", dimension.on, dimension.history.keys),
+        ("inferred", dimension.inferred or {}, attributes),
+    ):
+        require_columns(f"{dataset}: the dimension {alias}", option, tuple(wanted), tuple(known))
+    keys = dimension.history.keys
+    return Joined(
+        keys=keys,
+        fact_keys=tuple(dimension.on.get(key, key) for key in keys),
+        inferred=None if dimension.inferred is None else dict(dimension.inferred),
+    )

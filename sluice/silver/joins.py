@@ -1,0 +1,157 @@
+"""Joins of tables by key, and of streams by key within an interval."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sluice import laws
+from sluice.datasets import Dataset, Input, Output, checked_name, same_names
+from sluice.errors import DeclarationError
+from sluice.interval_join import How, IntervalJoin, Side, bucket, microseconds, rows_within, touched_buckets
+from sluice.interval_join import interval_join as join_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def join(
+    name: str,
+    *,
+    inputs: Mapping[str, Dataset],
+    keys: Sequence[str],
+    shape: "Callable[..., DataFrame]",
+    grain: Sequence[str] | None = None,
+    meaning: str = "",
+    event_time: str | None = None,
+) -> Dataset:
+    """Rows joined by key: `shape` gets all input rows of some keys, a frame per input by name, and returns their rows.
+
+    Every input has the columns `keys`, and so has the result, which has at most one row per `grain` (by default the
+    keys). `shape` must give the same rows for a key whatever other keys come with it. A change in any input recomputes
+    its keys, so inner and outer joins, of events and of tables, all follow late rows on either side.
+    """
+    full_name = checked_name("silver", name)
+    wanted = set(inspect.signature(shape).parameters)
+    if wanted != set(inputs):
+        raise DeclarationError(
+            f"{full_name}: its shape takes {', '.join(sorted(wanted))}, but its inputs are {', '.join(sorted(inputs))}"
+        )
+    return Dataset(
+        name=full_name,
+        inputs={
+            alias: Input(
+                source,
+                scope=lambda changed, inputs: changed.select(*keys),
+                within=lambda df, scope: scope.filter(df, same_names(keys)),
+            )
+            for alias, source in inputs.items()
+        },
+        outputs=(
+            Output(
+                full_name,
+                grain=tuple(grain or keys),
+                scope_columns=same_names(keys),
+                cluster_by=(event_time,) if event_time else tuple(keys),
+            ),
+        ),
+        shape=lambda rows, own: shape(**rows),
+        declaration={
+            "kind": "join 2",
+            "inputs": {alias: source.name for alias, source in inputs.items()},
+            "keys": tuple(keys),
+            "grain": tuple(grain or keys),
+            "shape": shape,
+        },
+        meaning=meaning,
+        keys=tuple(grain or keys),
+        event_time=event_time,
+    )
+
+
+def interval_join(
+    name: str,
+    *,
+    left: Mapping[str, Dataset],
+    right: Mapping[str, Dataset],
+    keys: Sequence[str],
+    between: tuple[str, str],
+    how: How = "inner",
+    meaning: str = "",
+) -> Dataset:
+    """Pairs of events of one key whose times lie within an interval; with an outer join, also the events alone.
+
+    `left` and `right` name a dataset with an event time each: `left={"click": clicks}, right={"order": orders}`. A pair
+    matches when the right time minus the left one lies in `between`, bounds included: `("0 seconds", "30 minutes")`.
+
+    The result has the keys, `event_time` (of the left row, or of the right one alone), and a struct column per side,
+    null where nothing matched. Late rows on either side pair up, and end the loneliness of those they match.
+    """
+    full_name = checked_name("silver", name)
+    offsets = [microseconds(text) for text in between]
+    if offsets[0] is None or offsets[1] is None or offsets[0] > offsets[1]:
+        raise DeclarationError(
+            f"{full_name}: between is {between}; write two durations, the lesser first: ('-1 hour', '30 minutes')"
+        )
+    (left_name, left_source), (right_name, right_source) = checked_sides(full_name, left, right)
+    rule = IntervalJoin(
+        keys=tuple(keys),
+        left=side_of(full_name, left_name, left_source),
+        right=side_of(full_name, right_name, right_source),
+        earliest_us=offsets[0],
+        latest_us=offsets[1],
+        how=how,
+    )
+    sides = {left_name: (left_source, rule.left), right_name: (right_source, rule.right)}
+    kept = {"inner": (), "left": (left_name,), "right": (right_name,), "full": (left_name, right_name)}[how]
+    return Dataset(
+        name=full_name,
+        inputs={alias: input_of(source, side, rule) for alias, (source, side) in sides.items()},
+        outputs=(
+            Output(
+                full_name,
+                grain=("_left", "_right"),
+                scope_columns=same_names((*keys, bucket)),
+                cluster_by=("event_time",),
+            ),
+        ),
+        shape=lambda rows, own: join_rows(rows[left_name], rows[right_name], rule),
+        declaration={
+            "kind": "interval join 1",
+            "inputs": {alias: source.name for alias, (source, _) in sides.items()},
+            "rule": rule,
+        },
+        meaning=meaning,
+        keys=tuple(keys),
+        event_time="event_time",
+        laws={
+            law: sql
+            for alias in kept
+            for law, sql in laws.of_rows_kept(
+                full_name, sides[alias][0].name, {column: f'"{alias}"."{column}"' for column in sides[alias][1].grain}
+            ).items()
+        },
+    )
+
+
+def checked_sides(
+    dataset: str, left: Mapping[str, Dataset], right: Mapping[str, Dataset]
+) -> tuple[tuple[str, Dataset], tuple[str, Dataset]]:
+    """The name and the dataset of each side."""
+    if len(left) != 1 or len(right) != 1 or set(left) == set(right):
+        raise DeclarationError(f"{dataset}: name one dataset on each side: left={{'click': clicks}}")
+    return next(iter(left.items())), next(iter(right.items()))
+
+
+def side_of(dataset: str, name: str, source: Dataset) -> Side:
+    """What the join knows of a side."""
+    if source.event_time is None:
+        raise DeclarationError(f"{dataset}: {source.name} has no event_time to join by")
+    return Side(name, source.event_time, source.outputs[-1].grain)
+
+
+def input_of(source: Dataset, side: Side, rule: IntervalJoin) -> Input:
+    return Input(
+        source,
+        scope=lambda changed, inputs: touched_buckets(changed, rule, side),
+        within=lambda df, scope: rows_within(df, scope, rule, side),
+    )

@@ -1,0 +1,122 @@
+"""Quarantine and lateness: what is held back is seen, and let through again by one command."""
+
+import pytest
+
+from sluice import bronze, quarantine, silver
+from sluice.errors import UsageError
+from sluice.look import status
+from tests.kit import Lakehouse, at, text
+
+readings_topic = bronze.topic("readings")
+readings = silver.events(
+    "readings",
+    source=readings_topic,
+    schema="id string, read_at timestamp, sent_at timestamp, received_at timestamp, value int",
+    keys=["id"],
+    event_time="read_at",
+    sent_time="sent_at",
+    received_time="received_at",
+    hold_later_than="2 hours",
+    idle_after="1 hour",
+)
+
+
+def reading(name: str, hour: float, received: float, sent: float | None = None, value: int = 1) -> dict[str, object]:
+    return {
+        "id": name,
+        "read_at": text(hour),
+        "sent_at": None if sent is None else text(sent),
+        "received_at": text(received),
+        "value": value,
+    }
+
+
+def test_a_device_whose_clock_is_off_is_corrected(lakehouse: Lakehouse) -> None:
+    # The device is an hour fast: it says 2:00 and sends at 2:30, and that is received at 1:30.
+    lakehouse.declare(readings).publish("readings", reading("a", 2.0, received=1.5, sent=2.5), hours=1.5).run()
+    assert lakehouse.rows("silver.readings", "id", "read_at", "_lateness_seconds") == [("a", 1.0, 1800.0)]
+
+
+def test_the_same_reading_sent_again_is_no_conflict(lakehouse: Lakehouse) -> None:
+    first, again = reading("a", 1.0, received=1.0, sent=1.0), reading("a", 1.0, received=1.2, sent=1.2)
+    other = reading("a", 1.0, received=1.2, sent=1.2, value=2)
+    lakehouse.declare(readings).publish("readings", first, again, other, key="k", hours=2).run()
+    found = lakehouse.audit()["silver.readings"]
+    assert (found.accepted, found.duplicate, found.conflicts) == (1, 2, 1)
+
+
+def test_a_late_record_is_held_and_released_and_a_rebuild_remembers(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(readings)
+    late, bound = reading("late", 1.0, received=3.1), reading("in time", 1.0, received=3.0)
+    lakehouse.publish("readings", late, bound, b"{", hours=4, key="k").run()
+    assert lakehouse.rows("silver.readings", "id") == [("in time",)]
+    held = quarantine.held(lakehouse.lake, lakehouse.catalogue)
+    assert [(each.fate, each.reason, each.records, each.can_be_released) for each in held] == [
+        ("late", "late", 1, True),
+        ("quarantined", "malformed_json", 1, False),
+    ]
+
+    records = quarantine.held_records(lakehouse.lake, readings, reason="late")
+    assert [each.position for each in records] == ["readings/0/0"] or [each.position for each in records] == ["readings/1/0"]
+    quarantine.release(lakehouse.log, readings, records, because="it counts")
+    lakehouse.run()
+    assert lakehouse.rows("silver.readings", "id") == [("in time",), ("late",)]
+    assert lakehouse.audit()["silver.readings"].balanced
+    assert lakehouse.audit()["silver.readings"].late == 0
+
+    assert lakehouse.run(rebuild=True)["silver.readings"].rows.total == 0
+    assert lakehouse.run() == {}
+
+
+def test_a_released_record_that_came_first_takes_the_place_of_the_winner(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(readings).publish("readings", reading("a", 1.0, received=9.0, value=1), hours=9)
+    lakehouse.publish("readings", reading("a", 8.5, received=9.0, value=2), hours=10).run()
+    assert lakehouse.rows("silver.readings", "id", "value") == [("a", 2)]
+    held = quarantine.held_records(lakehouse.lake, readings)
+    quarantine.release(lakehouse.log, readings, held, because="it counts")
+    lakehouse.run()
+    assert lakehouse.rows("silver.readings", "id", "value") == [("a", 1)]
+    assert [fate[:2] for fate in lakehouse.fates()] == [("duplicate", "other_payload")]
+
+
+def test_what_cannot_be_used_cannot_be_released(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(readings).publish("readings", b"{").run()
+    held = quarantine.held_records(lakehouse.lake, readings)
+    with pytest.raises(UsageError, match=r"malformed_json cannot be used as they are\. Append them corrected"):
+        quarantine.release(lakehouse.log, readings, held, because="?")
+
+
+def test_a_released_reading_from_the_future_does_not_move_the_watermark(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(readings).publish("readings", reading("a", 1.0, received=1.0), hours=2)
+    lakehouse.publish("readings", reading("b", 9000.0, received=9000.0), hours=2.5).run()
+    held = quarantine.held_records(lakehouse.lake, readings)
+    assert [each.reason for each in held] == ["read_at_in_the_future"]
+    quarantine.release(lakehouse.log, readings, held, because="a test of the year")
+    lakehouse.run()
+    assert len(lakehouse.rows("silver.readings", "id")) == 2
+    watermark = {each.dataset: each.watermark for each in status(lakehouse.lake, lakehouse.log, lakehouse.catalogue)}
+    assert watermark["silver.readings"] is not None
+    assert watermark["silver.readings"] <= at(2.5)
+
+
+def partition_of(lakehouse: Lakehouse, name: str) -> int:
+    return next(row[0] for row in lakehouse.rows("silver.readings", "_partition", "id") if row[1] == name)
+
+
+def test_the_watermark_is_the_least_of_the_partitions_that_are_not_idle(lakehouse: Lakehouse) -> None:
+    keys = ["k0", "k1", "k2", "k3"]
+    lakehouse.declare(readings)
+    for key in keys:
+        lakehouse.publish("readings", reading(f"slow {key}", 1.0, received=1.0), key=key, hours=5.0)
+    lakehouse.publish("readings", reading("fast", 4.0, received=5.0), key="k0", hours=5.5).run()
+    slow = {partition_of(lakehouse, f"slow {key}") for key in keys}
+    assert slow == {0, 1}, "the keys must reach both partitions"
+
+    def watermark() -> object:
+        states = status(lakehouse.lake, lakehouse.log, lakehouse.catalogue)
+        return next(each.watermark for each in states if each.dataset == "silver.readings")
+
+    assert watermark() == at(1.0)
+    lakehouse.publish("readings", reading("faster", 6.0, received=6.5), key="k0", hours=6.6).run()
+    # The other partition has been silent for more than an hour.
+    assert watermark() == at(6.0)

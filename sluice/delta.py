@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # A file of a table that is written as a whole; the fewer rows, the more files a scope can skip.
 rows_per_file_default = 250_000
+# Below, it is cheaper to write a file again than to look for its deletion vectors at every read (60 ms for each plan).
+deletion_vectors_from_rows_default = 100_000
 change_columns = ("_change_type", "_commit_version", "_commit_timestamp")
 table_properties = {
     "delta.enableChangeDataFeed": "true",
@@ -31,15 +33,6 @@ table_properties = {
 }
 creation = threading.Lock()
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
-
-
-def properties_of(table: str) -> dict[str, str]:
-    """The properties that a new table gets.
-
-    In silver a changed row is marked deleted in its file, and the rest of the file is not written again. Gold is read
-    by programs that know no deletion vectors.
-    """
-    return table_properties | {"delta.enableDeletionVectors": str(table.startswith("silver.")).lower()}
 
 
 def has_deletion_vectors(table: DeltaTable) -> bool:
@@ -62,6 +55,7 @@ class Lake:
 
     root: str
     rows_per_file: int = rows_per_file_default
+    deletion_vectors_from_rows: int = deletion_vectors_from_rows_default
 
     def path(self, table: str) -> str:
         return f"{self.root}/{table.replace('.', '/')}"
@@ -149,7 +143,7 @@ class Lake:
         elif DeltaTable.is_deltatable(self.path(table)):
             options = {"overwriteSchema": "true"}
         else:
-            options = properties_of(table)
+            options = table_properties
         if cluster_by:
             df = df.sortWithinPartitions(*cluster_by)
         writer = df.write.format("delta").mode("overwrite").options(**options)
@@ -160,7 +154,7 @@ class Lake:
         """Makes an empty table for the rows of several datasets, which may all want it at once."""
         with creation:
             if not DeltaTable.is_deltatable(self.path(table)):
-                writer = df.limit(0).write.format("delta").options(**properties_of(table))
+                writer = df.limit(0).write.format("delta").options(**table_properties)
                 writer.partitionBy(*partition_by).save(self.path(table))
 
     def append(self, df: "DataFrame", table: str, entry: Entry) -> None:
@@ -177,6 +171,7 @@ class Lake:
     ) -> None:
         """Applies a difference in one commit; `condition` holds literal bounds on `own` columns that skip files."""
         spark = difference.sparkSession
+        self.mark_deleted_rows(spark, table)
         columns = [name for name in difference.columns if name != operation]
         matched = " AND ".join(f"own.`{name}` <=> new.`{name}`" for name in grain)
         updates = ", ".join(f"own.`{name}` = new.`{name}`" for name in columns)
@@ -195,6 +190,16 @@ class Lake:
         finally:
             spark.conf.unset(user_metadata)
             spark.catalog.dropTempView(view)
+
+    def mark_deleted_rows(self, spark: "SparkSession", table: str) -> None:
+        """From a certain size on, a changed row of silver is marked deleted, and the rest of its file is not rewritten.
+
+        Gold stays as it is: it is read by programs that know no deletion vectors.
+        """
+        is_large = self.row_count(table) >= self.deletion_vectors_from_rows
+        if table.startswith("silver.") and is_large and not has_deletion_vectors(DeltaTable(self.path(table))):
+            vectors = "'delta.enableDeletionVectors' = 'true'"
+            spark.sql(f"ALTER TABLE delta.`{self.path(table)}` SET TBLPROPERTIES ({vectors})")
 
     def note(self, spark: "SparkSession", table: str, entry: Entry) -> None:
         """Moves the cursor of a table whose rows stay as they are: a commit of one property, no data."""

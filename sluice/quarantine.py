@@ -58,7 +58,11 @@ def held(lake: Lake, catalogue: Catalogue) -> list[Held]:
             "WHERE fate IN ('quarantined', 'late') GROUP BY ALL ORDER BY ALL"
         ).fetchall()
     declared = {dataset.name: dataset for dataset in catalogue.datasets}
-    return [Held(*row, row[2] in releasable(declared[row[0]])) for row in rows if row[0] in declared]
+    return [
+        Held(name, fate, reason, records, first_at, last_at, reason in releasable(declared[name]))
+        for name, fate, reason, records, first_at, last_at in rows
+        if name in declared
+    ]
 
 
 def held_records(

@@ -104,8 +104,12 @@ class Lakehouse:
         found = {name: self.lake.last_commit(name) for name in self.lake.tables()}
         return {name: commit.version for name, commit in found.items() if commit is not None}
 
+    def audits(self) -> list[Fates]:
+        return audit(self.lake, self.catalogue)
+
     def audit(self) -> dict[str, Fates]:
-        return {each.dataset: each for each in audit(self.lake, self.catalogue)}
+        """The fates by dataset, for datasets of one topic."""
+        return {each.dataset: each for each in self.audits()}
 
     def laws(self) -> list[Law]:
         return laws(self.lake, self.catalogue)

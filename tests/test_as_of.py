@@ -88,3 +88,47 @@ def test_only_facts_in_an_interval_of_their_key_are_touched(spark: "SparkSession
     facts = frame(spark, facts_schema, [(1, "a", 3.9), (2, "a", 4.0), (3, "a", 8.9), (4, "a", 9.0), (5, "b", 5.0)])
     touched = frame(spark, "key string, _from hours, _to hours", [("a", 4.0, 9.0)])
     assert rows_of(facts_within(facts, touched, by_key, "at"), "id") == [(2,), (3,)]
+
+
+def test_a_member_not_known_yet_is_inferred_and_one_that_ended_is_not(spark: "SparkSession") -> None:
+    rule = Joined(keys=("key",), fact_keys=("key",), inferred={"colour": "'unknown'"})
+    facts = [(1, "a", 0.5), (2, "a", 2.0), (3, "a", 9.0), (4, "new", 2.0), (5, None, 2.0), (6, "a", None)]
+    result = join_as_of(
+        frame(spark, facts_schema, facts), frame(spark, versions_schema, [("a", "red", 1.0, 3.0)]), "paint", "at", rule
+    )
+    assert rows_of(result.selectExpr("id", "paint.colour", "paint.is_inferred")) == [
+        (1, "unknown", True),
+        (2, "red", False),
+        (3, None, None),
+        (4, "unknown", True),
+        (5, None, None),
+        (6, None, None),
+    ]
+
+
+def test_facts_may_name_a_key_by_another_column(spark: "SparkSession") -> None:
+    rule = Joined(keys=("key",), fact_keys=("place",))
+    facts = frame(spark, "id int, place string, at hours", [(1, "a", 2.0)])
+    result = join_as_of(facts, frame(spark, versions_schema, [red, blue]), "paint", "at", rule)
+    assert rows_of(result.selectExpr("id", "paint.colour")) == [(1, "red")]
+    assert result.columns == ["id", "place", "at", "paint"]
+
+
+def test_a_key_with_thousands_of_versions_costs_as_many_rows(spark: "SparkSession") -> None:
+    """Nothing in the plan compares every fact with every version."""
+    facts = spark.range(3000).selectExpr("id", "'a' AS key", "timestamp_seconds(id) AS at")
+    versions = spark.range(3000).selectExpr(
+        "'a' AS key", "id AS colour", "timestamp_seconds(id) AS valid_from", "timestamp_seconds(id + 1) AS valid_to"
+    )
+    joined_frame = join_as_of(facts, versions, "paint", "at", by_key)
+    assert joined_frame.where("paint.colour = id").count() == 3000
+    assert "Join" not in joined_frame._jdf.queryExecution().optimizedPlan().toString()
+
+
+def test_thousands_of_intervals_of_a_key_are_found_without_comparing_each(spark: "SparkSession") -> None:
+    facts = spark.range(4000).selectExpr("id", "'a' AS key", "timestamp_seconds(id) AS at")
+    intervals = spark.range(2000).selectExpr(
+        "'a' AS key", "timestamp_seconds(2 * id) AS _from", "timestamp_seconds(2 * id + 1) AS _to"
+    )
+    touched = facts_within(facts, intervals, by_key, "at")
+    assert touched.where("id % 2 = 0").count() == touched.count() == 2000

@@ -108,7 +108,7 @@ def test_a_late_match_ends_the_loneliness_of_both(lakehouse: Lakehouse) -> None:
     lakehouse.declare(paid)
     for day in range(5):
         lakehouse.publish("click", event("click", f"alone {day}", 24 * day + 5.0))
-    lakehouse.publish("click", event("click", "c", 1.0)).publish("buy", event("buy", "x", 7.0)).run()
+    lakehouse.publish("click", event("click", "c", 1.0)).publish("buy", event("buy", "x", 9.0)).run()
     assert ("c", None) in pairs()
     assert (None, "x") in pairs()
 

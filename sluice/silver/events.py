@@ -34,6 +34,7 @@ def events(
     record is `idle_after` older than the newest of all does not hold the watermark back.
     """
     full_name = checked_name("silver", name)
+    require_columns(full_name, "keys", tuple(keys), column_names(schema))
     if not keys:
         raise DeclarationError(f"{full_name}: give the keys that tell its events apart")
     return event_dataset(
@@ -75,7 +76,6 @@ def checked_parsing(dataset: str, *, schema: str, event_time: str | None, **opti
     if reserved:
         raise DeclarationError(f"{dataset}: {', '.join(reserved)}: names that begin with _ are for bookkeeping")
     times = {"event_time": event_time, "sent_time": parsing.sent_time, "received_time": parsing.received_time}
-    require_columns(dataset, "keys", parsing.required, parsing.columns)
     for option, column in times.items():
         require_columns(dataset, option, (column,) if column else (), parsing.columns)
     if event_time is None and (parsing.sent_time or parsing.hold_later_than):

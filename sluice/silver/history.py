@@ -252,7 +252,7 @@ def change_parsing(
     if not changes.keys:
         raise DeclarationError(f"{dataset}: give the keys that its versions belong to")
     types = {"committed_at": "timestamp", **column_types(schema)}
-    return checked_parsing(
+    parsing = checked_parsing(
         dataset,
         schema=schema,
         required=tuple(dict.fromkeys([*changes.keys, *sequence, begins])),
@@ -260,6 +260,9 @@ def change_parsing(
         changes=changes,
         **options,
     )
+    for option, columns in {"keys": changes.keys, "sequence_by": sequence, "valid_from": (begins,)}.items():
+        require_columns(dataset, option, columns, parsing.columns)
+    return parsing
 
 
 def chosen(

@@ -104,6 +104,12 @@ colour_hours = gold.aggregate(
     group_by=["price.colour AS colour", window("placed_at", "1 hour")],
     measures={"orders": "count(*)", "amount": "sum(amount)"},
 )
+shelved = silver.as_of(
+    "shelved",
+    facts=payments,
+    event_time="paid_at",
+    dimensions={"stock": silver.dimension(stock, on={"item": "product"})},
+)
 lakehouse_of_every_shape = (latest_prices, colour_hours, paid)
 
 latest_options = histories.Options(attributes=("colour", "size"), tracked=("colour", "size"))
@@ -139,6 +145,7 @@ class World:
 
     def expected(self) -> dict[str, set[tuple[Any, ...]]]:
         facts = oracle.first_orders(self.of("orders"), self.released)
+        first_payments = oracle.first_payments(self.of("payments"))
         changes = self.of("prices_north", "prices_south")
         snapshots = histories.from_snapshots(self.of("stock"))
         priced_rows = oracle.priced(facts, changes, snapshots, self.of("customers"))
@@ -148,7 +155,8 @@ class World:
             "silver.stock": histories.versions(snapshots, oracle.plain_options),
             "silver.customers": histories.versions(self.of("customers"), oracle.customer_options),
             "silver.priced": priced_rows,
-            "silver.paid": oracle.paid(facts, oracle.first_payments(self.of("payments"))),
+            "silver.shelved": oracle.shelved(first_payments, snapshots),
+            "silver.paid": oracle.paid(facts, first_payments),
             "gold.colour_hours": oracle.colour_hours(priced_rows),
         }
 
@@ -308,6 +316,7 @@ def found(lakehouse: Lakehouse, wanted: Sequence[str]) -> dict[str, set[tuple[An
             "stock.shelf AS shelf",
             "customer.city AS city",
         ],
+        "silver.shelved": ["payment_id", "paid_at", "stock.shelf AS shelf"],
         "silver.paid": ["product", "event_time", "order.order_id AS order_id", "payment.payment_id AS payment_id"],
         "gold.colour_hours": ["colour", "window_start", "orders", "amount"],
     }

@@ -92,6 +92,13 @@ def priced(
     return found
 
 
+def shelved(payments: Iterable[Payment], stock: Sequence[Change]) -> set[Row]:
+    """(payment_id, hour, shelf): each payment with the shelf that its product was on."""
+    lines = timelines(stock, plain_options)
+    states = {each: valid_at(lines.get(each.product, []), each.hour)[1] for each in payments}
+    return {(each.payment_id, each.hour, state["shelf"] if state else None) for each, state in states.items()}
+
+
 def colour_hours(rows: Iterable[Row]) -> set[Row]:
     """(colour, window_start, orders, amount): what was ordered of each colour in each hour."""
     groups: dict[tuple[str | None, int], list[int | None]] = defaultdict(list)

@@ -140,7 +140,10 @@ def test_a_project_of_ones_own_runs(tmp_path: Path) -> None:
         {"product": "Cup", "revenue": 36.0},
         {"product": "Tea", "revenue": 2 * 4.5 + 4.5 + 5.0},
     ]
-    (orders, _) = json.loads(sluice("audit", "--json", *named, here=tmp_path).stdout)
+    orders, *others = json.loads(sluice("audit", "--json", *named, here=tmp_path).stdout)
+    assert {"silver.products", "silver.priced_orders"} <= {
+        each["dataset"] for each in others if each.get("broken") == 0
+    }
     assert (orders["landed"], orders["accepted"], orders["duplicate"], orders["quarantined"]) == (6, 4, 1, 1)
     assert orders["balanced"] is True
     shutil.rmtree(project / ".sluice" / "lake" / "silver" / "_fates")
@@ -150,6 +153,33 @@ def test_a_project_of_ones_own_runs(tmp_path: Path) -> None:
     states = json.loads(sluice("status", "--json", *named, here=tmp_path).stdout)
     assert {state["dataset"]: state["lag"] for state in states}["bronze.orders"] == 0
     assert "cannot be answered" in refused("query", "SELECT * FROM gold.nothing", *named, here=tmp_path)
+
+
+def test_a_held_record_is_shown_and_released(tmp_path: Path) -> None:
+    sluice("init", "mine", here=tmp_path)
+    project = tmp_path / "mine"
+    order = {"order_id": "x", "placed_at": "2999-01-01T00:00:00Z", "product_id": "p", "quantity": 1}
+    values = "\n".join([json.dumps(order), "{", ""]).encode()
+    sluice("log", "append", "orders", "-", "--key", "x", here=project, stdin=values)
+    assert sluice("run", "silver.orders", here=project).returncode == 0
+    held = json.loads(sluice("quarantine", "list", "--json", here=project).stdout)
+    assert {each["reason"]: each["can_be_released"] for each in held} == {
+        "malformed_json": False,
+        "placed_at_in_the_future": True,
+    }
+    shown = sluice("quarantine", "show", "silver.orders", "--reason", "placed_at_in_the_future", here=project)
+    assert '"order_id": "x"' in shown.stdout
+
+    release = ("quarantine", "release", "silver.orders", "--because", "a test")
+    assert "Say what to release" in refused(*release, here=project)
+    assert "cannot be used as they are" in refused(*release, "--reason", "malformed_json", here=project)
+    assert "holds no record orders/9/9" in refused(*release, "--record", "orders/9/9", here=project)
+    assert "gold.nothing consumes no records" in refused("quarantine", "show", "gold.nothing", here=project)
+    done = sluice(*release, "--reason", "placed_at_in_the_future", here=project)
+    assert "Released 1 of silver.orders" in done.stdout
+    assert sluice("run", "silver.orders", here=project).returncode == 0
+    found = json.loads(sluice("query", "SELECT order_id FROM silver.orders", "--json", here=project).stdout)
+    assert found == [{"order_id": "x"}]
 
 
 def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:

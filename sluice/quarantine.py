@@ -74,7 +74,7 @@ def held_records(
     records_max: int | None = None,
 ) -> list[HeldRecord]:
     """The held records of a dataset in the log's order: of one rule, or at some positions `topic/partition/offset`."""
-    if fates_table not in lake.tables():
+    if not {fates_table, *[f"bronze.{topic}" for topic in dataset.topics]} <= set(lake.tables()):
         return []
     raw = " UNION ALL ".join(f"SELECT * FROM bronze.{topic}" for topic in dataset.topics)
     sql = f"""

@@ -106,11 +106,11 @@ def partition_of(lakehouse: Lakehouse, name: str) -> object:
 
 
 def test_the_watermark_is_the_least_of_the_partitions_that_are_not_idle(lakehouse: Lakehouse) -> None:
-    keys = ["k0", "k1", "k2", "k3"]
+    keys = [f"key {number}" for number in range(16)]
     lakehouse.declare(readings)
     for key in keys:
         lakehouse.publish("readings", reading(f"slow {key}", 1.0, received=1.0), key=key, hours=5.0)
-    lakehouse.publish("readings", reading("fast", 4.0, received=5.0), key="k0", hours=5.5).run()
+    lakehouse.publish("readings", reading("fast", 4.0, received=5.0), key=keys[0], hours=5.5).run()
     slow = {partition_of(lakehouse, f"slow {key}") for key in keys}
     assert slow == {0, 1}, "the keys must reach both partitions"
 
@@ -119,6 +119,6 @@ def test_the_watermark_is_the_least_of_the_partitions_that_are_not_idle(lakehous
         return next(each.watermark for each in states if each.dataset == "silver.readings")
 
     assert watermark() == at(1.0)
-    lakehouse.publish("readings", reading("faster", 6.0, received=6.5), key="k0", hours=6.6).run()
+    lakehouse.publish("readings", reading("faster", 6.0, received=6.5), key=keys[0], hours=6.6).run()
     # The other partition has been silent for more than an hour.
     assert watermark() == at(6.0)

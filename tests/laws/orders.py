@@ -127,7 +127,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class World:
-    """Batches of records as they arrive; late orders are released after the batch of that number."""
+    """Batches of records as they arrive; late orders are released after the batch of that number, or never for 0."""
 
     batches: list[list[Sent]]
     partitions: int
@@ -161,8 +161,12 @@ class World:
         }
 
 
-def world(seed: int, cases: int, batches: int = 3) -> World:
-    """Random facts and changes, redelivered, conflicting and broken, in random order, split at random."""
+def world(seed: int, cases: int, batches: int = 3, last_share: float | None = None) -> World:
+    """Random facts and changes, redelivered, conflicting and broken, in random order.
+
+    They are split at random, or so that the last batch has `last_share` of them, few enough not to touch everything;
+    then nothing is released.
+    """
     chance = random.Random(seed)
     records: list[Sent] = []
     stocked: dict[float, dict[str, str]] = {hour: {} for hour in snapshot_hours}
@@ -184,6 +188,9 @@ def world(seed: int, cases: int, batches: int = 3) -> World:
     records += [Sent("customers", value) for value in (b"{}", b"[1]")]
     chance.shuffle(records)
     ends = sorted(chance.choices(range(len(records)), k=batches - 1))
+    if last_share is not None:
+        ends = [int(len(records) * (1 - last_share))]
+        return World([records[: ends[0]], records[ends[0] :]], partitions=2, release_after=0)
     split = [records[start:end] for start, end in zip([0, *ends], [*ends, len(records)], strict=True)]
     return World(split, partitions=chance.randint(1, 4), release_after=chance.randint(1, batches - 1))
 

@@ -44,7 +44,7 @@ def lived_through(
     for number, batch in enumerate(world.batches, start=1):
         arrived = law.publish(lakehouse, batch, arrived)
         lakehouse.run()
-        if number == world.release_after:
+        if number == world.release_after and law.orders in lakehouse.catalogue.datasets:
             law.release_late_orders(lakehouse)
     lakehouse.run()
     return lakehouse
@@ -124,7 +124,7 @@ mutants: dict[str, tuple[Dataset, Any, str, Any]] = {
     "the log does not break ties between duplicates": (law.paid, deduplicate, "order", ("_digest",)),
     "changes are collapsed before late ones are spliced in": (folded_into_versions(law.prices), None, "", None),
     "a truncate touches only the keys that come with it": (without_truncates(law.prices), None, "", None),
-    "values are compared with <>": (law.prices, engine, "difference", keys_alone),
+    "values are compared with <>": (law.shelved, engine, "difference", keys_alone),
     "late dimension changes are ignored": (
         law.shelved,
         sys.modules["sluice.silver.as_of"],
@@ -135,6 +135,10 @@ mutants: dict[str, tuple[Dataset, Any, str, Any]] = {
 }
 
 
+# Seeds of worlds whose last batch, small as it is, has something for the mutants of a dataset to get wrong.
+telling_seed = {"silver.prices": 1, "silver.shelved": 1, "silver.paid": 4}
+
+
 @pytest.mark.parametrize("mutant", mutants)
 def test_the_law_notices_when(
     mutant: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -142,7 +146,7 @@ def test_the_law_notices_when(
     dataset, module, name, replacement = mutants[mutant]
     if module is not None:
         monkeypatch.setattr(module, name, replacement)
-    world = law.world(seed=1, cases=25, batches=2)
+    world = law.world(telling_seed[dataset.name], cases=60, last_share=0.08)
     lakehouse = lived_through(spark, tmp_path, world, [dataset])
     assert law.found(lakehouse, [dataset.name]) != {dataset.name: world.expected()[dataset.name]}
 
@@ -151,6 +155,6 @@ def test_the_law_notices_when(
 def test_the_world_of_the_mutants_is_right_without_them(
     dataset: Dataset, spark: "SparkSession", tmp_path: Path
 ) -> None:
-    world = law.world(seed=1, cases=25, batches=2)
+    world = law.world(telling_seed[dataset.name], cases=60, last_share=0.08)
     lakehouse = lived_through(spark, tmp_path, world, [dataset])
     assert law.found(lakehouse, [dataset.name]) == {dataset.name: world.expected()[dataset.name]}

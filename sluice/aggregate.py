@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from sluice.scope import Scope
-from sluice.windows import Tumbling
+from sluice.windows import Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,13 +21,13 @@ class Groups:
     """What rows are grouped by: columns, SQL expressions with a name, and at most one window."""
 
     expressions: Mapping[str, str]
-    window: Tumbling | None
+    window: Window | None
 
     @classmethod
-    def of(cls, group_by: Sequence[str | Tumbling]) -> "Groups":
+    def of(cls, group_by: Sequence[str | Window]) -> "Groups":
         """Reads a declaration such as `["origin", "year(scheduled_at) AS year", window("scheduled_at", "1 hour")]`."""
         expressions = {}
-        windows = [each for each in group_by if isinstance(each, Tumbling)]
+        windows = [each for each in group_by if isinstance(each, Window)]
         for each in group_by:
             if isinstance(each, str):
                 named = named_expression.fullmatch(each)
@@ -48,29 +48,29 @@ class Groups:
         """Windows first: what changes is mostly near in time."""
         return tuple(sorted(self.scope_columns, key=lambda name: name != "window_start"))
 
-    def add_to(self, df: "DataFrame") -> "DataFrame":
+    def grouped(self, df: "DataFrame") -> "DataFrame":
         """The rows with the columns of their group, under names that cannot meet the rows' own."""
-        columns = {name: F.expr(text) for name, text in self.expressions.items()}
-        if self.window:
-            columns |= self.window.columns()
-        return df.withColumns({f"_group_{name}": column for name, column in columns.items()})
+        return df.withColumns({f"_group_{name}": F.expr(text) for name, text in self.expressions.items()})
 
-    def of_rows(self, df: "DataFrame") -> "DataFrame":
-        """The scope columns of the groups that the rows are in."""
-        return self.add_to(df).select(*[F.col(f"_group_{name}").alias(name) for name in self.scope_columns])
+    def touched(self, changed: "DataFrame", own: "DataFrame") -> "DataFrame":
+        """The groups that changed rows are in, or were."""
+        grouped = self.grouped(changed)
+        if self.window:
+            return self.window.touched(grouped, own, tuple(self.expressions))
+        return grouped.select(*[F.col(f"_group_{name}").alias(name) for name in self.expressions])
 
     def within(self, df: "DataFrame", scope: Scope) -> "DataFrame":
-        """The rows in the scope's groups."""
+        """The rows in the scope's groups, with the columns of their group: a row once for each group that it is in."""
+        grouped, names = self.grouped(df), tuple(self.expressions)
+        if self.window is None:
+            return scope.filter(grouped, [(f"_group_{name}", name) for name in names])
         if scope.is_everything:
-            return df
-        if self.window:
-            df = df.where(self.window.condition(scope))
-        grouped = self.add_to(df)
-        return scope.filter(grouped, [(f"_group_{name}", name) for name in self.scope_columns]).select(*df.columns)
+            return self.window.place(grouped, names)
+        return self.window.within(grouped, scope, names)
 
 
-def aggregate(df: "DataFrame", groups: Groups, measures: Mapping[str, str]) -> "DataFrame":
+def aggregate(grouped: "DataFrame", groups: Groups, measures: Mapping[str, str]) -> "DataFrame":
     """One row per group: its columns, then each measure, a SQL aggregate over the group's rows."""
     figures = [F.expr(text).alias(name) for name, text in measures.items()]
     named = [F.col(f"_group_{name}").alias(name) for name in groups.columns]
-    return groups.add_to(df).groupBy(*named).agg(*figures)
+    return grouped.groupBy(*named).agg(*figures)

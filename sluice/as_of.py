@@ -114,8 +114,8 @@ def changed_intervals(changes: "DataFrame", keys: Sequence[str]) -> "DataFrame":
     return merged(intervals, keys)
 
 
-def merged(intervals: "DataFrame", keys: Sequence[str]) -> "DataFrame":
-    """Intervals of a key that overlap or touch, as one."""
+def merged(intervals: "DataFrame", keys: Sequence[str], keep: "Sequence[Column]" = ()) -> "DataFrame":
+    """Intervals of a key that overlap or touch, as one; `keep` are aggregates over those that became one."""
     by_start = Window.partitionBy(*keys).orderBy("_from", F.col("_to").asc_nulls_last())
     before = by_start.rowsBetween(Window.unboundedPreceding, -1)
     reached = F.max("_to").over(before)
@@ -128,6 +128,7 @@ def merged(intervals: "DataFrame", keys: Sequence[str]) -> "DataFrame":
         .agg(
             F.min("_from").alias("_from"),
             F.when(~F.bool_or(F.col("_to").isNull()), F.max("_to")).alias("_to"),
+            *keep,
         )
         .drop("_island")
     )

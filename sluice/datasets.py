@@ -46,7 +46,8 @@ class Input:
     """How one upstream table feeds a dataset.
 
     `scope` maps the rows that changed upstream (old and new images) to the rows of the dataset that they touch: one
-    column for each of `Dataset.scope_columns`. It may look at the inputs as they are now. `within` narrows the input to
+    column for each of `Dataset.scope_columns`. It may look at the inputs, and at the dataset's own table, as they are
+    now. `within` narrows the input to
     what recomputing a scope needs. An input with `arrivals` hands to the shape only its new rows, and those that
     `within` asks for again; the shape folds them into the rows it already has.
     """

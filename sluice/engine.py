@@ -114,7 +114,8 @@ class Refresh:
 
     def scope(self, changes: Mapping[str, "DataFrame"]) -> Scope:
         """The rows of the dataset that the changes touch; everything when that is a large part of the table."""
-        touched = [self.dataset.inputs[name].scope(changed, self.inputs) for name, changed in changes.items()]
+        tables = {**self.inputs, self.dataset.name: self.lake.read(self.spark, self.dataset.name)}
+        touched = [self.dataset.inputs[name].scope(changed, tables) for name, changed in changes.items()]
         found = collect(reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), touched))
         if self.dataset.is_fold or found.count <= rebuild_share * self.lake.row_count(self.dataset.name):
             return found

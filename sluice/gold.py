@@ -6,14 +6,14 @@ from sluice.aggregate import Groups
 from sluice.aggregate import aggregate as aggregate_rows
 from sluice.datasets import Dataset, Input, Output, checked_name, same_names
 from sluice.errors import DeclarationError
-from sluice.windows import Tumbling
+from sluice.windows import Window
 
 
 def aggregate(
     name: str,
     *,
     source: Dataset,
-    group_by: Sequence[str | Tumbling],
+    group_by: Sequence[str | Window],
     measures: Mapping[str, str],
     meaning: str = "",
 ) -> Dataset:
@@ -26,11 +26,17 @@ def aggregate(
     groups = Groups.of(group_by)
     if not measures or not groups.columns:
         raise DeclarationError(f"{full_name}: give at least one group and one measure")
-    if sum(isinstance(each, Tumbling) for each in group_by) > 1:
+    if sum(isinstance(each, Window) for each in group_by) > 1:
         raise DeclarationError(f"{full_name}: group by one window at most")
     return Dataset(
         name=full_name,
-        inputs={"rows": Input(source, scope=lambda changed, inputs: groups.of_rows(changed), within=groups.within)},
+        inputs={
+            "rows": Input(
+                source,
+                scope=lambda changed, inputs: groups.touched(changed, inputs[full_name]),
+                within=groups.within,
+            )
+        },
         outputs=(
             Output(
                 full_name,
@@ -41,7 +47,7 @@ def aggregate(
         ),
         shape=lambda rows, own: aggregate_rows(rows["rows"], groups, measures),
         declaration={
-            "kind": "aggregate 1",
+            "kind": "aggregate 2",
             "source": source.name,
             "groups": groups,
             "measures": dict(measures),

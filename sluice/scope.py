@@ -86,6 +86,8 @@ class Scope:
             return df
         match = list(match)
         df = df.where(self.condition([*match, *prune]))
+        if not match:
+            return df
         return df.join(*self._wanted(match), "left_semi")
 
     def mark(self, df: "DataFrame", match: Pairs, name: str) -> "DataFrame":

@@ -59,6 +59,10 @@ class Groups:
             return self.window.touched(grouped, own, tuple(self.expressions))
         return grouped.select(*[F.col(f"_group_{name}").alias(name) for name in self.expressions])
 
+    def scope_of(self, own: "DataFrame") -> "DataFrame":
+        """The scope of rows of the table itself."""
+        return self.window.scope_of(own, tuple(self.expressions)) if self.window else own.select(*self.expressions)
+
     def within(self, df: "DataFrame", scope: Scope) -> "DataFrame":
         """The rows in the scope's groups, with the columns of their group: a row once for each group that it is in."""
         grouped, names = self.grouped(df), tuple(self.expressions)

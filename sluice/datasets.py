@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sluice.completeness import Completeness
 from sluice.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
     from sluice.scope import Scope
 
 valid_name = re.compile(r"[a-z][a-z0-9_]{0,62}")
-duration_pattern = re.compile(r"\d+ (second|minute|hour|day|week)s?")
+duration_pattern = re.compile(r"(-?\d+) (second|minute|hour|day|week)s?")
+unit_microseconds = {
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
 
 Frames = Mapping[str, "DataFrame"]
 
@@ -91,9 +99,11 @@ class Dataset:
 
     `shape(rows, own)` takes the input rows of a scope and the dataset's own rows of that scope, each by name, and
     returns the scope's new rows. The last of `outputs` is the dataset's own table; its commit moves the cursor, so a
-    crash before it repeats the work and changes nothing twice. A partition of its `topics` that is `idle_after` behind
-    the others does not hold its watermark back. `laws` are what `sluice audit` counts beside the fates: for each law, a
-    query for the number of rows that break it.
+    crash before it repeats the work and changes nothing twice.
+
+    `reached` gives from computed rows how far each partition of its `topics` has come; one that is `idle_after` behind
+    the others does not hold the watermark back. With `completeness` its rows also depend on the watermark. `laws` are
+    what `sluice audit` counts beside the fates: for each law, a query for the number of rows that break it.
     """
 
     name: str
@@ -106,6 +116,8 @@ class Dataset:
     event_time: str | None = None
     topics: tuple[str, ...] = field(default=())
     idle_after: str | None = None
+    reached: "Callable[[DataFrame], DataFrame] | None" = None
+    completeness: Completeness | None = None
     laws: "Mapping[str, str]" = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -161,9 +173,15 @@ def column_types(schema: str) -> dict[str, str]:
     return types
 
 
+def microseconds(text: str) -> int | None:
+    """The length of a duration such as '2 days', or of an offset such as '-2 hours'; None where it is neither."""
+    found = duration_pattern.fullmatch(text)
+    return int(found[1]) * unit_microseconds[found[2]] if found else None
+
+
 def require_duration(dataset: str, option: str, text: str | None) -> None:
     """A DeclarationError where `text` is no duration such as '2 days'."""
-    if text is not None and not duration_pattern.fullmatch(text):
+    if text is not None and (microseconds(text) or 0) <= 0:
         raise DeclarationError(f"{dataset}: {option} is '{text}', which is no duration; write for example '2 days'")
 
 

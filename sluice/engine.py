@@ -5,15 +5,17 @@
 One function does it for every dataset, for the first build and for a single late record alike.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
-from sluice.datasets import Dataset, Output
+from sluice.completeness import Moment
+from sluice.datasets import Dataset, Output, microseconds
 from sluice.delta import Lake, change_columns
 from sluice.difference import difference, operation
-from sluice.ledger import Cause, Commit, Entry, InputVersion, RowCounts, no_rows
+from sluice.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts, no_rows, watermark_of
 from sluice.scope import Scope, collect, everything
 
 if TYPE_CHECKING:
@@ -37,17 +39,32 @@ def refresh(spark: "SparkSession", lake: Lake, dataset: Dataset, *, rebuild: boo
     """Brings the dataset's tables up to its inputs; does nothing when they are the versions it was computed from."""
     known = lake.last_commit(dataset.name)
     pinned = pinned_inputs(lake, dataset)
-    cause = why(lake, dataset, known, pinned, rebuild=rebuild)
+    watermark = reached_by_all([commit.entry.watermark for commit in pinned.values()])
+    versions = {name: commit.as_input for name, commit in pinned.items()}
+    cause = why(lake, dataset, known, versions, rebuild=rebuild)
+    if cause is None and dataset.completeness and known and watermark_moved(known.entry.watermark, watermark):
+        cause = "watermark"
     if cause is None:
         return Refreshed(dataset.name, None)
-    return Refresh(spark, lake, dataset, known, pinned, cause).run()
+    moment = Moment(known.entry.watermark if known else None, watermark, datetime.now(UTC))
+    return Refresh(spark, lake, dataset, known, versions, cause, moment).run()
 
 
-def pinned_inputs(lake: Lake, dataset: Dataset) -> dict[str, InputVersion]:
-    """The versions of the inputs that this refresh reads, whatever is committed meanwhile."""
+def pinned_inputs(lake: Lake, dataset: Dataset) -> dict[str, Commit]:
+    """The states of the inputs that this refresh reads, whatever is committed meanwhile."""
     sources = {each.source.name for each in dataset.inputs.values()}
     commits = {name: lake.last_commit(name) for name in sorted(sources)}
-    return {name: commit.as_input for name, commit in commits.items() if commit is not None}
+    return {name: commit for name, commit in commits.items() if commit is not None}
+
+
+def reached_by_all(watermarks: Iterable[datetime | None]) -> datetime | None:
+    """The least of the watermarks that are known."""
+    return min((each for each in watermarks if each is not None), default=None)
+
+
+def watermark_moved(before: datetime | None, now: datetime | None) -> bool:
+    """True when event time has come further; a partition that wakes up does not turn it back."""
+    return now is not None and (before is None or now > before)
 
 
 def why(
@@ -84,10 +101,12 @@ class Refresh:
     known: Commit | None
     pinned: Mapping[str, InputVersion]
     cause: Cause
+    moment: Moment
 
     def run(self) -> Refreshed:
-        changes = self.changes() if self.cause == "changes" else {}
-        scope = self.scope(changes) if changes else everything
+        is_incremental = self.cause in ("changes", "watermark")
+        changes = self.changes() if is_incremental else {}
+        scope = self.scope(changes) if is_incremental else everything
         rows = self.recompute(scope, changes)
         return Refreshed(self.dataset.name, self.cause, None if scope.is_everything else scope.count, rows)
 
@@ -116,6 +135,8 @@ class Refresh:
         """The rows of the dataset that the changes touch; everything when that is a large part of the table."""
         tables = {**self.inputs, self.dataset.name: self.lake.read(self.spark, self.dataset.name)}
         touched = [self.dataset.inputs[name].scope(changed, tables) for name, changed in changes.items()]
+        if self.dataset.completeness and watermark_moved(self.moment.watermark_before, self.moment.watermark):
+            touched.append(self.dataset.completeness.touched(tables[self.dataset.name], self.moment))
         found = collect(reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), touched))
         if self.dataset.is_fold or found.count <= rebuild_share * self.lake.row_count(self.dataset.name):
             return found
@@ -126,11 +147,26 @@ class Refresh:
         rows = {name: self.rows(name, scope, changes) for name in self.inputs}
         own = {} if scope.is_everything else {each.table: self.own(each, scope) for each in self.dataset.outputs}
         shaped = self.dataset.shape(rows, own)
+        if self.dataset.completeness:
+            before = self.own(self.dataset.outputs[-1], scope) if self.known else None
+            shaped = self.dataset.completeness.judged(shaped, before, self.moment)
         if len(self.dataset.outputs) > 1:
             # Computed once for both; unlike a cache, a checkpoint also spares the writes from planning it again.
             shaped = shaped.localCheckpoint()
-        counts = [self.write(output, output.select(shaped), scope) for output in self.dataset.outputs]
+        entry = self.entry(self.reached(shaped, scope))
+        counts = [self.write(output, output.select(shaped), scope, entry) for output in self.dataset.outputs]
         return counts[-1]
+
+    def reached(self, shaped: "DataFrame", scope: Scope) -> dict[str, Reached]:
+        """How far each partition has come with the rows of this refresh; nothing for what consumes no records."""
+        if self.dataset.reached is None:
+            return {}
+        found = dict(self.known.entry.reached) if self.known and not scope.is_everything else {}
+        for row in self.dataset.reached(shaped).collect():
+            event_time = row["event_time"] and row["event_time"].astimezone(UTC)
+            now = Reached(event_time=event_time, log_time=row["log_time"].astimezone(UTC))
+            found[row["partition"]] = found[row["partition"]].with_more(now) if row["partition"] in found else now
+        return found
 
     def rows(self, name: str, scope: Scope, changes: Mapping[str, "DataFrame"]) -> "DataFrame":
         """The rows of an input that bear on the scope, with the new ones of a fold."""
@@ -145,17 +181,18 @@ class Refresh:
         rows = self.lake.read(self.spark, output.table).where(output.slice_condition())
         return scope.filter(rows, output.scope_columns, output.prune_columns)
 
-    def write(self, output: Output, new: "DataFrame", scope: Scope) -> RowCounts:
+    def write(self, output: Output, new: "DataFrame", scope: Scope, entry: Entry) -> RowCounts:
         """Makes the output's rows of the scope equal to `new`, in one commit or none."""
         if self.known is None:
-            return self.replace(output, new, self.entry())
+            return self.replace(output, new, entry)
         own = self.own(output, scope)
         if own.dtypes != new.dtypes:
-            return self.replace(output, new, self.entry(epoch_from=self.known.version + 1))
+            return self.replace(output, new, entry.model_copy(update={"epoch_from": self.known.version + 1}))
         changed = difference(own, new, output.grain).localCheckpoint()
         found = changed.groupBy(operation).count().collect()
         counts = RowCounts(**{row[operation]: row["count"] for row in found})
-        self.apply(output, changed, counts, scope, self.known)
+        made = entry.model_copy(update={"rows": counts, "epoch_from": self.known.entry.epoch_from})
+        self.apply(output, changed, made, scope, self.known)
         return counts
 
     def replace(self, output: Output, new: "DataFrame", entry: Entry) -> RowCounts:
@@ -163,9 +200,9 @@ class Refresh:
         self.lake.replace(new, output.table, entry, dict(output.slice), output.cluster_by)
         return RowCounts(inserted=self.lake.row_count(output.table))
 
-    def apply(self, output: Output, changed: "DataFrame", counts: RowCounts, scope: Scope, known: Commit) -> None:
+    def apply(self, output: Output, changed: "DataFrame", entry: Entry, scope: Scope, known: Commit) -> None:
         """Writes a difference by the cheapest commit that holds it; without one, only the cursor moves."""
-        entry = self.entry(rows=counts, epoch_from=known.entry.epoch_from)
+        counts = entry.rows
         is_cursor = output is self.dataset.outputs[-1]
         if counts.total == 0:
             if is_cursor and not known.entry.is_computed_from(entry):
@@ -176,13 +213,21 @@ class Refresh:
         else:
             self.lake.merge(changed, output.table, entry, output.grain, output.condition(scope, prefix="own."))
 
-    def entry(self, rows: RowCounts = no_rows, epoch_from: int = 0) -> Entry:
+    def entry(self, reached: dict[str, Reached]) -> Entry:
         """What a commit of this refresh says of itself."""
         return Entry(
             dataset=self.dataset.name,
             fingerprint=self.dataset.fingerprint,
             cause=self.cause,
             inputs=dict(self.pinned),
-            rows=rows,
-            epoch_from=epoch_from,
+            reached=reached,
+            watermark=self.watermark(reached),
         )
+
+    def watermark(self, reached: dict[str, Reached]) -> datetime | None:
+        """The event time that the rows have reached: by their own partitions, or with their inputs."""
+        if self.dataset.reached is not None:
+            idle_after = microseconds(self.dataset.idle_after) if self.dataset.idle_after else None
+            return watermark_of(reached, None if idle_after is None else timedelta(microseconds=idle_after))
+        before, now = self.moment.watermark_before, self.moment.watermark
+        return now if watermark_moved(before, now) else before

@@ -75,6 +75,7 @@ def event_dataset(
         event_time=parsing.event_time,
         topics=tuple(topic.topic for topic in sources),
         idle_after=idle_after,
+        reached=partial(reached_by, event_time=parsing.event_time),
     )
 
 
@@ -193,6 +194,19 @@ def escaped(value: "Column") -> "Column":
 
 def union(frames: "Iterable[DataFrame]") -> "DataFrame":
     return reduce(lambda left, right: left.unionByName(right), frames)
+
+
+def reached_by(judged: "DataFrame", event_time: str | None) -> "DataFrame":
+    """For each partition (`topic/partition`) the latest event time of a usable record, and the latest log time.
+
+    Event time never counts for more than the log's own: a record of the future, released or tolerated, is no progress.
+    """
+    is_usable = F.col("_fate").isNull() | (F.col("_fate") == "duplicate")
+    event = F.least(F.col(event_time), F.col("_timestamp")) if event_time else F.lit(None).cast("timestamp")
+    partition = F.concat_ws("/", "_topic", "_partition").alias("partition")
+    return judged.groupBy(partition).agg(
+        F.max(F.when(is_usable, event)).alias("event_time"), F.max("_timestamp").alias("log_time")
+    )
 
 
 def event_outputs(name: str, distinct: tuple[str, ...], event_time: str | None) -> tuple[Output, ...]:

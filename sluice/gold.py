@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from sluice.aggregate import Groups
 from sluice.aggregate import aggregate as aggregate_rows
+from sluice.completeness import Completeness
 from sluice.datasets import Dataset, Input, Output, checked_name, same_names
 from sluice.errors import DeclarationError
 from sluice.windows import Window
@@ -55,4 +56,5 @@ def aggregate(
         meaning=meaning,
         keys=groups.columns,
         event_time="window_start" if groups.window else None,
+        completeness=Completeness(groups.scope_columns, tuple(measures), groups.scope_of) if groups.window else None,
     )

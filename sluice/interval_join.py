@@ -4,7 +4,6 @@ A row of the result stands at the time of its left row, or of its right row wher
 buckets as long as the interval, so that a changed row touches the result in a few buckets of its key.
 """
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -18,14 +17,6 @@ if TYPE_CHECKING:
 
 How = Literal["inner", "left", "right", "full"]
 bucket = "_bucket"
-unit_microseconds = {
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
-}
-offset_pattern = re.compile(r"(-?\d+) (second|minute|hour|day|week)s?")
 
 
 @dataclass(frozen=True)
@@ -52,12 +43,6 @@ class IntervalJoin:
     def bucket_us(self) -> int:
         """The length of a bucket: of the interval, a second at least."""
         return max(self.latest_us - self.earliest_us, 1_000_000)
-
-
-def microseconds(text: str) -> int | None:
-    """The length of an offset such as '-2 hours'; None where it is none."""
-    found = offset_pattern.fullmatch(text)
-    return int(found[1]) * unit_microseconds[found[2]] if found else None
 
 
 def interval_join(left: "DataFrame", right: "DataFrame", rule: IntervalJoin) -> "DataFrame":

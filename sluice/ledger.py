@@ -4,11 +4,13 @@ It is also the cursor. A commit that holds the new rows holds the input versions
 there is no checkpoint to lose.
 """
 
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-Cause = Literal["first build", "changes", "rebuild", "declaration changed", "input rebuilt"]
+Cause = Literal["first build", "changes", "watermark", "rebuild", "declaration changed", "input rebuilt"]
 
 
 class LandedPartition(BaseModel):
@@ -19,6 +21,19 @@ class LandedPartition(BaseModel):
     next_offset: int
     segment: int | None = None
     head: str | None = None
+
+
+class Reached(BaseModel):
+    """How far one partition of a topic has come: the latest event time of a usable record, and the latest log time."""
+
+    model_config = ConfigDict(frozen=True)
+
+    event_time: datetime | None
+    log_time: datetime
+
+    def with_more(self, other: "Reached") -> "Reached":
+        known = [each for each in (self.event_time, other.event_time) if each is not None]
+        return Reached(event_time=max(known, default=None), log_time=max(self.log_time, other.log_time))
 
 
 class InputVersion(BaseModel):
@@ -47,9 +62,25 @@ class RowCounts(BaseModel):
 no_rows = RowCounts()
 
 
+def watermark_of(reached: Mapping[str, Reached], idle_after: timedelta | None) -> datetime | None:
+    """The event time that every active partition has reached: the least of their latest.
+
+    A partition is idle, and is not waited for, when its newest record is older by `idle_after` than the newest of all.
+    """
+    newest = max((each.log_time for each in reached.values()), default=None)
+    active = [
+        each.event_time
+        for each in reached.values()
+        if each.event_time is not None
+        and (idle_after is None or newest is None or each.log_time >= newest - idle_after)
+    ]
+    return min(active, default=None)
+
+
 class Entry(BaseModel):
     """The user metadata of one commit.
 
+    `reached` is by `topic/partition`, and `watermark` the event time that all of them, or all inputs, have reached.
     `changed_at` is the newest version that changed rows when this commit changed none; `epoch_from` is the version
     at which the table was last replaced by one of another schema.
     """
@@ -62,6 +93,8 @@ class Entry(BaseModel):
     inputs: dict[str, InputVersion] = {}
     landed: dict[int, LandedPartition] = {}
     rows: RowCounts = no_rows
+    reached: dict[str, Reached] = {}
+    watermark: datetime | None = None
     changed_at: int | None = None
     epoch_from: int = 0
 
@@ -71,7 +104,7 @@ class Entry(BaseModel):
 
     def is_computed_from(self, other: "Entry") -> bool:
         """True when both were computed from the same input versions by the same declaration."""
-        return self.inputs == other.inputs and self.fingerprint == other.fingerprint
+        return (self.inputs, self.fingerprint, self.watermark) == (other.inputs, other.fingerprint, other.watermark)
 
     def to_json(self) -> str:
         return self.model_dump_json(exclude_defaults=True)

@@ -65,13 +65,11 @@ def query(lake: Lake, sql: str) -> Table:
 
 def status(lake: Lake, log: Log, catalogue: Catalogue) -> list[State]:
     """Every topic and dataset of the catalogue as it stands, upstream first."""
-    with connection(lake) as found:
-        marks = watermarks(lake, found, catalogue)
-        return [
-            topic_state(lake, log, node) if isinstance(node, Topic) else dataset_state(lake, node, marks[node.name])
-            for node in catalogue.nodes
-            if not (isinstance(node, Topic) and node.optional and lake.last_commit(node.name) is None)
-        ]
+    return [
+        topic_state(lake, log, node) if isinstance(node, Topic) else dataset_state(lake, node)
+        for node in catalogue.nodes
+        if not (isinstance(node, Topic) and node.optional and lake.last_commit(node.name) is None)
+    ]
 
 
 def topic_state(lake: Lake, log: Log, topic: Topic) -> State:
@@ -89,7 +87,7 @@ def topic_state(lake: Lake, log: Log, topic: Topic) -> State:
     )
 
 
-def dataset_state(lake: Lake, dataset: Dataset, watermark: datetime | None) -> State:
+def dataset_state(lake: Lake, dataset: Dataset) -> State:
     """How far a dataset has followed its inputs."""
     commit = lake.last_commit(dataset.name)
     if commit is None:
@@ -106,56 +104,9 @@ def dataset_state(lake: Lake, dataset: Dataset, watermark: datetime | None) -> S
         version=commit.version,
         offsets={},
         lag=behind,
-        watermark=watermark,
+        watermark=commit.entry.watermark,
         updated_at=moment(commit.timestamp_ms),
     )
-
-
-def watermarks(lake: Lake, found: "duckdb.DuckDBPyConnection", catalogue: Catalogue) -> dict[str, datetime | None]:
-    """The event time that each dataset has reached: of its own records, or the least of what it is made from."""
-    present = set(lake.tables())
-    known: dict[str, datetime | None] = {}
-    for dataset in catalogue.datasets:
-        if dataset.topics:
-            is_there = {dataset.name, *[f"bronze.{topic}" for topic in dataset.topics]} <= present
-            known[dataset.name] = watermark(found, dataset) if is_there else None
-        else:
-            below = [known.get(each.source.name) for each in dataset.inputs.values()]
-            known[dataset.name] = min((mark for mark in below if mark is not None), default=None)
-    return known
-
-
-watermark_sql = """
-WITH log AS ({log}),
-active AS (SELECT * FROM log WHERE newest >= (SELECT max(newest) FROM log) - INTERVAL '{idle_after}'),
-reached AS (
-    SELECT _topic AS topic, _partition AS "partition", max(least("{event_time}", _timestamp)) AS latest
-    FROM {dataset} GROUP BY ALL
-)
-SELECT min(latest) FROM reached SEMI JOIN active USING (topic, "partition")
-"""
-
-
-def watermark(found: "duckdb.DuckDBPyConnection", dataset: Dataset) -> datetime | None:
-    """The event time that every active partition of the log has reached: the least of their latest.
-
-    It never runs ahead of the log's own time, whatever a record says of the future. A partition is idle, and is not
-    waited for, when its newest record is older by `idle_after` than the newest of all.
-    """
-    if dataset.event_time is None:
-        return None
-    log = " UNION ALL ".join(
-        f'SELECT topic, "partition", max("timestamp") AS newest FROM bronze.{topic} GROUP BY ALL'
-        for topic in dataset.topics
-    )
-    sql = watermark_sql.format(
-        log=log,
-        idle_after=dataset.idle_after or "1000000 days",
-        event_time=dataset.event_time,
-        dataset=dataset.name,
-    )
-    answer = found.execute(sql).fetchone()
-    return answer[0] if answer else None
 
 
 def moment(milliseconds: int) -> datetime:

@@ -42,6 +42,10 @@ class Window(ABC):
         named = [F.col(f"_group_{name}").alias(name) for name in groups]
         return self.place(changed, groups).select(*named, F.col(start).alias("window_start"))
 
+    def scope_of(self, own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
+        """The scope of rows of the table itself."""
+        return own.select(*groups, "window_start")
+
     @abstractmethod
     def reach(self, scope: Scope) -> str:
         """The condition, of literals, that a row can be in the scope's windows."""
@@ -142,6 +146,10 @@ class Session(Window):
         spans = merged(news.unionByName(near), groups, keep=(F.bool_or("_is_new").alias("_is_new"),))
         return spans.where("_is_new").drop("_is_new").transform(lambda df: self.with_sessions(df, own, groups))
 
+    def scope_of(self, own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
+        last = (F.col("window_end") - self.length).alias("_to")
+        return own.select(*groups, "window_start", F.col("window_start").alias("_from"), last)
+
     def with_sessions(self, spans: "DataFrame", own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
         """A scope row for each span, and one for each session of the table that lies in it."""
         named = own.select(*[F.col(name).alias(f"_own_{name}") for name in groups], "window_start")
@@ -204,6 +212,9 @@ class Sliding(Window):
         news = changed.where(at.isNotNull()).select(*named, at.alias("_end"))
         found = known.unionByName(news).distinct()
         return found.withColumn("window_start", F.col("_end") - self.length)
+
+    def scope_of(self, own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
+        return own.select(*groups, "window_start", F.col("window_end").alias("_end"))
 
     def reach(self, scope: Scope) -> str:
         bounds = scope.bounds["_end"]

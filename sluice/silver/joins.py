@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sluice import laws
-from sluice.datasets import Dataset, Input, Output, checked_name, same_names
+from sluice.datasets import Dataset, Input, Output, checked_name, microseconds, same_names
 from sluice.errors import DeclarationError
-from sluice.interval_join import How, IntervalJoin, Side, bucket, microseconds, rows_within, touched_buckets
+from sluice.interval_join import How, IntervalJoin, Side, bucket, rows_within, touched_buckets
 from sluice.interval_join import interval_join as join_rows
 
 if TYPE_CHECKING:

@@ -80,7 +80,7 @@ def test_gold_adds_up_to_the_flights(year: Year) -> None:
 
 
 def test_the_audit_agrees_with_the_producer(year: Year) -> None:
-    fates = {each["topic"]: each for each in json.loads(year.sluice("audit", "--json"))}
+    fates = {each["topic"]: each for each in json.loads(year.sluice("audit", "--json")) if "topic" in each}
     for topic, published in year.published.items():
         counted = fates[topic]
         assert counted["balanced"]

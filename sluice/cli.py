@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice import catalogue as catalogues
+from sluice import explain as explaining
 from sluice import look, quarantine, scaffold
 from sluice.catalogue import Catalogue
 from sluice.delta import Lake
@@ -40,6 +41,7 @@ Project = Annotated[Path, typer.Option("--project", help="The project's folder."
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Datasets = Annotated[list[str] | None, typer.Argument(help="Datasets, with all they are made from; none: all.")]
 
+time_formats = ["%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d"]
 HeldBy = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset that holds them.")]
 
 # A pipe has no width: rows must not be folded to fit a screen that is not there.
@@ -186,9 +188,16 @@ def audit(project: Project = Path(), as_json: AsJson = False) -> None:
 
 
 @app.command()
-def query(sql: str, project: Project = Path(), as_json: AsJson = False) -> None:
+def query(
+    sql: str,
+    project: Project = Path(),
+    as_known_at: Annotated[
+        datetime | None, typer.Option(formats=time_formats, help="Answer from what was known at that time (UTC).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Answer a SQL query over the tables, by their names: `SELECT * FROM gold.delays_hourly LIMIT 5`."""
-    answer = look.query(opened(project).lake, sql)
+    answer = look.query(opened(project).lake, sql, as_known_at and as_known_at.replace(tzinfo=UTC))
     if as_json:
         print_json([dict(zip(answer.columns, row, strict=True)) for row in answer.rows])
     else:
@@ -255,6 +264,51 @@ def quarantine_release(
         raise UsageError(f"{consumer.name} holds no record {', '.join(sorted(unknown)) or f'for {reason}'}.")
     count = quarantine.release(here.log, consumer, found, because)
     out.print(f"Released {count:,} of {consumer.name}; the next run takes them in: sluice run", highlight=False)
+
+
+@app.command()
+def explain(
+    dataset: Annotated[str, typer.Argument(help="The dataset, for example gold.delays_hourly.")],
+    row: Annotated[list[str], typer.Argument(help="Which row: column=value for each column that tells rows apart.")],
+    project: Project = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Say every value that a row has had, when it became known, and which records or declarations made it so."""
+    here = opened(project)
+    catalogue = here.catalogue()
+    node = next((each for each in catalogue.datasets if each.name == dataset), None)
+    if node is None:
+        raise UsageError(
+            f"There is no dataset {dataset}; there are {', '.join(each.name for each in catalogue.datasets)}."
+        )
+    wanted = dict(each.split("=", 1) for each in row if "=" in each)
+    with spark_session(here.settings) as spark:
+        values = explaining.Explainer(spark, here.lake).explain(node, wanted)
+    if as_json:
+        print_json([dataclasses.asdict(each) for each in values])
+        return
+    if not values:
+        raise UsageError(f"{dataset} never had a row {' '.join(row)}.")
+    names = [name for name in next(each.row for each in values if each.row) if name not in wanted]
+    for each in values:
+        out.print(f"[bold]{each.known_at:%Y-%m-%d %H:%M:%S}[/]  version {each.version}, {each.cause}", highlight=False)
+        if each.row is None:
+            out.print("  gone", highlight=False)
+        else:
+            shown_values = "  ".join(f"{name} {shown(each.row[name])}" for name in names)
+            out.print(f"  {escape(shown_values)}", highlight=False)
+        for origin in each.origins:
+            out.print(f"  because of {escape(told(origin))}", highlight=False)
+
+
+def told(origin: explaining.Origin) -> str:
+    """An origin as one line."""
+    way = " → ".join(reversed(origin.path))
+    if origin.records:
+        more = origin.records_count - len(origin.records)
+        return f"{', '.join(origin.records)}{f' and {more:,} more' if more else ''}, by {way}"
+    detail = ", ".join(f"{name} {value}" for name, value in origin.detail.items())
+    return f"{origin.by}{f' ({detail})' if detail else ''}, by {way}"
 
 
 @log_app.command("append")

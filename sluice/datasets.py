@@ -101,9 +101,12 @@ class Dataset:
     returns the scope's new rows. The last of `outputs` is the dataset's own table; its commit moves the cursor, so a
     crash before it repeats the work and changes nothing twice.
 
-    `reached` gives from computed rows how far each partition of its `topics` has come; one that is `idle_after` behind
-    the others does not hold the watermark back. With `completeness` its rows also depend on the watermark. `laws` are
-    what `sluice audit` counts beside the fates: for each law, a query for the number of rows that break it.
+    `scope_of` gives the scope that rows of the table itself are in, to explain them. `reached` gives from computed
+    rows how far each partition of its `topics` has come; one that is `idle_after` behind the others does not hold the
+    watermark back. A dataset that `tells_time` is waited for by the watermark of what is made from it; a history is
+    not: that a thing has not changed for a year says nothing of how far time has come. With `completeness` its rows
+    also depend on the watermark. `laws` are what `sluice audit` counts beside the fates: for each law, a query for the
+    number of rows that break it.
     """
 
     name: str
@@ -116,6 +119,8 @@ class Dataset:
     event_time: str | None = None
     topics: tuple[str, ...] = field(default=())
     idle_after: str | None = None
+    tells_time: bool = True
+    scope_of: "Callable[[DataFrame], DataFrame]" = lambda own: own
     reached: "Callable[[DataFrame], DataFrame] | None" = None
     completeness: Completeness | None = None
     laws: "Mapping[str, str]" = field(default_factory=dict)

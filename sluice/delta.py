@@ -7,6 +7,7 @@ JVM.
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,24 @@ class Lake:
                     )
         return None
 
+    def commits(self, table: str) -> list[Commit]:
+        """Every commit of a table that the ledger knows, the oldest first."""
+        try:
+            found = DeltaTable(self.path(table))
+        except TableNotFoundError:
+            return []
+        table_id = str(found.metadata().id)
+        return [
+            Commit(table_id=table_id, version=each["version"], timestamp_ms=each["timestamp"], entry=entry)
+            for each in reversed(found.history())
+            if (entry := Entry.from_json(each.get("userMetadata"))) is not None
+        ]
+
+    def oldest_version(self, table: str) -> int:
+        """The oldest version whose commit the log still holds."""
+        files = Path(self.path(table), "_delta_log").glob("[0-9]*.json")
+        return min((int(file.stem) for file in files), default=0)
+
     def row_count(self, table: str) -> int:
         """The number of rows, from the log and the deletion vectors."""
         found = DeltaTable(self.path(table))
@@ -87,9 +106,14 @@ class Lake:
                 deleted += sum(len(kept) - sum(kept) for kept in batch["selection_vector"].to_pylist())
         return int(sum(found.get_add_actions(flatten=True)["num_records"].to_pylist())) - deleted
 
-    def arrow(self, table: str) -> "ArrowDataset | Scan":
-        """The table as it is now, for engines that read Arrow."""
+    def arrow(self, table: str, known_at: datetime | None = None) -> "ArrowDataset | Scan | None":
+        """The table as it is, or was known at a time, for engines that read Arrow; None when it was not there yet."""
         found = DeltaTable(self.path(table))
+        if known_at is not None:
+            first = min(each["timestamp"] for each in found.history())
+            if known_at.timestamp() * 1000 < first:
+                return None
+            found.load_as_version(known_at)
         return Scan(found) if has_deletion_vectors(found) else found.to_pyarrow_dataset()
 
     def tables(self) -> list[str]:
@@ -121,11 +145,7 @@ class Lake:
 
     def holds_changes_since(self, table: str, version: int) -> bool:
         """False when the log no longer reaches back to the commit after `version`."""
-        oldest = min(
-            (int(file.stem) for file in Path(self.path(table), "_delta_log").glob("[0-9]*.json")),
-            default=0,
-        )
-        return oldest <= version + 1
+        return self.oldest_version(table) <= version + 1
 
     def replace(
         self,

@@ -5,7 +5,7 @@
 One function does it for every dataset, for the first build and for a single late record alike.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, reduce
@@ -39,7 +39,7 @@ def refresh(spark: "SparkSession", lake: Lake, dataset: Dataset, *, rebuild: boo
     """Brings the dataset's tables up to its inputs; does nothing when they are the versions it was computed from."""
     known = lake.last_commit(dataset.name)
     pinned = pinned_inputs(lake, dataset)
-    watermark = reached_by_all([commit.entry.watermark for commit in pinned.values()])
+    watermark = reached_by_all(dataset, pinned)
     versions = {name: commit.as_input for name, commit in pinned.items()}
     cause = why(lake, dataset, known, versions, rebuild=rebuild)
     if cause is None and dataset.completeness and known and watermark_moved(known.entry.watermark, watermark):
@@ -57,9 +57,12 @@ def pinned_inputs(lake: Lake, dataset: Dataset) -> dict[str, Commit]:
     return {name: commit for name, commit in commits.items() if commit is not None}
 
 
-def reached_by_all(watermarks: Iterable[datetime | None]) -> datetime | None:
-    """The least of the watermarks that are known."""
-    return min((each for each in watermarks if each is not None), default=None)
+def reached_by_all(dataset: Dataset, pinned: Mapping[str, Commit]) -> datetime | None:
+    """The event time that all inputs which tell the time have reached."""
+    sources = [each.source for each in dataset.inputs.values() if each.source.name in pinned]
+    telling = [source.name for source in sources if isinstance(source, Dataset) and source.tells_time]
+    found = [pinned[name].entry.watermark for name in telling]
+    return min((each for each in found if each is not None), default=None)
 
 
 def watermark_moved(before: datetime | None, now: datetime | None) -> bool:

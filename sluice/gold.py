@@ -56,5 +56,6 @@ def aggregate(
         meaning=meaning,
         keys=groups.columns,
         event_time="window_start" if groups.window else None,
+        scope_of=groups.scope_of,
         completeness=Completeness(groups.scope_columns, tuple(measures), groups.scope_of) if groups.window else None,
     )

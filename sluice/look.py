@@ -39,22 +39,25 @@ class State:
 
 
 @contextmanager
-def connection(lake: Lake) -> "Iterator[duckdb.DuckDBPyConnection]":
-    """A DuckDB connection in which every table of the lake is a view of its name."""
+def connection(lake: Lake, known_at: datetime | None = None) -> "Iterator[duckdb.DuckDBPyConnection]":
+    """A DuckDB connection in which every table of the lake is a view of its name, as it is or as it was known."""
     with duckdb.connect() as found:
         found.execute("SET TimeZone = 'UTC'")
         for layer in ("bronze", "silver", "gold"):
             found.execute(f"CREATE SCHEMA {layer}")
         for table in lake.tables():
             layer, name = table.split(".")
-            found.register(f"_{layer}_{name}", lake.arrow(table))
+            rows = lake.arrow(table, known_at)
+            if rows is None:
+                continue
+            found.register(f"_{layer}_{name}", rows)
             found.execute(f'CREATE VIEW {layer}."{name}" AS SELECT * FROM "_{layer}_{name}"')
         yield found
 
 
-def query(lake: Lake, sql: str) -> Table:
-    """The rows that a SQL query gives; a UsageError says what is wrong with it."""
-    with connection(lake) as found:
+def query(lake: Lake, sql: str, known_at: datetime | None = None) -> Table:
+    """The rows that a SQL query gives, from what is known or was known at a time; a UsageError says what is wrong."""
+    with connection(lake, known_at) as found:
         try:
             answer = found.execute(sql)
             columns = [column[0] for column in answer.description or []]

@@ -78,7 +78,7 @@ def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[Spar
             conf.set(name, value)
         conf.set("spark.jars", ",".join(str(jar) for jar in jars))
         conf.set("spark.sql.warehouse.dir", f"{scratch}/warehouse")
-        with open(spark_log(settings), "wb") as log:
+        with open(spark_log(settings, lock), "wb") as log:
             popen_kwargs = {"pass_fds": [lock] if lock is not None else [], "stderr": log}
             gateway = launch_gateway(conf, popen_kwargs=popen_kwargs)  # type: ignore[no-untyped-call]
         spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
@@ -91,9 +91,10 @@ def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[Spar
             gateway.proc.wait(timeout=60)
 
 
-def spark_log(settings: Settings) -> Path:
+def spark_log(settings: Settings, lock: int | None) -> Path:
     """Where the JVM writes what it has to say; what matters of it reaches the user by the command's own message."""
-    path = Path(settings.lake_root, ".spark.log")
+    name = ".spark.log" if lock is not None else ".spark-reader.log"
+    path = Path(settings.lake_root, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

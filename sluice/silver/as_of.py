@@ -112,6 +112,7 @@ def as_of(
         meaning=meaning,
         keys=facts.keys,
         event_time=event_time,
+        scope_of=lambda own: own.select(*located),
         laws=laws.of_same_rows(full_name, facts.name, {column: f'"{column}"' for column in grain}),
     )
 

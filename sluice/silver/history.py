@@ -226,6 +226,8 @@ def history_dataset(
         meaning=meaning,
         keys=rule.keys,
         event_time="valid_from" if scd_type == 2 else None,
+        scope_of=lambda own: own.select(*rule.keys),
+        tells_time=False,
         laws=laws.of_history(name, rule.keys) if scd_type == 2 else {},
     )
 

@@ -65,6 +65,7 @@ def join(
         meaning=meaning,
         keys=tuple(grain or keys),
         event_time=event_time,
+        scope_of=lambda own: own.select(*keys),
     )
 
 
@@ -123,6 +124,7 @@ def interval_join(
         meaning=meaning,
         keys=tuple(keys),
         event_time="event_time",
+        scope_of=lambda own: own.select(*keys, bucket),
         laws={
             law: sql
             for alias in kept

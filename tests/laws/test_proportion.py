@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
@@ -102,12 +102,11 @@ def rows_written(lakehouse: Lakehouse, table: str, since: int) -> int:
 def files_read(spark: "SparkSession") -> Iterator[list[int]]:
     """The files that each scan of Parquet reads, as Spark's own metrics tell."""
     store = spark._jsparkSession.sharedState().statusStore()
-    known, found = store.executionsCount(), list[int]()
+    # Old executions are forgotten after a while, so they are told apart by number, not by their place in the list.
+    known, found = newest(store), list[int]()
     yield found
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-    executions = store.executionsList(known, 10**6)
-    for index in range(executions.size()):
-        execution = executions.apply(index).executionId()
+    for execution in range(known + 1, newest(store) + 1):
         values = store.executionMetrics(execution)
         nodes = store.planGraph(execution).allNodes()
         for number in range(nodes.size()):
@@ -119,6 +118,12 @@ def files_read(spark: "SparkSession") -> Iterator[list[int]]:
                 value = values.get(metric.accumulatorId())
                 if metric.name() == "number of files read" and value.isDefined():
                     found.append(int(value.get().replace(",", "")))
+
+
+def newest(store: Any) -> int:
+    """The number of the newest execution that Spark remembers."""
+    executions = store.executionsList()
+    return max((int(executions.apply(index).executionId()) for index in range(executions.size())), default=-1)
 
 
 @pytest.fixture(scope="module")

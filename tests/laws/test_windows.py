@@ -93,7 +93,7 @@ def cells(lakehouse: Lakehouse, dataset: Dataset) -> set[Any]:
 
 
 @settings(
-    max_examples=2,
+    max_examples=1,
     deadline=None,
     phases=[Phase.generate],
     print_blob=True,
@@ -106,7 +106,7 @@ def test_every_kind_of_window_follows_what_arrives(
     lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("windows")).declare(
         *[dataset for dataset, _ in kinds.values()]
     )
-    seen = oracle.first_visits(lived_through(lakehouse, batches(seed, users=100), seed))
+    seen = oracle.first_visits(lived_through(lakehouse, batches(seed, users=200), seed))
     for dataset, spans in kinds.values():
         assert cells(lakehouse, dataset) == oracle.figures(seen, spans), dataset.name
     assert lakehouse.run() == {}

@@ -1,0 +1,118 @@
+"""Explain: each value of a cell, and the record, version or declaration that made it so."""
+
+from typing import Any
+
+import pytest
+
+from sluice import bronze, gold, silver
+from sluice.datasets import Dataset
+from sluice.errors import UsageError
+from sluice.explain import Explainer, Value
+from sluice.look import query
+from sluice.windows import window
+from tests.kit import Lakehouse, text
+
+wide = "1000 days"
+sales = silver.events(
+    "sales",
+    source=bronze.topic("sales"),
+    schema="id string, product string, sold_at timestamp, pieces int",
+    keys=["id"],
+    event_time="sold_at",
+    future_tolerance=wide,
+)
+prices = silver.history(
+    "prices",
+    source=bronze.topic("prices"),
+    schema="product string, changed_at timestamp, price int",
+    keys=["product"],
+    sequence_by="changed_at",
+    future_tolerance=wide,
+)
+priced = silver.as_of("priced", facts=sales, event_time="sold_at", dimensions={"price": prices})
+
+
+def revenue(measure: str = "sum(pieces * price.price)") -> Dataset:
+    return gold.aggregate(
+        "revenue", source=priced, group_by=["product", window("sold_at", "1 hour")], measures={"revenue": measure}
+    )
+
+
+def sale(name: str, product: str, hour: float, pieces: int = 1) -> dict[str, Any]:
+    return {"id": name, "product": product, "sold_at": text(hour), "pieces": pieces}
+
+
+def price(product: str, hour: float, each: int) -> dict[str, Any]:
+    return {"product": product, "changed_at": text(hour), "price": each}
+
+
+def explained(lakehouse: Lakehouse, dataset: Dataset, **wanted: str) -> list[Value]:
+    return Explainer(lakehouse.spark, lakehouse.lake).explain(dataset, wanted)
+
+
+@pytest.fixture
+def lived(lakehouse: Lakehouse) -> Lakehouse:
+    """Sales at several hours and prices; then a late price, a late sale, and a conflict that came first."""
+    lakehouse.declare(revenue())
+    lakehouse.publish("prices", price("tea", 0, 2), price("cup", 0, 9), key="p", hours=1)
+    lakehouse.publish("sales", *[sale(f"tea {hour}", "tea", hour) for hour in range(8)], key="s", hours=9)
+    lakehouse.publish("sales", sale("cup", "cup", 3), key="s", hours=9).run()
+    return lakehouse
+
+
+def test_a_late_dimension_change_is_named_by_its_offset(lived: Lakehouse) -> None:
+    lived.publish("prices", price("tea", 3, 5), key="p", hours=20).run()
+    before, after = explained(lived, revenue(), product="tea", window_start=text(3))
+    assert (before.cause, before.row and before.row["revenue"]) == ("first build", 2)
+    assert (after.cause, after.row and after.row["revenue"]) == ("changes", 5)
+    (origin,) = after.origins
+    partition = lived.rows("bronze.prices", "partition")[0][0]
+    assert origin.records == (f"prices/{partition}/2",)
+    assert origin.path == ("gold.revenue", "silver.priced", "silver.prices", "silver.prices_changes")
+    # A cell that the change does not touch has one value.
+    assert len(explained(lived, revenue(), product="cup", window_start=text(3))) == 1
+    assert len(explained(lived, revenue(), product="tea", window_start=text(2))) == 1
+
+
+def test_a_late_fact_and_one_that_gives_way_are_named(lived: Lakehouse) -> None:
+    lived.publish("sales", sale("late", "tea", 3.5, 4), key="s", hours=21).run()
+    # An earlier record of the same key takes its place in another hour: the cell of the cup is gone.
+    lived.publish("sales", sale("cup", "cup", 5), key="s", hours=2).run()
+    values = explained(lived, revenue(), product="tea", window_start=text(3))
+    assert [each.row and each.row["revenue"] for each in values] == [2, 10]
+    partition = lived.rows("bronze.sales", "partition")[0][0]
+    assert values[1].origins[0].records == (f"sales/{partition}/9",)
+    gone = explained(lived, revenue(), product="cup", window_start=text(3))
+    assert [each.row is None for each in gone] == [False, True]
+    assert set(gone[1].origins[0].records) == {f"sales/{partition}/8", f"sales/{partition}/10"}
+
+
+def test_a_changed_declaration_is_named(lived: Lakehouse) -> None:
+    changed = revenue("-sum(pieces * price.price)")
+    lived.declare(changed).run()
+    values = explained(lived, changed, product="tea", window_start=text(3))
+    assert [(each.cause, each.row and each.row["revenue"]) for each in values] == [
+        ("first build", 2),
+        ("declaration changed", -2),
+    ]
+    assert values[1].origins[0].by == "declaration changed"
+    # With another type the table is another: what it said before cannot be compared.
+    lived.declare(revenue("max(price.price)")).run()
+    (value,) = explained(lived, changed, product="tea", window_start=text(3))
+    assert (value.cause, value.row and value.row["revenue"]) == ("declaration changed", 2)
+
+
+def test_a_table_is_seen_as_it_was_known(lived: Lakehouse) -> None:
+    (first,) = explained(lived, revenue(), product="tea", window_start=text(3))
+    lived.publish("prices", price("tea", 3, 5), key="p", hours=20).run()
+    sql = f"SELECT revenue FROM gold.revenue WHERE product = 'tea' AND window_start = '{text(3)}'"
+    assert query(lived.lake, sql).rows == [(5,)]
+    assert query(lived.lake, sql, first.known_at).rows == [(2,)]
+    with pytest.raises(UsageError, match="cannot be answered"):
+        query(lived.lake, sql, first.known_at.replace(year=2000))
+
+
+def test_a_row_is_named_by_all_that_tells_it_apart(lived: Lakehouse) -> None:
+    with pytest.raises(UsageError, match="say which row by product, window_start"):
+        explained(lived, revenue(), product="tea")
+    assert explained(lived, revenue(), product="nothing", window_start=text(3)) == []

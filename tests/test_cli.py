@@ -181,6 +181,17 @@ def test_a_held_record_is_shown_and_released(tmp_path: Path) -> None:
     found = json.loads(sluice("query", "SELECT order_id FROM silver.orders", "--json", here=project).stdout)
     assert found == [{"order_id": "x"}]
 
+    explained = json.loads(sluice("explain", "silver.orders", "order_id=x", "--json", here=project).stdout)
+    assert [(each["cause"], each["origins"][0]["by"], each["row"]["quantity"]) for each in explained] == [
+        ("changes", "records", 1)
+    ]
+    assert explained[0]["origins"][0]["records"][0].startswith("orders/")
+    assert "say which row by order_id" in refused("explain", "silver.orders", "x", here=project)
+    assert "never had a row order_id=y" in refused("explain", "silver.orders", "order_id=y", here=project)
+    then = ("query", "SELECT count(*) AS orders FROM silver.orders", "--as-known-at")
+    assert json.loads(sluice(*then, "2999-01-01", "--json", here=project).stdout) == [{"orders": 1}]
+    assert "cannot be answered" in refused(*then, "2000-01-01", here=project)
+
 
 def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
     project = tmp_path / "mine"

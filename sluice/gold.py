@@ -1,13 +1,19 @@
-"""Gold: the aggregates that people read, declared."""
+"""Gold: the aggregates, views and states that people read, declared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from sluice.aggregate import Groups
 from sluice.aggregate import aggregate as aggregate_rows
 from sluice.completeness import Completeness
-from sluice.datasets import Dataset, Input, Output, checked_name, same_names
+from sluice.datasets import Dataset, Input, Output, checked_name, column_names, require_columns, same_names
 from sluice.errors import DeclarationError
+from sluice.join import by_key, join_dataset
+from sluice.state import Reducer, fold
 from sluice.windows import Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def aggregate(
@@ -58,4 +64,73 @@ def aggregate(
         event_time="window_start" if groups.window else None,
         scope_of=groups.scope_of,
         completeness=Completeness(groups.scope_columns, tuple(measures), groups.scope_of) if groups.window else None,
+    )
+
+
+def view(
+    name: str,
+    *,
+    inputs: Mapping[str, Dataset],
+    keys: Sequence[str],
+    shape: "Callable[..., DataFrame]",
+    grain: Sequence[str] | None = None,
+    meaning: str = "",
+    event_time: str | None = None,
+) -> Dataset:
+    """A table made from tables of gold and silver: what `shape` makes of all their rows of a key.
+
+    The same as `silver.join`, for people to read: every input has the columns `keys`, the result has at most one row
+    per `grain` (by default the keys), and a change in any input recomputes its keys.
+    """
+    return join_dataset(
+        checked_name("gold", name),
+        inputs=inputs,
+        keys=keys,
+        shape=shape,
+        grain=grain,
+        meaning=meaning,
+        event_time=event_time,
+    )
+
+
+def state(
+    name: str,
+    *,
+    source: Dataset,
+    keys: Sequence[str],
+    sequence_by: str | Sequence[str],
+    schema: str,
+    initial: Mapping[str, str],
+    reduce: Mapping[str, str],
+    meaning: str = "",
+) -> Dataset:
+    """The latest state of each key: its events folded, one after the other, by a declared reducer.
+
+    `schema` is DDL for the state; `initial` and `reduce` give SQL for each of its columns, `reduce` over `state` (what
+    was before) and `event` (a row of the source): `{"balance": "state.balance + event.amount"}`. Events are ordered by
+    `sequence_by`, and where that is equal as in the log. A late event changes the state to what a replay from the start
+    would give.
+    """
+    full_name = checked_name("gold", name)
+    columns = column_names(schema)
+    for option, values in {"initial": initial, "reduce": reduce}.items():
+        require_columns(full_name, option, tuple(values), columns)
+        require_columns(full_name, "schema", columns, tuple(values))
+    reducer = Reducer(schema, dict(initial), dict(reduce))
+    sequence = (sequence_by,) if isinstance(sequence_by, str) else tuple(sequence_by)
+    return Dataset(
+        name=full_name,
+        inputs={"events": by_key(source, keys)},
+        outputs=(Output(full_name, grain=tuple(keys), scope_columns=same_names(keys), cluster_by=tuple(keys)),),
+        shape=lambda rows, own: fold(rows["events"], tuple(keys), sequence, reducer),
+        declaration={
+            "kind": "state 1",
+            "source": source.name,
+            "keys": tuple(keys),
+            "sequence_by": sequence,
+            "reducer": reducer,
+        },
+        meaning=meaning,
+        keys=tuple(keys),
+        scope_of=lambda own: own.select(*keys),
     )

@@ -4,32 +4,14 @@ from typing import Any
 
 import pytest
 
-from sluice import bronze, gold, silver
+from sluice import gold
 from sluice.datasets import Dataset
 from sluice.errors import UsageError
 from sluice.explain import Explainer, Value
 from sluice.look import query
 from sluice.windows import window
 from tests.kit import Lakehouse, text
-
-wide = "1000 days"
-sales = silver.events(
-    "sales",
-    source=bronze.topic("sales"),
-    schema="id string, product string, sold_at timestamp, pieces int",
-    keys=["id"],
-    event_time="sold_at",
-    future_tolerance=wide,
-)
-prices = silver.history(
-    "prices",
-    source=bronze.topic("prices"),
-    schema="product string, changed_at timestamp, price int",
-    keys=["product"],
-    sequence_by="changed_at",
-    future_tolerance=wide,
-)
-priced = silver.as_of("priced", facts=sales, event_time="sold_at", dimensions={"price": prices})
+from tests.shop import priced
 
 
 def revenue(measure: str = "sum(pieces * price.price)") -> Dataset:

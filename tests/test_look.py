@@ -1,26 +1,7 @@
 """The audit of rows: what contradicts between tables is counted."""
 
-from sluice import bronze, silver
 from tests.kit import Lakehouse, text
-
-wide = "1000 days"
-sales = silver.events(
-    "sales",
-    source=bronze.topic("sales"),
-    schema="id string, product string, sold_at timestamp",
-    keys=["id"],
-    event_time="sold_at",
-    future_tolerance=wide,
-)
-prices = silver.history(
-    "prices",
-    source=bronze.topic("prices"),
-    schema="product string, changed_at timestamp, price int",
-    keys=["product"],
-    sequence_by="changed_at",
-    future_tolerance=wide,
-)
-priced = silver.as_of("priced", facts=sales, event_time="sold_at", dimensions={"price": prices})
+from tests.shop import priced
 
 
 def test_the_audit_notices_facts_that_are_missing_doubled_or_invented_and_versions_that_overlap(

@@ -83,23 +83,18 @@ def history(
     require_columns(full_name, "columns_to_update", (columns_to_update,) if columns_to_update else (), parsing.columns)
     if columns_to_update and ignore_null_updates:
         raise DeclarationError(f"{full_name}: give columns_to_update or ignore_null_updates, not both")
-    if stored_as_scd_type == 1 and (track_history_column_list or track_history_except_column_list):
-        raise DeclarationError(f"{full_name}: SCD type 1 keeps no history, so there is nothing to track")
     control = {*keys, *sequence, begins, columns_to_update}
     known = tuple(column for column in parsing.row_columns if column not in control)
     attributes = chosen(full_name, "column_list", known, column_list, except_column_list)
+    tracked = tracked_columns(
+        full_name, stored_as_scd_type, attributes, track_history_column_list, track_history_except_column_list
+    )
     rule = History(
         keys=tuple(keys),
         sequence_by=sequence,
         valid_from=begins,
         attributes=attributes,
-        tracked=chosen(
-            full_name,
-            "track_history_column_list",
-            attributes,
-            track_history_column_list,
-            track_history_except_column_list,
-        ),
+        tracked=tracked,
         fill_nulls=filled_columns(full_name, attributes, ignore_null_updates),
         updated=columns_to_update,
         has_truncates=apply_as_truncates is not None or format == "debezium",
@@ -160,18 +155,15 @@ def history_from_snapshots(
     require_columns(full_name, "row_count", (row_count,) if row_count else (), parsing.columns)
     known = tuple(column for column in parsing.row_columns if column not in {*keys, taken_at, row_count})
     attributes = chosen(full_name, "column_list", known, column_list, except_column_list)
+    tracked = tracked_columns(
+        full_name, stored_as_scd_type, attributes, track_history_column_list, track_history_except_column_list
+    )
     rule = History(
         keys=tuple(keys),
         sequence_by=(taken_at,),
         valid_from=taken_at,
         attributes=attributes,
-        tracked=chosen(
-            full_name,
-            "track_history_column_list",
-            attributes,
-            track_history_column_list,
-            track_history_except_column_list,
-        ),
+        tracked=tracked,
     )
     rows = event_dataset(
         checked_name("silver", f"{name}_changes"),
@@ -281,6 +273,19 @@ def chosen(
     if wanted is not None:
         return tuple(name for name in known if name in wanted)
     return tuple(name for name in known if name not in (unwanted or ()))
+
+
+def tracked_columns(
+    dataset: str,
+    scd_type: Literal[1, 2],
+    attributes: tuple[str, ...],
+    wanted: Sequence[str] | None,
+    unwanted: Sequence[str] | None,
+) -> tuple[str, ...]:
+    """The attributes whose change opens a version."""
+    if scd_type == 1 and (wanted or unwanted):
+        raise DeclarationError(f"{dataset}: SCD type 1 keeps no history, so there is nothing to track")
+    return chosen(dataset, "track_history_column_list", attributes, wanted, unwanted)
 
 
 def filled_columns(dataset: str, attributes: tuple[str, ...], wanted: bool | Sequence[str]) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Joins of tables by key, and of streams by key within an interval."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +8,7 @@ from sluice.datasets import Dataset, Input, Output, checked_name, microseconds, 
 from sluice.errors import DeclarationError
 from sluice.interval_join import How, IntervalJoin, Side, bucket, rows_within, touched_buckets
 from sluice.interval_join import interval_join as join_rows
+from sluice.join import join_dataset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,42 +30,14 @@ def join(
     keys). `shape` must give the same rows for a key whatever other keys come with it. A change in any input recomputes
     its keys, so inner and outer joins, of events and of tables, all follow late rows on either side.
     """
-    full_name = checked_name("silver", name)
-    wanted = set(inspect.signature(shape).parameters)
-    if wanted != set(inputs):
-        raise DeclarationError(
-            f"{full_name}: its shape takes {', '.join(sorted(wanted))}, but its inputs are {', '.join(sorted(inputs))}"
-        )
-    return Dataset(
-        name=full_name,
-        inputs={
-            alias: Input(
-                source,
-                scope=lambda changed, inputs: changed.select(*keys),
-                within=lambda df, scope: scope.filter(df, same_names(keys)),
-            )
-            for alias, source in inputs.items()
-        },
-        outputs=(
-            Output(
-                full_name,
-                grain=tuple(grain or keys),
-                scope_columns=same_names(keys),
-                cluster_by=(event_time,) if event_time else tuple(keys),
-            ),
-        ),
-        shape=lambda rows, own: shape(**rows),
-        declaration={
-            "kind": "join 2",
-            "inputs": {alias: source.name for alias, source in inputs.items()},
-            "keys": tuple(keys),
-            "grain": tuple(grain or keys),
-            "shape": shape,
-        },
+    return join_dataset(
+        checked_name("silver", name),
+        inputs=inputs,
+        keys=keys,
+        shape=shape,
+        grain=grain,
         meaning=meaning,
-        keys=tuple(grain or keys),
         event_time=event_time,
-        scope_of=lambda own: own.select(*keys),
     )
 
 

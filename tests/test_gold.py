@@ -1,0 +1,128 @@
+"""Gold beside windows: views of tables, states folded from events, and approximate measures."""
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+from sluice import bronze, gold, silver
+from sluice.aggregate import Groups, aggregate
+from sluice.errors import DeclarationError
+from tests.kit import Lakehouse, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+moves = silver.events(
+    "moves",
+    source=bronze.topic("moves"),
+    schema="move_id string, account string, at timestamp, kind string, amount bigint",
+    keys=["move_id"],
+    event_time="at",
+    future_tolerance="1000 days",
+)
+accounts = gold.state(
+    "accounts",
+    source=moves,
+    keys=["account"],
+    sequence_by="at",
+    schema="balance bigint, is_open boolean, refused int",
+    initial={"balance": "0", "is_open": "true", "refused": "0"},
+    reduce={
+        "balance": "IF(state.is_open AND event.kind = 'pay', state.balance + event.amount, state.balance)",
+        "is_open": "state.is_open AND event.kind <> 'close'",
+        "refused": "state.refused + IF(state.is_open, 0, 1)",
+    },
+)
+paid = gold.aggregate(
+    "paid", source=moves, group_by=["account"], measures={"paid": "sum(amount) FILTER (WHERE kind = 'pay')"}
+)
+
+
+def compared(accounts: "DataFrame", paid: "DataFrame") -> "DataFrame":
+    """What was paid beside what is there."""
+    return accounts.join(paid, "account", "full_outer").select(
+        "account", "balance", "paid", (F.col("paid") - F.col("balance")).alias("refused_amount")
+    )
+
+
+checked = gold.view("checked", inputs={"accounts": accounts, "paid": paid}, keys=["account"], shape=compared)
+
+
+def replay(events: list[tuple[str, float, str, int]]) -> dict[str, tuple[int, bool, int]]:
+    """Every account's state, event by event; `events` are in the log's order."""
+    states: dict[str, tuple[int, bool, int]] = {}
+    for account, _, kind, amount in sorted(events, key=lambda event: event[1]):
+        balance, is_open, refused = states.get(account, (0, True, 0))
+        states[account] = (
+            balance + amount if is_open and kind == "pay" else balance,
+            is_open and kind != "close",
+            refused + (0 if is_open else 1),
+        )
+    return states
+
+
+def test_a_state_is_what_a_replay_gives_in_whatever_order_events_come(lakehouse: Lakehouse) -> None:
+    chance = random.Random(7)
+    events = [
+        (
+            f"a{chance.randint(0, 30)}",
+            chance.randint(0, 8) / 2,
+            chance.choice(["pay", "pay", "close"]),
+            chance.randint(1, 9),
+        )
+        for _ in range(150)
+    ]
+    lakehouse.declare(checked)
+    for number, (account, hour, kind, amount) in enumerate(events):
+        value = {"move_id": str(number), "account": account, "at": text(hour), "kind": kind, "amount": amount}
+        lakehouse.publish("moves", value, key=account, hours=10 + number / 3600)
+        if number in (100, 140):
+            lakehouse.run()
+    lakehouse.run()
+    expected = replay(events)
+    found = lakehouse.rows("gold.accounts", "account", "balance", "is_open", "refused")
+    assert {row[0]: row[1:] for row in found} == expected
+    totals = {account: sum(e[3] for e in events if e[0] == account and e[2] == "pay") for account in expected}
+    assert {row[0]: row[2] or 0 for row in lakehouse.rows("gold.checked", "account", "balance", "paid")} == totals
+    assert lakehouse.run(rebuild=True)["gold.accounts"].rows.total == 0
+
+
+def test_a_reducer_must_say_something_of_every_column() -> None:
+    with pytest.raises(DeclarationError, match="schema names refused"):
+        gold.state(
+            "x",
+            source=moves,
+            keys=["account"],
+            sequence_by="at",
+            schema="balance bigint, refused int",
+            initial={"balance": "0"},
+            reduce={"balance": "0"},
+        )
+
+
+def test_approximate_measures_are_within_the_error_that_they_state(spark: "SparkSession") -> None:
+    rows = spark.range(50_000).selectExpr("id % 2 AS side", "id % 20011 AS user", "pmod(hash(id), 100000) AS delay")
+    groups = Groups.of(["side"])
+    measures = {
+        "users": "count(DISTINCT user)",
+        "users_about": "approx_count_distinct(user, 0.02)",
+        "delay": "percentile(delay, 0.95)",
+        "delay_about": "approx_percentile(delay, 0.95, 1000)",
+        "delays": "count(*)",
+        "above": "count_if(delay > 95000)",
+    }
+    for row in aggregate(groups.grouped(rows), groups, measures).collect():
+        # Three standard deviations, and a rank that is off by a thousandth: delays are spread evenly over 100,000.
+        assert abs(row["users_about"] / row["users"] - 1) < 3 * 0.02
+        assert abs(row["delay_about"] - row["delay"]) < 100_000 / 1000 * 2
+
+
+def test_a_distinct_count_by_sketch_does_not_depend_on_the_order_of_rows(spark: "SparkSession") -> None:
+    rows, groups = spark.range(30_000).selectExpr("1 AS one", "id % 9973 AS user"), Groups.of(["one"])
+    counts = {
+        aggregate(groups.grouped(each), groups, {"users": "approx_count_distinct(user)"}).first()
+        for each in (rows, rows.orderBy(F.desc("user")).repartition(7), rows.repartition(3))
+    }
+    assert len(counts) == 1

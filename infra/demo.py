@@ -34,6 +34,9 @@ try_next = """
   echo '{"origin":"JFK","observed_at":"2013-01-02T14:00:00Z","visibility_miles":0.1,"wind_speed_mph":30}' \\
     | .venv/bin/sluice log append weather - && .venv/bin/sluice run
                                           a late observation: only the flights of its hour change
+  .venv/bin/sluice explain gold.delays_by_weather "visibility=1 below 1 mile" "wind=3 20 mph and more"
+                                          what the figure was, what it became, and because of which record
+  .venv/bin/sluice quarantine show silver.flight_events
   .venv/bin/sluice init ../my_lakehouse   a project of your own
 """
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from sluice.scope import Scope
-from sluice.windows import Window
+from sluice.windows import Window, group_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,7 +57,7 @@ class Groups:
         grouped = self.grouped(changed)
         if self.window:
             return self.window.touched(grouped, own, tuple(self.expressions))
-        return grouped.select(*[F.col(f"_group_{name}").alias(name) for name in self.expressions])
+        return grouped.select(*group_names(tuple(self.expressions)))
 
     def scope_of(self, own: "DataFrame") -> "DataFrame":
         """The scope of rows of the table itself."""
@@ -76,5 +76,4 @@ class Groups:
 def aggregate(grouped: "DataFrame", groups: Groups, measures: Mapping[str, str]) -> "DataFrame":
     """One row per group: its columns, then each measure, a SQL aggregate over the group's rows."""
     figures = [F.expr(text).alias(name) for name, text in measures.items()]
-    named = [F.col(f"_group_{name}").alias(name) for name in groups.columns]
-    return grouped.groupBy(*named).agg(*figures)
+    return grouped.groupBy(*group_names(groups.columns)).agg(*figures)

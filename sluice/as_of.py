@@ -38,27 +38,37 @@ def join_as_of(facts: "DataFrame", versions: "DataFrame", name: str, event_time:
     version = F.struct(
         *attributes, "valid_from", *([] if joined.inferred is None else [F.lit(False).alias("is_inferred")])
     )
-    starts = versions.select(
-        *[F.col(key).alias(column) for key, column in zip(joined.keys, joined.fact_keys, strict=True)],
-        F.col("valid_from").alias("_at"),
-        F.lit(0).alias("_turn"),
-        F.struct("valid_to", version.alias("version")).alias("_version"),
-    )
-    moments = facts.withColumns({"_at": F.col(event_time), "_turn": F.lit(1)})
-    # A version that begins at a fact's own instant comes before it: intervals are closed at the start.
-    line = Window.partitionBy(*joined.fact_keys).orderBy("_at", "_turn")
-    last = F.last("_version", ignorenulls=True).over(line)
-    is_valid = F.col("_last.valid_to").isNull() | (F.col("_last.valid_to") > F.col("_at"))
-    valid = F.when(F.col("_last").isNotNull() & is_valid, F.col("_last.version"))
+    said = F.struct("valid_to", version.alias("of"))
+    begun = with_last_begun(facts, versions, joined, event_time, begin="valid_from", said=said)
+    is_valid = F.col("_last.valid_to").isNull() | (F.col("_last.valid_to") > F.col(event_time))
+    valid = F.when(F.col("_last").isNotNull() & is_valid, F.col("_last.of"))
     if joined.inferred is not None:
         valid = F.when(
             is_inferred(joined, event_time), inferred_member(versions, attributes, joined.inferred)
         ).otherwise(valid)
+    return begun.select(*facts.columns, valid.alias(name))
+
+
+def with_last_begun(
+    facts: "DataFrame", intervals: "DataFrame", joined: Joined, event_time: str, *, begin: str, said: "Column"
+) -> "DataFrame":
+    """The facts with `_last`: what the last interval of their key that has begun by their event time says, or null.
+
+    Facts and intervals are laid in one line. An interval that begins at a fact's own instant comes before it: intervals
+    are closed at the start.
+    """
+    starts = intervals.select(
+        *[F.col(key).alias(column) for key, column in zip(joined.keys, joined.fact_keys, strict=True)],
+        F.col(begin).alias("_at"),
+        F.lit(0).alias("_turn"),
+        said.alias("_said"),
+    )
+    moments = facts.withColumns({"_at": F.col(event_time), "_turn": F.lit(1)})
+    line = Window.partitionBy(*joined.fact_keys).orderBy("_at", "_turn")
     return (
         moments.unionByName(starts, allowMissingColumns=True)
-        .withColumn("_last", last)
+        .withColumn("_last", F.last("_said", ignorenulls=True).over(line))
         .where("_turn = 1")
-        .select(*facts.columns, valid.alias(name))
     )
 
 
@@ -148,19 +158,6 @@ def facts_within(facts: "DataFrame", intervals: "DataFrame", joined: Joined, eve
     if not end.has_nulls:
         near = near.where(f"`{event_time}` < {end.greatest}")
     near = found.filter(near, list(zip(joined.fact_keys, joined.keys, strict=True)))
-    starts = found.frame.select(
-        *[F.col(key).alias(column) for key, column in zip(joined.keys, joined.fact_keys, strict=True)],
-        F.col("_from").alias("_at"),
-        F.lit(0).alias("_turn"),
-        F.struct("_to").alias("_interval"),
-    )
-    moments = near.withColumns({"_at": F.col(event_time), "_turn": F.lit(1)})
-    line = Window.partitionBy(*joined.fact_keys).orderBy("_at", "_turn")
-    last = F.last("_interval", ignorenulls=True).over(line)
-    is_within = F.col("_last._to").isNull() | (F.col("_at") < F.col("_last._to"))
-    return (
-        moments.unionByName(starts, allowMissingColumns=True)
-        .withColumn("_last", last)
-        .where((F.col("_turn") == 1) & F.col("_last").isNotNull() & is_within)
-        .select(*facts.columns)
-    )
+    begun = with_last_begun(near, found.frame, joined, event_time, begin="_from", said=F.struct("_to"))
+    is_within = F.col("_last._to").isNull() | (F.col(event_time) < F.col("_last._to"))
+    return begun.where(F.col("_last").isNotNull() & is_within).select(*facts.columns)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from pyarrow import RecordBatchReader
+from pyarrow import compute as pc
 
 from sluice.difference import operation
-from sluice.ledger import Commit, Entry
+from sluice.ledger import Commit, Entry, InputVersion
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset as ArrowDataset
@@ -102,8 +104,9 @@ class Lake:
         found = DeltaTable(self.path(table))
         deleted = 0
         if has_deletion_vectors(found):
-            for batch in found.deletion_vectors():
-                deleted += sum(len(kept) - sum(kept) for kept in batch["selection_vector"].to_pylist())
+            for batch in RecordBatchReader.from_stream(found.deletion_vectors()):
+                kept = pc.list_flatten(batch["selection_vector"])
+                deleted += len(kept) - int(pc.sum(kept).as_py() or 0)
         return int(sum(found.get_add_actions(flatten=True)["num_records"].to_pylist())) - deleted
 
     def arrow(self, table: str, known_at: datetime | None = None) -> "ArrowDataset | Scan | None":
@@ -143,9 +146,9 @@ class Lake:
             .load(self.path(table))
         )
 
-    def holds_changes_since(self, table: str, version: int) -> bool:
-        """False when the log no longer reaches back to the commit after `version`."""
-        return self.oldest_version(table) <= version + 1
+    def holds_changes(self, table: str, then: InputVersion, now: InputVersion) -> bool:
+        """False when the table was made anew since `then`, or the log no longer reaches back to the commit after it."""
+        return then.epoch == now.epoch and self.oldest_version(table) <= then.version + 1
 
     def replace(
         self,
@@ -216,8 +219,9 @@ class Lake:
 
         Gold stays as it is: it is read by programs that know no deletion vectors.
         """
-        is_large = self.row_count(table) >= self.deletion_vectors_from_rows
-        if table.startswith("silver.") and is_large and not has_deletion_vectors(DeltaTable(self.path(table))):
+        if not table.startswith("silver.") or has_deletion_vectors(DeltaTable(self.path(table))):
+            return
+        if self.row_count(table) >= self.deletion_vectors_from_rows:
             vectors = "'delta.enableDeletionVectors' = 'true'"
             spark.sql(f"ALTER TABLE delta.`{self.path(table)}` SET TBLPROPERTIES ({vectors})")
 

@@ -88,8 +88,7 @@ def why(
     if known.entry.inputs == pinned:
         return None
     for name, now in pinned.items():
-        then = known.entry.seen(name, now)
-        if then.epoch != now.epoch or not lake.holds_changes_since(name, then.version):
+        if not lake.holds_changes(name, known.entry.seen(name, now), now):
             return "input rebuilt"
     return "changes"
 

@@ -18,7 +18,7 @@ from sluice.delta import Lake, change_columns
 from sluice.errors import UsageError
 from sluice.ledger import Commit
 from sluice.parse import position
-from sluice.scope import collect
+from sluice.scope import collect, literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,7 +132,7 @@ class Explainer:
             then = before.entry.seen(source.name, now)
             if then == now:
                 continue
-            if then.epoch != now.epoch:
+            if not self.lake.holds_changes(source.name, then, now):
                 yield Origin("input rebuilt", (*path, source.name))
                 continue
             changed = self.lake.changes(self.spark, source.name, then.version, now.version)
@@ -181,10 +181,6 @@ def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str])
         )
     types = dict(rows.dtypes)
     return " AND ".join(
-        f"`{name}` IS NULL" if value == "null" else f"`{name}` <=> CAST({quoted(value)} AS {types[name]})"
+        f"`{name}` IS NULL" if value == "null" else f"`{name}` <=> CAST({literal(value, 'string')} AS {types[name]})"
         for name, value in wanted.items()
     )
-
-
-def quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -17,12 +17,19 @@ event_time_least = "TIMESTAMP '1970-01-03 00:00:00'"
 late = "late"
 
 Format = Literal["json", "debezium"]
+
+
+def enveloped(name: str) -> str:
+    """A field of Debezium's envelope, whether or not a schema was sent with it."""
+    return f"coalesce(_parsed.payload.{name}, _parsed.{name})"
+
+
 # What Debezium says of a change, beside the row.
 envelope_columns = {
-    "op": "op",
-    "committed_at": "timestamp_millis(source.ts_ms)",
-    "lsn": "source.lsn",
-    "transaction_order": "coalesce(transaction.total_order, 0L)",
+    "op": enveloped("op"),
+    "committed_at": f"timestamp_millis({enveloped('source.ts_ms')})",
+    "lsn": enveloped("source.lsn"),
+    "transaction_order": f"coalesce({enveloped('transaction.total_order')}, 0L)",
 }
 envelope_schema = (
     "before struct<{row}>, after struct<{row}>, op string, source struct<ts_ms: bigint, lsn: bigint>, "
@@ -149,17 +156,9 @@ def row_of(parsing: Parsing) -> "list[Column]":
     row = F.expr(f"if({enveloped('op')} = 'd', {enveloped('before')}, {enveloped('after')})")
     return [
         *[row.getField(name).alias(name) for name in parsing.row_columns],
-        F.expr(enveloped("op")).alias("op"),
-        F.expr(f"timestamp_millis({enveloped('source.ts_ms')})").alias("committed_at"),
-        F.expr(enveloped("source.lsn")).alias("lsn"),
-        F.expr(f"coalesce({enveloped('transaction.total_order')}, 0L)").alias("transaction_order"),
+        *[F.expr(field).alias(name) for name, field in envelope_columns.items()],
         F.expr(enveloped("before")).alias("_before"),
     ]
-
-
-def enveloped(name: str) -> str:
-    """A field of Debezium's envelope, whether or not a schema was sent with it."""
-    return f"coalesce(_parsed.payload.{name}, _parsed.{name})"
 
 
 def change_of(parsing: Parsing, changes: Changes) -> "dict[str, Column]":

@@ -27,6 +27,11 @@ start, end = "_group_window_start", "_group_window_end"
 calendar_units = {"day": "2 days", "week": "9 days", "month": "33 days", "quarter": "94 days", "year": "368 days"}
 
 
+def group_names(groups: Sequence[str]) -> "list[Column]":
+    """The group columns of placed rows, as they are called in the table."""
+    return [F.col(f"_group_{name}").alias(name) for name in groups]
+
+
 @dataclass(frozen=True)
 class Window(ABC):
     """Windows over the timestamp `column`."""
@@ -39,7 +44,7 @@ class Window(ABC):
 
     def touched(self, changed: "DataFrame", own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
         """The scope of changed rows: `groups` and `window_start`, from old and new images and the table as it is."""
-        named = [F.col(f"_group_{name}").alias(name) for name in groups]
+        named = group_names(groups)
         return self.place(changed, groups).select(*named, F.col(start).alias("window_start"))
 
     def scope_of(self, own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
@@ -129,7 +134,7 @@ class Session(Window):
         return F.expr(f"INTERVAL {self.gap}")
 
     def touched(self, changed: "DataFrame", own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
-        named = [F.col(f"_group_{name}").alias(name) for name in groups]
+        named = group_names(groups)
         at = F.col(self.column)
         news = changed.where(at.isNotNull()).select(
             *named, (at - self.length).alias("_from"), (at + self.length).alias("_to"), F.lit(True).alias("_is_new")
@@ -203,7 +208,7 @@ class Sliding(Window):
         return F.expr(f"unix_micros(TIMESTAMP '1970-01-01 00:00:00Z' + INTERVAL {self.duration})")
 
     def touched(self, changed: "DataFrame", own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
-        named = [F.col(f"_group_{name}").alias(name) for name in groups]
+        named = group_names(groups)
         at = F.col(self.column)
         intervals = changed.where(at.isNotNull()).select(*named, at.alias("_from"), (at + self.length).alias("_to"))
         spans = merged(intervals, groups)

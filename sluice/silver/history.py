@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql import functions as F
 
 from sluice import laws
+from sluice.as_of import interval_columns
 from sluice.datasets import (
     Dataset,
     Frames,
@@ -192,7 +193,7 @@ def history_dataset(
     name: str, *, inputs: dict[str, Input], rule: History, scd_type: Literal[1, 2], meaning: str
 ) -> Dataset:
     """The dataset of a history, whatever its changes are made from."""
-    clashing = {"valid_from", "valid_to", "is_current"} & {*rule.keys, *rule.attributes}
+    clashing = {*interval_columns} & {*rule.keys, *rule.attributes}
     if scd_type == 2 and clashing:
         raise DeclarationError(f"{name}: {', '.join(sorted(clashing))} would be there twice; use except_column_list")
     lay = lay_end_to_end if scd_type == 2 else latest

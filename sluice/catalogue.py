@@ -38,6 +38,15 @@ class Catalogue:
             raise UsageError(f"There is no dataset {', '.join(unknown)}; there are {', '.join(by_name)}.")
         return ordered(by_name[name] for name in names) if names else self
 
+    def downstream_of(self, names: Sequence[str]) -> list[Dataset]:
+        """The named datasets with all that is made from them, upstream first."""
+        self.upstream_of(names)
+        found: dict[str, Dataset] = {}
+        for dataset in self.datasets:
+            if dataset.name in names or any(source.name in found for source in sources_of(dataset)):
+                found[dataset.name] = dataset
+        return list(found.values())
+
     def levels(self) -> list[list[Node]]:
         """Groups of nodes that do not depend on each other, upstream first."""
         depth: dict[str, int] = {}

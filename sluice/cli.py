@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -21,11 +22,13 @@ from rich.table import Table
 
 from sluice import catalogue as catalogues
 from sluice import explain as explaining
-from sluice import look, quarantine, scaffold
+from sluice import look, quarantine, requests, scaffold
+from sluice import replay as replaying
 from sluice.catalogue import Catalogue
 from sluice.delta import Lake
-from sluice.errors import LogError, SluiceError, UsageError
+from sluice.errors import LakeLocked, LogError, SluiceError, UsageError
 from sluice.log import Log, Record
+from sluice.part import Part
 from sluice.progress import RunProgress
 from sluice.run import Runner
 from sluice.session import lake_lock, spark_session
@@ -36,6 +39,10 @@ log_app = typer.Typer(no_args_is_help=True, help="Write and read the embedded lo
 app.add_typer(log_app, name="log")
 quarantine_app = typer.Typer(no_args_is_help=True, help="Look at the records that are held back, and release them.")
 app.add_typer(quarantine_app, name="quarantine")
+replay_app = typer.Typer(
+    no_args_is_help=True, help="Compute tables anew beside the live ones, compare, and put them in place."
+)
+app.add_typer(replay_app, name="replay")
 
 Project = Annotated[Path, typer.Option("--project", help="The project's folder.", show_default="here")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -89,9 +96,12 @@ def run(
             f"There is no log at {here.log.root}. Write records with: sluice log append TOPIC FILE, or set SLUICE_LOG."
         )
     with driver(here, catalogue) as (runner, progress):
+        renewed = partial(attended, here, runner, datasets or [])
         if continuous:
-            runner.continuously(here.settings.poll_seconds, stopped_by_signal())
+            runner.continuously(here.settings.poll_seconds, stopped_by_signal(), renewed)
             return
+        # What a killed run was asked for and did not finish.
+        renewed()
         start = time.monotonic()
         done = runner.until_caught_up(rebuild=rebuild)
     if as_json:
@@ -116,9 +126,57 @@ def driver(here: Opened, catalogue: Catalogue) -> Iterator[tuple[Runner, RunProg
             catalogue=catalogue,
             batch_records_max=here.settings.batch_records_max,
             parallel=here.settings.parallel,
+            hold_changed=here.settings.changed_declarations == "hold",
             listener=progress,
         )
         yield runner, progress
+
+
+def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue | None:
+    """Does what the driver was asked for; if so, the catalogue as the project declares it now."""
+    if not requests.attend(here.settings.lake_root, partial(performed, here, runner)):
+        return None
+    try:
+        return here.catalogue().upstream_of(datasets)
+    except SluiceError as error:
+        err.print(f"[red bold]Error:[/] {escape(str(error))} The run goes on as before.", highlight=False)
+        return None
+
+
+def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[str, int]:
+    """Promotes or rolls back by the declarations as they are now; the number of rows that changed, by dataset."""
+    catalogue = here.catalogue()
+    if request.do == "promote":
+        changed = replaying.promote(runner.spark, here.lake, catalogue, request.replay or "")
+    else:
+        changed = {
+            dataset.name: replaying.rollback(runner.spark, here.lake, dataset, request.because)
+            for dataset in catalogue.datasets
+            if dataset.name in request.datasets
+        }
+    return {name: rows.total for name, rows in changed.items()}
+
+
+def asked(here: Opened, request: requests.Request) -> dict[str, int]:
+    """Has the request done, by the run under way if there is one, and else here."""
+    path = requests.ask(here.settings.lake_root, request)
+    try:
+        told = False
+        for answer in requests.answered(path):
+            if answer is not None:
+                if answer.error:
+                    raise SluiceError(answer.error)
+                return answer.rows
+            try:
+                with driver(here, here.catalogue()) as (runner, _):
+                    attended(here, runner, [])
+            except LakeLocked:
+                if not told:
+                    err.print("A run is under way; it does this between two passes …", highlight=False)
+                told = True
+    finally:
+        path.unlink(missing_ok=True)
+    raise SluiceError("The request was withdrawn.")
 
 
 def stopped_by_signal() -> threading.Event:
@@ -137,8 +195,9 @@ def status(project: Project = Path(), as_json: AsJson = False) -> None:
     if as_json:
         print_json([dataclasses.asdict(state) for state in states])
         return
+    any_held = any(state.held for state in states)
     print_table(
-        ["dataset", "rows", "version", "lag", "next offsets", "watermark", "updated"],
+        ["dataset", "rows", "version", "lag", "next offsets", "watermark", "updated", *(["held"] if any_held else [])],
         [
             [
                 state.dataset,
@@ -148,6 +207,7 @@ def status(project: Project = Path(), as_json: AsJson = False) -> None:
                 " ".join(f"{partition}:{offset:,}" for partition, offset in state.offsets.items()),
                 state.watermark,
                 state.updated_at,
+                *([state.held] if any_held else []),
             ]
             for state in states
         ],
@@ -309,6 +369,137 @@ def told(origin: explaining.Origin) -> str:
         return f"{', '.join(origin.records)}{f' and {more:,} more' if more else ''}, by {way}"
     detail = ", ".join(f"{name} {value}" for name, value in origin.detail.items())
     return f"{origin.by}{f' ({detail})' if detail else ''}, by {way}"
+
+
+@replay_app.command("start")
+def replay_start(  # noqa: PLR0917 - options, each given by its name
+    because: Annotated[str, typer.Option(help="Why; it stays in the ledger.")],
+    datasets: Annotated[
+        list[str] | None, typer.Argument(help="Datasets to compute anew; none: those whose declaration changed.")
+    ] = None,
+    project: Project = Path(),
+    since: Annotated[
+        datetime | None, typer.Option(formats=time_formats, help="Event times from here on (UTC).")
+    ] = None,
+    until: Annotated[datetime | None, typer.Option(formats=time_formats, help="Event times before this (UTC).")] = None,
+    records: Annotated[list[str] | None, typer.Option(help="Records: topic/partition/first-last.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute datasets anew in a shadow, with all that is made from them, and show what would change."""
+    here = opened(project)
+    catalogue = here.catalogue()
+    part = Part.of(since and since.replace(tzinfo=UTC), until and until.replace(tzinfo=UTC), records or [])
+    planned = replaying.plan(here.lake, catalogue, datasets or [], part, because)
+    with spark_session(here.settings) as spark, err.status("copying") as status:
+        for step in replaying.build(spark, here.lake, catalogue, planned):
+            status.update(step)
+    show_replay(replaying.find(here.lake, planned.name), as_json=as_json)
+
+
+@replay_app.command("list")
+def replay_list(project: Project = Path(), as_json: AsJson = False) -> None:
+    """List the replays that are kept."""
+    found = replaying.replays(opened(project).lake)
+    if as_json:
+        print_json([each.model_dump(mode="json") for each in found])
+        return
+    print_table(
+        ["replay", "state", "datasets", "part", "rows that differ", "because"],
+        [
+            [each.name, each.state, " ".join(each.datasets), each.part, each.rows_that_differ, each.because]
+            for each in found
+        ],
+    )
+
+
+ReplayName = Annotated[str, typer.Argument(metavar="REPLAY", help="Its name, as sluice replay list tells it.")]
+
+
+@replay_app.command("show")
+def replay_show(name: ReplayName, project: Project = Path(), as_json: AsJson = False) -> None:
+    """Show what a replay would change."""
+    show_replay(replaying.find(opened(project).lake, name), as_json=as_json)
+
+
+@replay_app.command("promote")
+def replay_promote(name: ReplayName, project: Project = Path(), as_json: AsJson = False) -> None:
+    """Put a replay in place of the live tables; sluice rollback undoes it."""
+    here = opened(project)
+    replaying.find(here.lake, name)
+    print_changed("promoted", asked(here, requests.Request(do="promote", replay=name)), as_json=as_json)
+
+
+@replay_app.command("drop")
+def replay_drop(name: ReplayName, project: Project = Path()) -> None:
+    """Forget a replay and remove its tables; what was promoted stays."""
+    replaying.drop(opened(project).lake, name)
+    out.print(f"Dropped {name}.", highlight=False)
+
+
+@app.command()
+def rollback(
+    datasets: Annotated[list[str], typer.Argument(help="Datasets, or one replay that was promoted: all its tables.")],
+    because: Annotated[str, typer.Option(help="Why; it stays in the ledger.")],
+    project: Project = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Give datasets back the rows that they had before they were last promoted or rebuilt."""
+    here = opened(project)
+    promoted = {each.name: each.tables for each in replaying.replays(here.lake)}
+    names = promoted.get(datasets[0], tuple(datasets)) if len(datasets) == 1 else tuple(datasets)
+    here.catalogue().upstream_of(names)
+    request = requests.Request(do="rollback", datasets=names, because=because)
+    print_changed("rolled back", asked(here, request), as_json=as_json)
+
+
+def show_replay(replay: replaying.Replay, *, as_json: bool) -> None:
+    """What a replay would change: rows by table, then measures, then some rows."""
+    if as_json:
+        print_json(replay.model_dump(mode="json"))
+        return
+    about = f" ({replay.part})" if replay.part else ""
+    out.print(f"{replay.name}: {', '.join(replay.datasets)}{about}, because {replay.because}", highlight=False)
+    print_table(
+        ["dataset", "declaration", "inserted", "updated", "deleted", "new columns", "lost columns"],
+        [
+            [
+                each.dataset,
+                "changed" if each.dataset in replay.changed else "same",
+                each.inserted,
+                each.updated,
+                each.deleted,
+                " ".join(each.columns_added),
+                " ".join(each.columns_dropped),
+            ]
+            for each in replay.compared
+        ],
+    )
+    measures = [
+        [each.dataset, measure.column, measure.rows, measure.mean_before, measure.mean_after]
+        for each in replay.compared
+        for measure in each.measures
+    ]
+    if measures:
+        out.print()
+        print_table(["dataset", "column", "rows that differ", "their mean before", "after"], measures)
+    for each in replay.compared:
+        for row in each.examples:
+            key = " ".join(f"{name}={value}" for name, value in row.key.items())
+            out.print(f"\n{each.dataset} {escape(key)}", highlight=False)
+            for sign, values in (("-", row.before), ("+", row.after)):
+                if values is not None:
+                    shown_values = "  ".join(f"{name} {value}" for name, value in values.items())
+                    out.print(f"  {sign} {escape(shown_values)}", highlight=False)
+    if replay.state == "built":
+        out.print(f"\nPut it in place with: sluice replay promote {replay.name}", highlight=False)
+
+
+def print_changed(what: str, rows: dict[str, int], *, as_json: bool) -> None:
+    """How many rows changed in each table."""
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(["dataset", f"rows {what}"], [[name, count] for name, count in rows.items()])
 
 
 @log_app.command("append")

@@ -94,6 +94,10 @@ class Lake:
             if (entry := Entry.from_json(each.get("userMetadata"))) is not None
         ]
 
+    def newest_version(self, table: str) -> int:
+        """The newest version of a table, whoever committed it."""
+        return DeltaTable(self.path(table)).version()
+
     def oldest_version(self, table: str) -> int:
         """The oldest version whose commit the log still holds."""
         files = Path(self.path(table), "_delta_log").glob("[0-9]*.json")
@@ -224,6 +228,17 @@ class Lake:
         if self.row_count(table) >= self.deletion_vectors_from_rows:
             vectors = "'delta.enableDeletionVectors' = 'true'"
             spark.sql(f"ALTER TABLE delta.`{self.path(table)}` SET TBLPROPERTIES ({vectors})")
+
+    def clone(self, spark: "SparkSession", source: str, version: int, table: str, entry: Entry) -> None:
+        """Makes the table a copy of the one at the path `source` at a version; the data files stay where they are."""
+        target = f"delta.`{self.path(table)}`"
+        # delta-rs cannot read the log of a table that began as a clone.
+        spark.sql(f"CREATE TABLE {target} (nothing INT) USING delta")
+        spark.conf.set(user_metadata, entry.to_json())
+        try:
+            spark.sql(f"CREATE OR REPLACE TABLE {target} SHALLOW CLONE delta.`{source}` VERSION AS OF {version}")
+        finally:
+            spark.conf.unset(user_metadata)
 
     def note(self, spark: "SparkSession", table: str, entry: Entry) -> None:
         """Moves the cursor of a table whose rows stay as they are: a commit of one property, no data."""

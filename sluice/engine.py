@@ -6,16 +6,17 @@ One function does it for every dataset, for the first build and for a single lat
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from sluice.completeness import Moment
-from sluice.datasets import Dataset, Output, microseconds
+from sluice.datasets import Dataset, Output, microseconds, same_names
 from sluice.delta import Lake, change_columns
 from sluice.difference import difference, operation
 from sluice.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts, no_rows, watermark_of
+from sluice.part import Part
 from sluice.scope import Scope, collect, everything
 
 if TYPE_CHECKING:
@@ -27,30 +28,78 @@ rebuild_share = 0.25
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What a refresh did: why it recomputed, how many scope rows it had, and the rows it changed in its own table."""
+    """What a refresh did: why it recomputed, how many scope rows it had, and the rows it changed in its own table.
+
+    One that is `held` stays as it is: its declaration changed, and nobody has promoted that yet.
+    """
 
     dataset: str
     cause: Cause | None
     scope_count: int | None = None
     rows: RowCounts = no_rows
+    held: bool = False
 
 
-def refresh(spark: "SparkSession", lake: Lake, dataset: Dataset, *, rebuild: bool = False) -> Refreshed:
-    """Brings the dataset's tables up to its inputs; does nothing when they are the versions it was computed from."""
+def refresh(
+    spark: "SparkSession",
+    lake: Lake,
+    dataset: Dataset,
+    *,
+    rebuild: bool = False,
+    part: Part | None = None,
+    hold_changed: bool = False,
+    pinned: Mapping[str, Commit] | None = None,
+) -> Refreshed:
+    """Brings the dataset's tables up to its inputs; does nothing when they are the versions it was computed from.
+
+    With `rebuild` all rows are computed anew, with `part` those in it. `pinned` are states of the inputs other than
+    the newest. With `hold_changed` a dataset whose declaration changed is left as it is.
+    """
     known = lake.last_commit(dataset.name)
-    pinned = pinned_inputs(lake, dataset)
+    if is_held(dataset, known, hold_changed=hold_changed):
+        return Refreshed(dataset.name, None, held=True)
+    if pinned is None:
+        pinned = newest_inputs(lake, dataset)
     watermark = reached_by_all(dataset, pinned)
     versions = {name: commit.as_input for name, commit in pinned.items()}
-    cause = why(lake, dataset, known, versions, rebuild=rebuild)
+    cause = why(lake, dataset, known, versions, rebuild=rebuild, part=part)
     if cause is None and dataset.completeness and known and watermark_moved(known.entry.watermark, watermark):
         cause = "watermark"
     if cause is None:
         return Refreshed(dataset.name, None)
     moment = Moment(known.entry.watermark if known else None, watermark, datetime.now(UTC))
-    return Refresh(spark, lake, dataset, known, versions, cause, moment).run()
+    return Refresh(spark, lake, dataset, known, versions, cause, moment, part).run()
 
 
-def pinned_inputs(lake: Lake, dataset: Dataset) -> dict[str, Commit]:
+def put(
+    spark: "SparkSession", lake: Lake, dataset: Dataset, entry: Entry, rows: "Mapping[str, tuple[DataFrame, Scope]]"
+) -> RowCounts:
+    """Makes the dataset's tables equal to rows that are there already, each in one commit that says `entry`.
+
+    `rows` gives for each output table its rows within a scope of keys (its grain); a table that it lacks is so already.
+    """
+    outputs = tuple(
+        replace(output, scope_columns=same_names(output.grain), prune_columns=()) for output in dataset.outputs
+    )
+    by_key = replace(dataset, outputs=outputs)
+    known = lake.last_commit(dataset.name)
+    moment = Moment(None, None, datetime.now(UTC))
+    writing = Refresh(spark, lake, by_key, known, entry.inputs, entry.cause, moment)
+    counts = [
+        writing.write(output, *rows[output.table], entry) if output.table in rows else writing.keep(output, entry)
+        for output in outputs
+    ]
+    return counts[-1]
+
+
+def is_held(dataset: Dataset, known: Commit | None, *, hold_changed: bool) -> bool:
+    """True when the declaration is not the one that the table was made by, and must not replace it by itself."""
+    if known is None or known.entry.fingerprint == dataset.fingerprint:
+        return False
+    return hold_changed or known.entry.rejected == dataset.fingerprint
+
+
+def newest_inputs(lake: Lake, dataset: Dataset) -> dict[str, Commit]:
     """The states of the inputs that this refresh reads, whatever is committed meanwhile."""
     sources = {each.source.name for each in dataset.inputs.values()}
     commits = {name: lake.last_commit(name) for name in sorted(sources)}
@@ -77,20 +126,21 @@ def why(
     pinned: Mapping[str, InputVersion],
     *,
     rebuild: bool,
+    part: Part | None,
 ) -> Cause | None:
     """Why the dataset must be recomputed, or None when it is up to date."""
     if known is None:
         return "first build"
     if rebuild:
         return "rebuild"
-    if known.entry.fingerprint != dataset.fingerprint:
+    if part is None and known.entry.fingerprint != dataset.fingerprint:
         return "declaration changed"
-    if known.entry.inputs == pinned:
+    if part is None and known.entry.inputs == pinned:
         return None
     for name, now in pinned.items():
         if not lake.holds_changes(name, known.entry.seen(name, now), now):
             return "input rebuilt"
-    return "changes"
+    return "changes" if part is None else "replay"
 
 
 @dataclass(frozen=True)
@@ -104,12 +154,16 @@ class Refresh:
     pinned: Mapping[str, InputVersion]
     cause: Cause
     moment: Moment
+    part: Part | None = None
 
     def run(self) -> Refreshed:
-        is_incremental = self.cause in ("changes", "watermark")
-        changes = self.changes() if is_incremental else {}
-        scope = self.scope(changes) if is_incremental else everything
-        rows = self.recompute(scope, changes)
+        if self.cause == "replay" and self.dataset.is_fold:
+            scope, rows = self.fold_again()
+        else:
+            is_incremental = self.cause in ("changes", "watermark", "replay")
+            changes = self.changes() if is_incremental else {}
+            scope = self.scope(changes) if is_incremental else everything
+            rows = self.recompute(scope, changes)
         return Refreshed(self.dataset.name, self.cause, None if scope.is_everything else scope.count, rows)
 
     @cached_property
@@ -135,14 +189,62 @@ class Refresh:
 
     def scope(self, changes: Mapping[str, "DataFrame"]) -> Scope:
         """The rows of the dataset that the changes touch; everything when that is a large part of the table."""
+        touched = self.touched(changes)
+        if self.part is not None:
+            in_part = self.touched_in_part(self.part)
+            if not in_part:
+                return everything
+            touched += in_part
+        found = collect(union(touched))
+        is_small = found.count <= rebuild_share * self.lake.row_count(self.dataset.name)
+        # A part is no more than what was asked for, whatever that costs.
+        return found if self.dataset.is_fold or self.part is not None or is_small else everything
+
+    def touched(self, changes: Mapping[str, "DataFrame"]) -> "list[DataFrame]":
+        """The scopes that the changes, and the watermark, touch."""
         tables = {**self.inputs, self.dataset.name: self.lake.read(self.spark, self.dataset.name)}
         touched = [self.dataset.inputs[name].scope(changed, tables) for name, changed in changes.items()]
         if self.dataset.completeness and watermark_moved(self.moment.watermark_before, self.moment.watermark):
             touched.append(self.dataset.completeness.touched(tables[self.dataset.name], self.moment))
-        found = collect(reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), touched))
-        if self.dataset.is_fold or found.count <= rebuild_share * self.lake.row_count(self.dataset.name):
-            return found
-        return everything
+        return touched
+
+    def touched_in_part(self, part: Part) -> "list[DataFrame]":
+        """The scopes of the input rows and of the own rows in a part; none where neither can be told."""
+        own = self.lake.read(self.spark, self.dataset.name)
+        tables = {**self.inputs, self.dataset.name: own}
+        touched = []
+        for name, rows in self.inputs.items():
+            each = self.dataset.inputs[name]
+            # When a version of a dimension began says little of the facts in the part; they say it themselves.
+            if isinstance(each.source, Dataset) and each.source.tells_time:
+                in_part = part.rows(rows, each.source.event_time)
+                if in_part is not None:
+                    touched.append(each.scope(in_part, tables))
+        in_part = part.rows(own, self.dataset.event_time)
+        if in_part is not None:
+            touched.append(self.dataset.scope_of(in_part))
+        return touched
+
+    def fold_again(self) -> tuple[Scope, RowCounts]:
+        """Judges all records anew, as if there were no rows yet, and writes what differs for the keys in the part.
+
+        Which records share a key with those in the part, only reading them all can tell.
+        """
+        rows = {name: self.rows(name, everything, {}) for name in self.inputs}
+        judged = self.dataset.shape(rows, {}).localCheckpoint()
+        columns = [name for output in self.dataset.outputs for _, name in output.scope_columns]
+        touched = self.touched(self.changes())
+        for df in (judged, self.lake.read(self.spark, self.dataset.name)):
+            in_part = self.part.rows(df, self.dataset.event_time) if self.part else None
+            if in_part is not None:
+                touched.append(in_part.select(*[name for name in columns if name in df.columns]))
+        scope = collect(union(touched)) if touched else everything
+        entry = self.entry(self.reached(judged, scope))
+        counts = [
+            self.write(output, scope.filter(output.select(judged), output.scope_columns), scope, entry)
+            for output in self.dataset.outputs
+        ]
+        return scope, counts[-1]
 
     def recompute(self, scope: Scope, changes: Mapping[str, "DataFrame"]) -> RowCounts:
         """Computes the rows of the scope, and writes output by output what differs; the last commit is the cursor."""
@@ -193,8 +295,13 @@ class Refresh:
         changed = difference(own, new, output.grain).localCheckpoint()
         found = changed.groupBy(operation).count().collect()
         counts = RowCounts(**{row[operation]: row["count"] for row in found})
+        if counts.total == 0:
+            return self.keep(output, entry)
         made = entry.model_copy(update={"rows": counts, "epoch_from": self.known.entry.epoch_from})
-        self.apply(output, changed, made, scope, self.known)
+        if counts.total == counts.inserted:
+            self.lake.append(changed.drop(operation), output.table, made)
+        else:
+            self.lake.merge(changed, output.table, made, output.grain, output.condition(scope, prefix="own."))
         return counts
 
     def replace(self, output: Output, new: "DataFrame", entry: Entry) -> RowCounts:
@@ -202,24 +309,21 @@ class Refresh:
         self.lake.replace(new, output.table, entry, dict(output.slice), output.cluster_by)
         return RowCounts(inserted=self.lake.row_count(output.table))
 
-    def apply(self, output: Output, changed: "DataFrame", entry: Entry, scope: Scope, known: Commit) -> None:
-        """Writes a difference by the cheapest commit that holds it; without one, only the cursor moves."""
-        counts = entry.rows
+    def keep(self, output: Output, entry: Entry) -> RowCounts:
+        """Leaves an output's rows as they are; only the cursor moves, where it is not there already."""
         is_cursor = output is self.dataset.outputs[-1]
-        if counts.total == 0:
-            if is_cursor and not known.entry.is_computed_from(entry):
-                unchanged_since = known.as_input.version
-                self.lake.note(self.spark, output.table, entry.model_copy(update={"changed_at": unchanged_since}))
-        elif counts.total == counts.inserted:
-            self.lake.append(changed.drop(operation), output.table, entry)
-        else:
-            self.lake.merge(changed, output.table, entry, output.grain, output.condition(scope, prefix="own."))
+        if is_cursor and self.known and not self.known.entry.is_computed_from(entry):
+            since = {"changed_at": self.known.as_input.version, "epoch_from": self.known.entry.epoch_from}
+            self.lake.note(self.spark, output.table, entry.model_copy(update=since))
+        return no_rows
 
     def entry(self, reached: dict[str, Reached]) -> Entry:
         """What a commit of this refresh says of itself."""
+        # The rows outside of a part are still by the declaration that they were made by.
+        is_part = self.part is not None and self.known is not None
         return Entry(
             dataset=self.dataset.name,
-            fingerprint=self.dataset.fingerprint,
+            fingerprint=self.known.entry.fingerprint if is_part and self.known else self.dataset.fingerprint,
             cause=self.cause,
             inputs=dict(self.pinned),
             reached=reached,
@@ -233,3 +337,8 @@ class Refresh:
             return watermark_of(reached, None if idle_after is None else timedelta(microseconds=idle_after))
         before, now = self.moment.watermark_before, self.moment.watermark
         return now if watermark_moved(before, now) else before
+
+
+def union(frames: "list[DataFrame]") -> "DataFrame":
+    """Rows that are in any of the frames; a column that one lacks is null there."""
+    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)

@@ -7,6 +7,10 @@ class SluiceError(Exception):
     exit_code = 1
 
 
+class LakeLocked(SluiceError):
+    """Another process is writing the lake."""
+
+
 class UsageError(SluiceError):
     """The command, a setting or a declaration is wrong."""
 

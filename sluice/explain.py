@@ -100,8 +100,9 @@ class Explainer:
         self, dataset: Dataset, before: Commit | None, commit: Commit, images: "DataFrame", path: tuple[str, ...]
     ) -> Iterator[Origin]:
         """What set off the change that a commit made to some rows, `images`: declarations, or records further up."""
-        if before is None or commit.entry.cause in ("rebuild", "first build"):
-            yield Origin(commit.entry.cause, path)
+        if before is None or commit.entry.cause in ("rebuild", "first build", "replay", "promoted", "rolled back"):
+            said = {"replay": commit.entry.replay, "because": commit.entry.because}
+            yield Origin(commit.entry.cause, path, detail={name: text for name, text in said.items() if text})
             return
         if commit.entry.cause == "declaration changed":
             prints = {"before": before.entry.fingerprint, "after": commit.entry.fingerprint}

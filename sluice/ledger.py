@@ -10,7 +10,17 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-Cause = Literal["first build", "changes", "watermark", "rebuild", "declaration changed", "input rebuilt"]
+Cause = Literal[
+    "first build",
+    "changes",
+    "watermark",
+    "rebuild",
+    "declaration changed",
+    "input rebuilt",
+    "replay",
+    "promoted",
+    "rolled back",
+]
 
 
 class LandedPartition(BaseModel):
@@ -82,7 +92,8 @@ class Entry(BaseModel):
 
     `reached` is by `topic/partition`, and `watermark` the event time that all of them, or all inputs, have reached.
     `changed_at` is the newest version that changed rows when this commit changed none; `epoch_from` is the version
-    at which the table was last replaced by one of another schema.
+    at which the table was last replaced by one of another schema. A table that was promoted or rolled back says by
+    which `replay` and `because` of what, and after a rollback the fingerprint that was `rejected`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -97,6 +108,9 @@ class Entry(BaseModel):
     watermark: datetime | None = None
     changed_at: int | None = None
     epoch_from: int = 0
+    replay: str | None = None
+    because: str | None = None
+    rejected: str | None = None
 
     def seen(self, table: str, now: InputVersion) -> InputVersion:
         """The version of an input that this entry was computed from; one before its first when there was no table."""

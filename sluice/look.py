@@ -14,6 +14,7 @@ from sluice.delta import Lake
 from sluice.errors import UsageError
 from sluice.fates import fates_table
 from sluice.land import waiting
+from sluice.ledger import Entry
 from sluice.log import Log
 
 
@@ -27,7 +28,10 @@ class Table:
 
 @dataclass(frozen=True)
 class State:
-    """One dataset as it stands; `lag` counts records of the log, or versions of inputs, that it has not seen."""
+    """One dataset as it stands; `lag` counts records of the log, or versions of inputs, that it has not seen.
+
+    `held` says why it does not follow its declaration; None: it does.
+    """
 
     dataset: str
     rows: int | None
@@ -36,6 +40,7 @@ class State:
     lag: int
     watermark: datetime | None
     updated_at: datetime | None
+    held: str | None = None
 
 
 @contextmanager
@@ -109,7 +114,15 @@ def dataset_state(lake: Lake, dataset: Dataset) -> State:
         lag=behind,
         watermark=commit.entry.watermark,
         updated_at=moment(commit.timestamp_ms),
+        held=held(commit.entry, dataset),
     )
+
+
+def held(entry: Entry, dataset: Dataset) -> str | None:
+    """Why a table is not what its declaration says; None when it is."""
+    if entry.fingerprint == dataset.fingerprint:
+        return None
+    return "rolled back" if entry.rejected == dataset.fingerprint else "declaration changed"
 
 
 def moment(milliseconds: int) -> datetime:

@@ -89,11 +89,13 @@ class RunProgress:
         """What the run did, in one line."""
         landed = sum(event.rows.inserted for event in done if event.name.startswith("bronze."))
         changed = sum(event.rows.total for event in done if not event.name.startswith("bronze."))
-        if not done:
-            return f"Nothing new: {len(self.names)} tables are up to date ({seconds:.1f} s)."
+        held = [event.name for event in done if event.held]
+        said = "".join(f"\n{name} is held: its declaration changed. See: sluice replay start {name}" for name in held)
+        if len(done) == len(held):
+            return f"Nothing new: {len(self.names) - len(held)} tables are up to date ({seconds:.1f} s).{said}"
         return (
             f"{landed:,} records landed and {changed:,} rows changed in silver and gold in {seconds:.1f} s "
-            f"({landed / seconds:,.0f} records/s)."
+            f"({landed / seconds:,.0f} records/s).{said}"
         )
 
 

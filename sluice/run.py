@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from sluice.catalogue import Catalogue, Node
@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Event:
-    """What a run tells while it goes on; `rows` and `seconds` come with 'done'."""
+    """What a run tells while it goes on; `rows` and `seconds` come with 'done'.
+
+    A dataset that is `held` was left as it is, because its declaration changed and nobody has promoted that.
+    """
 
     kind: Literal["started", "done"]
     name: str
     cause: str | None = None
     rows: RowCounts = no_rows
     seconds: float = 0.0
+    held: bool = False
 
     @property
     def is_effective(self) -> bool:
@@ -49,22 +53,33 @@ class Runner:
     catalogue: Catalogue
     batch_records_max: int
     parallel: int = 2
+    hold_changed: bool = False
     listener: Listener = lambda event: None
 
     def until_caught_up(self, *, rebuild: bool = False) -> list[Event]:
-        """Passes over the catalogue until one finds nothing to do; returns what was done."""
+        """Passes over the catalogue until one finds nothing to do; returns what was done, or held."""
         done: list[Event] = []
         while True:
-            effective = [event for event in self.one_pass(rebuild=rebuild) if event.is_effective]
+            events = self.one_pass(rebuild=rebuild)
+            effective = [event for event in events if event.is_effective]
             done += effective
             rebuild = False
             if not any(self.is_topic(event.name) for event in effective):
-                return done
+                return done + [event for event in events if event.held]
 
-    def continuously(self, poll_seconds: float, stop: threading.Event) -> None:
-        """Passes until `stop` is set, at least `poll_seconds` apart when there was nothing to do."""
+    def continuously(
+        self, poll_seconds: float, stop: threading.Event, renewed: "Callable[[], Catalogue | None]" = lambda: None
+    ) -> None:
+        """Passes until `stop` is set, at least `poll_seconds` apart when there was nothing to do.
+
+        Before each, `renewed` does what else there is to do in the lake, and may give another catalogue to go on with.
+        """
+        runner = self
         while not stop.is_set():
-            if not any(event.is_effective for event in self.one_pass()):
+            catalogue = renewed()
+            if catalogue is not None:
+                runner = replace(self, catalogue=catalogue)
+            if not any(event.is_effective for event in runner.one_pass()):
                 stop.wait(poll_seconds)
 
     def one_pass(self, *, rebuild: bool = False) -> list[Event]:
@@ -78,16 +93,16 @@ class Runner:
     def step(self, node: Node, *, rebuild: bool) -> Event:
         """Brings one node up to date."""
         self.listener(Event("started", node.name))
-        start = time.monotonic()
+        start, held = time.monotonic(), False
         # A session of its own: what one commit says of itself cannot leak into another's.
         with named_jobs(self.spark, node.name) as spark:
             if isinstance(node, Topic):
                 landed = land(spark, self.lake, self.log, node, records_max=self.batch_records_max)
                 cause, rows = ("records" if landed else None), RowCounts(inserted=landed)
             else:
-                refreshed = refresh(spark, self.lake, node, rebuild=rebuild)
-                cause, rows = refreshed.cause, refreshed.rows
-        event = Event("done", node.name, cause, rows, time.monotonic() - start)
+                refreshed = refresh(spark, self.lake, node, rebuild=rebuild, hold_changed=self.hold_changed)
+                cause, rows, held = refreshed.cause, refreshed.rows, refreshed.held
+        event = Event("done", node.name, cause, rows, time.monotonic() - start, held)
         self.listener(event)
         return event
 

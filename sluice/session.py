@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.errors import SluiceError
+from sluice.errors import LakeLocked, SluiceError
 from sluice.jars import jar_files
 from sluice.java import require_java
 from sluice.settings import Settings
@@ -47,7 +47,7 @@ def lake_lock(lake_root: str) -> Iterator[int]:
     except BlockingIOError as error:
         holder = os.read(descriptor, 32).decode() or "unknown"
         os.close(descriptor)
-        raise SluiceError(
+        raise LakeLocked(
             f"Another sluice (process {holder}) is writing the lake {lake_root}. Wait for it, or stop it."
         ) from error
     os.truncate(descriptor, 0)

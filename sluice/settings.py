@@ -3,7 +3,7 @@
 import difflib
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -28,6 +28,7 @@ class Settings(BaseSettings):
     batch_records_max: Annotated[int, Field(ge=1)] = 5_000_000
     parallel: Annotated[int, Field(ge=1, le=64)] = 2
     poll_seconds: Annotated[float, Field(gt=0)] = 1.0
+    changed_declarations: Literal["rebuild", "hold"] = "rebuild"
 
     @field_validator("project")
     @classmethod

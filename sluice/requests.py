@@ -1,0 +1,85 @@
+"""Requests to whoever writes the lake: only one process does, and a continuous run does not end.
+
+A request is a file in the lake. The driver does it between two passes and writes the answer beside it. One that was
+killed in the middle is asked again by the file that is still there, so what is asked for must bear being done twice.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from sluice.errors import SluiceError
+
+folder_name = "_requests"
+look_again_seconds = 0.2
+
+
+class Request(BaseModel):
+    """What is to be done: promote a replay, or roll datasets back."""
+
+    model_config = ConfigDict(frozen=True)
+
+    do: Literal["promote", "rollback"]
+    replay: str | None = None
+    datasets: tuple[str, ...] = ()
+    because: str = ""
+
+
+class Answer(BaseModel):
+    """What came of it: for each dataset how many rows changed, or the error."""
+
+    model_config = ConfigDict(frozen=True)
+
+    error: str | None = None
+    rows: dict[str, int] = {}
+
+
+Perform = Callable[[Request], dict[str, int]]
+
+
+def ask(lake_root: str, request: Request) -> Path:
+    """Leaves a request for the driver."""
+    path = Path(lake_root, folder_name, f"{time.time_ns():020}-{uuid.uuid4().hex[:8]}.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".new")
+    aside.write_text(request.model_dump_json())
+    aside.replace(path)
+    return path
+
+
+def waiting(lake_root: str) -> list[Path]:
+    """The requests that nobody has answered, the oldest first."""
+    return sorted(path for path in Path(lake_root, folder_name).glob("*.json") if not answer_path(path).exists())
+
+
+def attend(lake_root: str, perform: Perform) -> int:
+    """Does all that is asked for and answers it; returns how much that was."""
+    found = waiting(lake_root)
+    for path in found:
+        try:
+            answer = Answer(rows=perform(Request.model_validate_json(path.read_text())))
+        except SluiceError as error:
+            answer = Answer(error=str(error))
+        aside = path.with_suffix(".new")
+        aside.write_text(answer.model_dump_json())
+        aside.replace(answer_path(path))
+    return len(found)
+
+
+def answered(path: Path) -> Iterator[Answer | None]:
+    """None as long as there is no answer, then the answer; the request and its answer are gone with it."""
+    while not answer_path(path).exists():
+        yield None
+        time.sleep(look_again_seconds)
+    answer = Answer.model_validate_json(answer_path(path).read_text())
+    path.unlink()
+    answer_path(path).unlink()
+    yield answer
+
+
+def answer_path(path: Path) -> Path:
+    return path.with_suffix(".answer")

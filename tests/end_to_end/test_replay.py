@@ -1,0 +1,145 @@
+"""A replay, its promotion and a SIGKILL in the middle of it, while a continuous run goes on under load."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from sluice import scaffold
+from sluice.delta import Lake
+from sluice.log import Log, Record
+from sluice.look import query
+
+pytestmark = pytest.mark.spark
+tables = {
+    "silver.orders": "order_id, placed_at, quantity, _partition, _offset",
+    "silver._fates": 'dataset, topic, "partition", "offset", fate, reason, detail',
+    "silver.products": "product_id, price_euro, valid_from, valid_to, is_current",
+    "silver.priced_orders": "order_id, product.price_euro",
+    "gold.revenue_daily": "product, window_start, orders, revenue_euro",
+}
+march = ("--since", "2026-03-01", "--until", "2026-04-01")
+
+
+class Project:
+    """A project of one's own, by the commands that a user types."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        scaffold.write(folder)
+        self.log, self.lake = Log(folder / ".sluice" / "log"), Lake(str(folder / ".sluice" / "lake"))
+        for topic in ("products", "orders"):
+            self.log.append(topic, [Record(line) for line in (folder / f"{topic}.jsonl").read_bytes().splitlines()])
+
+    def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "sluice.cli", *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def sluice(self, *arguments: str, **environment: str) -> str:
+        """Runs a command to its end; returns what it prints."""
+        running = self.start(*arguments, **environment)
+        out, err = running.communicate()
+        assert running.returncode == 0, err
+        return out
+
+    @contextmanager
+    def under_load(self) -> Iterator[None]:
+        """Orders of March and April, some of them told twice, and late prices, several times a second."""
+        stop = threading.Event()
+
+        def produce() -> None:
+            number = 0
+            while not stop.wait(0.2):
+                number += 1
+                order = {
+                    "order_id": f"n{number}",
+                    "placed_at": f"2026-0{3 + number % 2}-{1 + number % 28:02}T{number % 24:02}:00:00Z",
+                    "product_id": "tea" if number % 3 else "cup",
+                    "quantity": 1 + number % 4,
+                }
+                records = [Record(json.dumps(order).encode())] * (1 + (number % 7 == 0))
+                self.log.append("orders", records)
+                if number % 10 == 0:
+                    price = {
+                        "product_id": "tea",
+                        "changed_at": f"2026-03-{1 + number % 27:02}T00:30:00Z",
+                        "price_euro": 3.0 + number / 100,
+                    }
+                    self.log.append("products", [Record(json.dumps({"name": "Tea"} | price).encode())])
+
+        producer = threading.Thread(target=produce)
+        producer.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            producer.join()
+
+    def content(self, lake: Lake) -> dict[str, list[str]]:
+        """The rows of all tables, in an order of their own."""
+        return {
+            table: sorted(map(repr, query(lake, f"SELECT {columns} FROM {table}").rows))
+            for table, columns in tables.items()
+        }
+
+    def has_promoted(self) -> bool:
+        return any(commit.entry.cause == "promoted" for commit in self.lake.commits("gold.revenue_daily"))
+
+
+def wait_until(is_true: "threading.Event | object", seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_replay_beside_a_run_under_load_and_a_kill(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    project.sluice("run")
+    # A figure of March is lost, and a run does not see it.
+    gold = DeltaTable(project.lake.path("gold.revenue_daily"))
+    gold.delete("product = 'Cup' AND window_start < '2026-03-03T00:00:00Z'")
+    with project.under_load():
+        run = project.start("run", "--continuous")
+        found = json.loads(project.sluice("replay", "start", *march, "--because", "a disk was restored", "--json"))
+        assert [each["dataset"] for each in found["compared"] if each["inserted"]] == ["gold.revenue_daily"]
+
+        # The new declaration is in the project, the run goes on by the old one.
+        declared = project.folder / "pipelines" / "gold.py"
+        declared.write_text(declared.read_text().replace('"sum(quantity * product.price_euro)"', '"sum(quantity * 2 * product.price_euro)"'))
+        changed = json.loads(project.sluice("replay", "start", "--because", "double", "--json"))
+        assert (changed["datasets"], changed["changed"]) == (["gold.revenue_daily"], ["gold.revenue_daily"])
+        assert run.poll() is None, "the run went on meanwhile"
+
+        promotion = project.start("replay", "promote", changed["name"])
+        wait_until(lambda: any(Path(project.lake.root, "_requests").glob("*.json")))
+        time.sleep(2)
+        os.kill(run.pid, signal.SIGKILL)
+        run.communicate()
+        # Whoever asked sees that nobody is there, and does it.
+        out, err = promotion.communicate()
+        assert promotion.returncode == 0, err
+        assert project.has_promoted()
+
+    project.sluice("run")
+    project.sluice("audit")
+    assert json.loads(project.sluice("run", "--json")) == []
+    elsewhere = str(tmp_path / "anew")
+    project.sluice("run", SLUICE_LAKE=elsewhere)
+    assert project.content(project.lake) == project.content(Lake(elsewhere))

@@ -1,0 +1,293 @@
+"""Replays: tables computed anew beside the live ones, compared, promoted and rolled back."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sluice import gold
+from sluice import replay as replaying
+from sluice.catalogue import Catalogue, ordered
+from sluice.datasets import Dataset
+from sluice.errors import SluiceError, UsageError
+from sluice.part import Part
+from sluice.windows import window
+from tests.kit import Lakehouse, Row, at, text
+from tests.shop import priced, prices, sales
+
+
+def daily(measure: str = "sum(pieces * price.price)", **more: str) -> Dataset:
+    return gold.aggregate(
+        "revenue",
+        source=priced,
+        group_by=["product", window("sold_at", "1 day")],
+        measures={"revenue": measure, **more},
+    )
+
+
+revenue = daily()
+
+
+def sale(number: int, hours: float, product: str = "tea", pieces: int = 1) -> dict[str, object]:
+    return {"id": f"s{number}", "product": product, "sold_at": text(hours), "pieces": pieces}
+
+
+def price(hours: float, amount: int, product: str = "tea") -> dict[str, object]:
+    return {"product": product, "changed_at": text(hours), "price": amount}
+
+
+@pytest.fixture
+def shop(lakehouse: Lakehouse) -> Lakehouse:
+    """Four sales on two days at two prices, one of them told twice."""
+    lakehouse.declare(revenue)
+    lakehouse.publish("prices", price(0, 2), price(24, 3), price(0, 5, "coffee"))
+    lakehouse.publish("sales", sale(1, 1), sale(2, 2, pieces=2), sale(3, 25), sale(4, 26, "coffee"), sale(1, 1))
+    lakehouse.run()
+    return lakehouse
+
+
+def build(lakehouse: Lakehouse, *names: str, catalogue: Catalogue | None = None, part: Part | None = None) -> Any:
+    """A replay, built."""
+    declared = catalogue or lakehouse.catalogue
+    planned = replaying.plan(lakehouse.lake, declared, names, part, "a test")
+    for _ in replaying.build(lakehouse.spark, lakehouse.lake, declared, planned):
+        pass
+    return replaying.find(lakehouse.lake, planned.name)
+
+
+def differing(replay: Any) -> dict[str, tuple[int, int, int]]:
+    """The rows that would be inserted, updated and deleted, of each table in which there are some."""
+    found = {each.dataset: (each.inserted, each.updated, each.deleted) for each in replay.compared}
+    return {dataset: counts for dataset, counts in found.items() if any(counts)}
+
+
+def promote(lakehouse: Lakehouse, replay: Any) -> dict[str, int]:
+    changed = replaying.promote(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, replay.name)
+    return {name: rows.total for name, rows in changed.items() if rows.total}
+
+
+def revenues(lakehouse: Lakehouse) -> list[Row]:
+    return lakehouse.rows("gold.revenue", "product", "window_start", "revenue")
+
+
+def rebuilt(lakehouse: Lakehouse) -> dict[str, list[Row]]:
+    """What all tables hold when everything is computed from bronze."""
+    lakehouse.run(rebuild=True)
+    return {name: lakehouse.rows(name) for name in lakehouse.lake.tables()}
+
+
+def test_a_replay_of_what_is_right_finds_nothing_and_commits_nothing(shop: Lakehouse) -> None:
+    before = shop.versions()
+    replay = build(shop, "silver.sales", "silver.prices_changes")
+    assert replay.tables == ("silver.sales", "silver.prices_changes", "silver.prices", "silver.priced", "gold.revenue")
+    assert differing(replay) == {}
+    assert promote(shop, replay) == {}
+    assert shop.versions() == before
+    assert shop.run() == {}
+
+
+def test_a_changed_declaration_is_held_compared_and_promoted(shop: Lakehouse) -> None:
+    shop.declare(daily("sum(pieces * price.price * 10)"))
+    before = shop.versions()
+    (held,) = shop.runner(hold_changed=True).until_caught_up()
+    assert (held.name, held.held, held.is_effective) == ("gold.revenue", True, False)
+    assert shop.versions() == before
+
+    replay = build(shop)
+    assert (replay.datasets, replay.changed) == (("gold.revenue",), ("gold.revenue",))
+    assert differing(replay) == {"gold.revenue": (0, 3, 0)}
+    ((measure,),) = [each.measures for each in replay.compared]
+    assert (measure.column, measure.rows, measure.mean_before, measure.mean_after) == ("revenue", 3, 14 / 3, 140 / 3)
+    first = replay.compared[0].examples[0]
+    assert (first.key["product"], first.before, first.after) == ("coffee", {"revenue": "5"}, {"revenue": "50"})
+    assert shop.versions() == before
+    assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 6), ("tea", 24.0, 3)]
+
+    assert promote(shop, replay) == {"gold.revenue": 3}
+    assert revenues(shop) == [("coffee", 24.0, 50), ("tea", 0.0, 60), ("tea", 24.0, 30)]
+    assert shop.runner(hold_changed=True).until_caught_up() == []
+
+
+def test_records_that_come_between_are_in_what_is_promoted(shop: Lakehouse) -> None:
+    live, changed = shop.catalogue, ordered([daily("sum(pieces * price.price * 10)")])
+    replay = build(shop, catalogue=changed)
+    shop.publish("sales", sale(5, 3), sale(6, 50))
+    shop.publish("prices", price(1.5, 4))
+    shop.run()
+    assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 14), ("tea", 24.0, 3), ("tea", 48.0, 3)]
+    shop.publish("sales", sale(7, 51))
+    assert shop.catalogue is live
+
+    shop.catalogue = changed
+    promote(shop, replay)
+    assert revenues(shop) == [("coffee", 24.0, 50), ("tea", 0.0, 140), ("tea", 24.0, 30), ("tea", 48.0, 30)]
+    shop.run()
+    found = {name: shop.rows(name) for name in shop.lake.tables()}
+    assert ("tea", 48.0, 60) in revenues(shop)
+    assert rebuilt(shop) == found
+
+
+def test_a_change_in_silver_reaches_gold_in_the_same_promotion(shop: Lakehouse) -> None:
+    shop.declare(revenue)
+    cheaper = replace(prices, declaration={**prices.declaration, "note": "all for one"}, shape=all_for_one)
+    priced_anew = replace(priced, inputs={**priced.inputs, "price": replace(priced.inputs["price"], source=cheaper)})
+    revenue_anew = replace(revenue, inputs={"rows": replace(revenue.inputs["rows"], source=priced_anew)})
+    shop.declare(revenue_anew)
+    replay = build(shop)
+    assert replay.datasets == ("silver.prices",)
+    assert differing(replay) == {"silver.prices": (0, 3, 0), "silver.priced": (0, 4, 0), "gold.revenue": (0, 3, 0)}
+    promote(shop, replay)
+    assert revenues(shop) == [("coffee", 24.0, 1), ("tea", 0.0, 3), ("tea", 24.0, 1)]
+    assert shop.run() == {}
+
+
+def all_for_one(rows: Any, own: Any) -> Any:
+    """The prices as they were, all 1."""
+    return prices.shape(rows, own).selectExpr(
+        "product",
+        "1 AS price",
+        "valid_from",
+        "valid_to",
+        "is_current",
+        "* EXCEPT (product, price, valid_from, valid_to, is_current)",
+    )
+
+
+def test_new_columns_are_promoted_and_rolled_back(shop: Lakehouse) -> None:
+    before = revenues(shop)
+    shop.declare(daily(sales="count(*)"))
+    replay = build(shop)
+    assert replay.compared[0].columns_added == ("sales",)
+    promote(shop, replay)
+    assert shop.table("gold.revenue").selectExpr("sum(sales)").collect()[0][0] == 4
+    assert shop.run() == {}
+
+    replaying.rollback(shop.spark, shop.lake, shop.catalogue.datasets[-1], "not wanted")
+    assert "sales" not in shop.table("gold.revenue").columns
+    assert revenues(shop) == before
+
+
+def test_after_a_rollback_the_old_declaration_goes_on_and_the_new_one_is_held(shop: Lakehouse) -> None:
+    changed = daily("sum(pieces * price.price * 10)")
+    shop.declare(changed)
+    promote(shop, build(shop))
+    replaying.rollback(shop.spark, shop.lake, changed, "ten times too much")
+    assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 6), ("tea", 24.0, 3)]
+
+    shop.publish("sales", sale(5, 3))
+    assert shop.run()["gold.revenue"].held
+    assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 6), ("tea", 24.0, 3)]
+    with pytest.raises(SluiceError, match="rolled back already"):
+        replaying.rollback(shop.spark, shop.lake, changed, "once more")
+
+    shop.declare(revenue)
+    assert shop.run()["gold.revenue"].rows.updated == 1
+    assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 8), ("tea", 24.0, 3)]
+    assert shop.run() == {}
+    # Whoever deploys the new one again wants it.
+    shop.declare(changed)
+    assert shop.run()["gold.revenue"].cause == "declaration changed"
+
+
+def damage(lakehouse: Lakehouse, table: str, change: str) -> None:
+    lakehouse.spark.sql(change.format(f"delta.`{lakehouse.lake.path(table)}`"))
+
+
+first_day = Part(since=at(0), until=at(24))
+damages = {
+    "silver.sales": (
+        "DELETE FROM {} WHERE id = 's2'",
+        "UPDATE {} SET pieces = 99 WHERE id = 's5'",
+        "UPDATE {} SET id = 'nobody' WHERE id = 's6'",
+    ),
+    "silver._fates": ("DELETE FROM {}",),
+    "silver.priced": ("UPDATE {} SET pieces = 99 WHERE id = 's1'", "DELETE FROM {} WHERE id = 's5'"),
+    "gold.revenue": ("UPDATE {} SET revenue = 99 WHERE product = 'tea'", "DELETE FROM {} WHERE product = 'milk'"),
+}
+
+
+def test_a_damaged_part_is_put_right(shop: Lakehouse) -> None:
+    shop.publish("sales", sale(5, 3), sale(6, 4, "milk"))
+    shop.run()
+    right = {name: shop.rows(name) for name in shop.lake.tables()}
+    for table, changes in damages.items():
+        for change in changes:
+            damage(shop, table, change + (" AND window_start = '2026-01-01'" if table == "gold.revenue" else ""))
+        assert shop.rows(table) != right[table]
+    assert shop.run() == {}, "a run does not see what was done behind its back"
+
+    replay = build(shop, part=first_day)
+    assert differing(replay) == {"silver.sales": (2, 1, 1), "silver.priced": (1, 1, 0), "gold.revenue": (1, 1, 0)}
+    promote(shop, replay)
+    assert {name: shop.rows(name) for name in shop.lake.tables()} == right
+    assert shop.run() == {}
+
+
+def test_damage_outside_of_the_part_is_left_alone(shop: Lakehouse) -> None:
+    damage(shop, "silver.sales", "UPDATE {} SET pieces = 99 WHERE id = 's3'")
+    assert differing(build(shop, part=first_day)) == {}
+
+
+def test_a_part_is_also_named_by_its_records(shop: Lakehouse) -> None:
+    damage(shop, "silver.sales", "UPDATE {} SET pieces = 99 WHERE id IN ('s2', 's3')")
+    position = dict(
+        zip(
+            ("partition", "offset"),
+            shop.table("silver.sales").where("id = 's3'").select("_partition", "_offset").collect()[0],
+            strict=True,
+        )
+    )
+    part = Part.of(None, None, ["sales/{partition}/{offset}".format(**position)])
+    replay = build(shop, "silver.sales", part=part)
+    assert differing(replay) == {"silver.sales": (0, 1, 0)}
+    promote(shop, replay)
+    assert shop.rows("silver.sales", "id", "pieces") == [("s1", 1), ("s2", 99), ("s3", 1), ("s4", 1)]
+
+
+def test_what_a_changed_declaration_says_of_a_part_can_be_seen_but_not_promoted(shop: Lakehouse) -> None:
+    shop.declare(daily("sum(pieces * price.price * 10)"))
+    replay = build(shop, part=first_day)
+    assert differing(replay) == {"gold.revenue": (0, 1, 0)}
+    with pytest.raises(SluiceError, match="cannot follow two declarations"):
+        promote(shop, replay)
+
+
+def test_what_cannot_be_replayed_says_why(shop: Lakehouse) -> None:
+    with pytest.raises(UsageError, match="No declaration changed"):
+        build(shop)
+    with pytest.raises(UsageError, match="There is no dataset"):
+        build(shop, "gold.nothing")
+    with pytest.raises(UsageError, match="There is no replay x"):
+        replaying.promote(shop.spark, shop.lake, shop.catalogue, "x")
+    replay = build(shop, "gold.revenue")
+    shop.declare(daily("count(*)"))
+    with pytest.raises(SluiceError, match="changed since the replay"):
+        promote(shop, replay)
+    with pytest.raises(SluiceError, match="never promoted"):
+        replaying.rollback(shop.spark, shop.lake, sales, "no reason")
+    replaying.drop(shop.lake, replay.name)
+    assert replaying.replays(shop.lake) == []
+
+
+def test_a_promotion_that_stopped_halfway_is_finished_by_the_next(
+    shop: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(shop, "silver.sales", "UPDATE {} SET pieces = 99 WHERE id = 's2'")
+    damage(shop, "gold.revenue", "DELETE FROM {} WHERE product = 'tea'")
+    replay = build(shop, "silver.sales", "gold.revenue")
+    whole, promoted = replaying.promote_table, []
+
+    def dies(*arguments: Any) -> Any:
+        if promoted:
+            raise KeyboardInterrupt
+        promoted.append(arguments)
+        return whole(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, "promote_table", dies)
+        with pytest.raises(KeyboardInterrupt):
+            promote(shop, replay)
+    shop.run()
+    promote(shop, replay)
+    assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 6), ("tea", 24.0, 3)]
+    assert shop.run() == {}

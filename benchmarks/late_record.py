@@ -52,7 +52,7 @@ class Statement:
 
 def statements(spark: "SparkSession", after: int) -> list[Statement]:
     """The statements that Spark has run since the one of a number."""
-    store = spark._jsparkSession.sharedState().statusStore()  # type: ignore[union-attr]
+    store = spark._jsparkSession.sharedState().statusStore()
     listed = store.executionsList()
     found = []
     for index in range(listed.size()):
@@ -64,7 +64,7 @@ def statements(spark: "SparkSession", after: int) -> list[Statement]:
 
 
 def newest_statement(spark: "SparkSession") -> int:
-    store = spark._jsparkSession.sharedState().statusStore()  # type: ignore[union-attr]
+    store = spark._jsparkSession.sharedState().statusStore()
     listed = store.executionsList()
     return max((listed.apply(index).executionId() for index in range(listed.size())), default=-1)
 

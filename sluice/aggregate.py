@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -15,16 +15,21 @@ if TYPE_CHECKING:
 
 named_expression = re.compile(r"(?s)(?P<expression>.+)\s+[aA][sS]\s+`?(?P<name>\w+)`?\s*")
 
+count_of_rows = re.compile(r"(?i)\bcount\s*\(\s*\*\s*\)")
+# A star that is no multiplication follows what cannot end an operand.
+all_columns = re.compile(r"(?i)(?:^|[(,.]|\bdistinct|\ball)\s*\*")
+
 
 @dataclass(frozen=True)
 class Groups:
-    """What rows are grouped by: columns, SQL expressions with a name, and at most one window."""
+    """What rows are grouped by (columns, SQL expressions with a name, at most one window) and what is measured."""
 
     expressions: Mapping[str, str]
     window: Window | None
+    measures: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, group_by: Sequence[str | Window]) -> "Groups":
+    def of(cls, group_by: Sequence[str | Window], measures: Mapping[str, str]) -> "Groups":
         """Reads a declaration such as `["origin", "year(scheduled_at) AS year", window("scheduled_at", "1 hour")]`."""
         expressions = {}
         windows = [each for each in group_by if isinstance(each, Window)]
@@ -32,7 +37,7 @@ class Groups:
             if isinstance(each, str):
                 named = named_expression.fullmatch(each)
                 expressions[named["name"] if named else each] = named["expression"] if named else each
-        return cls(expressions, windows[0] if windows else None)
+        return cls(expressions, windows[0] if windows else None, dict(measures))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -53,11 +58,19 @@ class Groups:
         return df.withColumns({f"_group_{name}": F.expr(text) for name, text in self.expressions.items()})
 
     def touched(self, changed: "DataFrame", own: "DataFrame") -> "DataFrame":
-        """The groups that changed rows are in, or were."""
-        grouped = self.grouped(changed)
+        """The groups that changed rows are in, or were, as far as the change can be seen in the measures."""
+        grouped = self.grouped(consolidated(changed, self.used(changed.columns)))
         if self.window:
             return self.window.touched(grouped, own, tuple(self.expressions))
         return grouped.select(*group_names(tuple(self.expressions)))
+
+    def used(self, columns: Sequence[str]) -> list[str]:
+        """The columns that groups, window and measures may look at: those whose name they mention."""
+        texts = [*self.expressions.values(), *self.measures.values(), *([self.window.column] if self.window else [])]
+        said = "\n".join(count_of_rows.sub("", text) for text in texts)
+        if all_columns.search(said):
+            return list(columns)
+        return [name for name in columns if re.search(rf"(?i)\b{re.escape(name)}\b", said)]
 
     def scope_of(self, own: "DataFrame") -> "DataFrame":
         """The scope of rows of the table itself."""
@@ -73,7 +86,16 @@ class Groups:
         return self.window.within(grouped, scope, names)
 
 
-def aggregate(grouped: "DataFrame", groups: Groups, measures: Mapping[str, str]) -> "DataFrame":
+def consolidated(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":
+    """Of a change feed what has changed in these columns: values that went and came as often are no change."""
+    if "_change_type" not in changed.columns:
+        return changed
+    came = F.when(F.col("_change_type").isin("insert", "update_postimage"), 1).otherwise(-1)
+    balance = changed.groupBy(*columns).agg(F.sum(came).alias("_balance"))
+    return balance.where("_balance <> 0").drop("_balance")
+
+
+def aggregate(grouped: "DataFrame", groups: Groups) -> "DataFrame":
     """One row per group: its columns, then each measure, a SQL aggregate over the group's rows."""
-    figures = [F.expr(text).alias(name) for name, text in measures.items()]
+    figures = [F.expr(text).alias(name) for name, text in groups.measures.items()]
     return grouped.groupBy(*group_names(groups.columns)).agg(*figures)

@@ -94,6 +94,10 @@ class Lake:
             if (entry := Entry.from_json(each.get("userMetadata"))) is not None
         ]
 
+    def rows_changed(self, table: str, since: int, until: int) -> int:
+        """How many rows the ledger says were changed after version `since`, up to `until`."""
+        return sum(each.entry.rows.total for each in self.commits(table) if since < each.version <= until)
+
     def newest_version(self, table: str) -> int:
         """The newest version of a table, whoever committed it."""
         return DeltaTable(self.path(table)).version()

@@ -18,6 +18,7 @@ from sluice.difference import difference, operation
 from sluice.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts, no_rows, watermark_of
 from sluice.part import Part
 from sluice.scope import Scope, collect, everything
+from sluice.session import sized_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,8 +163,11 @@ class Refresh:
         else:
             is_incremental = self.cause in ("changes", "watermark", "replay")
             changes = self.changes() if is_incremental else {}
-            scope = self.scope(changes) if is_incremental else everything
-            rows = self.recompute(scope, changes)
+            with sized_for(self.spark, self.rows_changed() if is_incremental else None):
+                scope = self.scope(changes) if is_incremental else everything
+            with sized_for(self.spark, None if scope.is_everything else scope.count):
+                is_untouched = not scope.is_everything and scope.count == 0
+                rows = self.untouched() if is_untouched else self.recompute(scope, changes)
         return Refreshed(self.dataset.name, self.cause, None if scope.is_everything else scope.count, rows)
 
     @cached_property
@@ -186,6 +190,15 @@ class Refresh:
             if then != now:
                 moved[name] = self.lake.changes(self.spark, source, then.version, now.version)
         return moved
+
+    def rows_changed(self) -> int | None:
+        """How many rows changed upstream, by the ledger; None where it does not tell."""
+        if self.known is None or self.part is not None:
+            return None
+        return sum(
+            self.lake.rows_changed(source, self.known.entry.seen(source, now).version, now.version)
+            for source, now in self.pinned.items()
+        )
 
     def scope(self, changes: Mapping[str, "DataFrame"]) -> Scope:
         """The rows of the dataset that the changes touch; everything when that is a large part of the table."""
@@ -245,6 +258,10 @@ class Refresh:
             for output in self.dataset.outputs
         ]
         return scope, counts[-1]
+
+    def untouched(self) -> RowCounts:
+        """Leaves all rows as they are: no change bears on them."""
+        return self.keep(self.dataset.outputs[-1], self.entry(dict(self.known.entry.reached) if self.known else {}))
 
     def recompute(self, scope: Scope, changes: Mapping[str, "DataFrame"]) -> RowCounts:
         """Computes the rows of the scope, and writes output by output what differs; the last commit is the cursor."""

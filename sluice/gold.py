@@ -30,7 +30,7 @@ def aggregate(
     is recomputed when a row enters, leaves or changes in it, and disappears with its last row.
     """
     full_name = checked_name("gold", name)
-    groups = Groups.of(group_by)
+    groups = Groups.of(group_by, measures)
     if not measures or not groups.columns:
         raise DeclarationError(f"{full_name}: give at least one group and one measure")
     if sum(isinstance(each, Window) for each in group_by) > 1:
@@ -52,12 +52,11 @@ def aggregate(
                 cluster_by=groups.clustered,
             ),
         ),
-        shape=lambda rows, own: aggregate_rows(rows["rows"], groups, measures),
+        shape=lambda rows, own: aggregate_rows(rows["rows"], groups),
         declaration={
-            "kind": "aggregate 2",
+            "kind": "aggregate 3",
             "source": source.name,
             "groups": groups,
-            "measures": dict(measures),
         },
         meaning=meaning,
         keys=groups.columns,

@@ -30,7 +30,30 @@ spark_settings = {
     # Defaults are sized for clusters: 200 shuffle tasks and 50 tasks to read a table's log.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+    # A difference is computed once and for all before it is merged.
+    "spark.databricks.delta.merge.materializeSource": "none",
 }
+
+# For a handful of rows planning is the work: no second look at each plan, and no code compiled for each projection.
+small_settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+small_rows_max = 1_000
+
+
+@contextmanager
+def sized_for(spark: "SparkSession", rows: int | None) -> Iterator[None]:
+    """Runs statements in the way that suits so many rows; None: many."""
+    settings = small_settings if rows is not None and rows <= small_rows_max else {}
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, known in before.items():
+            if known is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, known)
 
 
 @contextmanager

@@ -9,7 +9,9 @@ from pyspark.sql import functions as F
 from sluice import bronze, gold, silver
 from sluice.aggregate import Groups, aggregate
 from sluice.errors import DeclarationError
+from sluice.windows import window
 from tests.kit import Lakehouse, text
+from tests.shop import priced
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,7 +106,6 @@ def test_a_reducer_must_say_something_of_every_column() -> None:
 
 def test_approximate_measures_are_within_the_error_that_they_state(spark: "SparkSession") -> None:
     rows = spark.range(50_000).selectExpr("id % 2 AS side", "id % 20011 AS user", "pmod(hash(id), 100000) AS delay")
-    groups = Groups.of(["side"])
     measures = {
         "users": "count(DISTINCT user)",
         "users_about": "approx_count_distinct(user, 0.02)",
@@ -113,16 +114,63 @@ def test_approximate_measures_are_within_the_error_that_they_state(spark: "Spark
         "delays": "count(*)",
         "above": "count_if(delay > 95000)",
     }
-    for row in aggregate(groups.grouped(rows), groups, measures).collect():
+    groups = Groups.of(["side"], measures)
+    for row in aggregate(groups.grouped(rows), groups).collect():
         # Three standard deviations, and a rank that is off by a thousandth: delays are spread evenly over 100,000.
         assert abs(row["users_about"] / row["users"] - 1) < 3 * 0.02
         assert abs(row["delay_about"] - row["delay"]) < 100_000 / 1000 * 2
 
 
+def test_the_most_frequent_values_are_found_within_the_error_that_is_stated(spark: "SparkSession") -> None:
+    # Value n occurs 10,000/n times for the first ten, among 50,000 that occur once.
+    rows = spark.range(50_000).selectExpr("1 AS one", "id + 100 AS user")
+    for user in range(1, 11):
+        rows = rows.unionByName(spark.range(10_000 // user).selectExpr("1 AS one", f"CAST({user} AS BIGINT) AS user"))
+    count = rows.count()
+    groups = Groups.of(["one"], {"top": "approx_top_k(user, 5, 1000)"})
+    for each in (rows, rows.orderBy(F.desc("user")).repartition(3)):
+        top = aggregate(groups.grouped(each), groups).collect()[0]["top"]
+        assert [row["item"] for row in top] == [1, 2, 3, 4, 5]
+        for row in top:
+            assert abs(row["count"] - 10_000 // row["item"]) <= count * 3.5 / 1000
+
+
 def test_a_distinct_count_by_sketch_does_not_depend_on_the_order_of_rows(spark: "SparkSession") -> None:
-    rows, groups = spark.range(30_000).selectExpr("1 AS one", "id % 9973 AS user"), Groups.of(["one"])
+    rows = spark.range(30_000).selectExpr("1 AS one", "id % 9973 AS user")
+    groups = Groups.of(["one"], {"users": "approx_count_distinct(user)"})
     counts = {
-        aggregate(groups.grouped(each), groups, {"users": "approx_count_distinct(user)"}).first()
+        aggregate(groups.grouped(each), groups).first()
         for each in (rows, rows.orderBy(F.desc("user")).repartition(7), rows.repartition(3))
     }
     assert len(counts) == 1
+
+
+def test_only_the_columns_that_a_measure_mentions_count() -> None:
+    columns = ["origin", "at", "delay_minutes", "delay", "weather"]
+    used = {
+        "count(*)": [],
+        "avg(delay_minutes)": ["delay_minutes"],
+        "sum(2 * DELAY)": ["delay"],
+        "max(`delay` * delay_minutes)": ["delay_minutes", "delay"],
+        "count_if(weather.wind > 3)": ["weather"],
+        "count(DISTINCT *)": columns,
+        "max(struct(delay, *))": columns,
+        "max(weather.*)": columns,
+        "count(*) + count(delay)": ["delay"],
+    }
+    for measure, expected in used.items():
+        groups = Groups.of(["upper(origin) AS origin", window("at", "1 hour")], {"measure": measure})
+        assert groups.used(columns) == [name for name in columns if name in {"origin", "at", *expected}], measure
+
+
+def test_a_change_that_no_measure_looks_at_touches_no_group(lakehouse: Lakehouse) -> None:
+    by_product = gold.aggregate("by_product", source=priced, group_by=["product"], measures={"sales": "count(*)"})
+    lakehouse.declare(by_product)
+    lakehouse.publish("sales", {"id": "a", "product": "tea", "sold_at": text(1), "pieces": 1})
+    lakehouse.publish("prices", {"product": "tea", "changed_at": text(0), "price": 1})
+    lakehouse.run()
+    lakehouse.publish("prices", {"product": "tea", "changed_at": text(0.5), "price": 2})
+    done = lakehouse.run()
+    assert done["silver.priced"].rows.updated == 1
+    assert (done["gold.by_product"].cause, done["gold.by_product"].rows.total) == ("changes", 0)
+    assert lakehouse.run() == {}

@@ -1,19 +1,25 @@
 """Replays: tables computed anew beside the live ones, compared, promoted and rolled back."""
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice import gold
+from sluice import cli, gold, requests, scaffold
 from sluice import replay as replaying
 from sluice.catalogue import Catalogue, ordered
 from sluice.datasets import Dataset
 from sluice.errors import SluiceError, UsageError
+from sluice.log import Record
 from sluice.part import Part
+from sluice.run import Runner
 from sluice.windows import window
 from tests.kit import Lakehouse, Row, at, text
 from tests.shop import priced, prices, sales
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def daily(measure: str = "sum(pieces * price.price)", **more: str) -> Dataset:
@@ -275,7 +281,8 @@ def test_a_promotion_that_stopped_halfway_is_finished_by_the_next(
     damage(shop, "silver.sales", "UPDATE {} SET pieces = 99 WHERE id = 's2'")
     damage(shop, "gold.revenue", "DELETE FROM {} WHERE product = 'tea'")
     replay = build(shop, "silver.sales", "gold.revenue")
-    whole, promoted = replaying.promote_table, []
+    whole = replaying.promote_table
+    promoted: list[Any] = []
 
     def dies(*arguments: Any) -> Any:
         if promoted:
@@ -291,3 +298,33 @@ def test_a_promotion_that_stopped_halfway_is_finished_by_the_next(
     promote(shop, replay)
     assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 6), ("tea", 24.0, 3)]
     assert shop.run() == {}
+
+
+def test_the_driver_does_what_it_is_asked_by_the_declarations_as_they_are_now(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    scaffold.write(tmp_path)
+    here = cli.opened(tmp_path)
+    for topic in ("products", "orders"):
+        here.log.append(topic, [Record(line) for line in (tmp_path / f"{topic}.jsonl").read_bytes().splitlines()])
+    runner = Runner(spark, here.lake, here.log, here.catalogue(), batch_records_max=1_000)
+    runner.until_caught_up()
+
+    declared = tmp_path / "pipelines" / "gold.py"
+    declared.write_text(declared.read_text().replace('"sum(quantity)"', '"sum(quantity * 12)"'))
+    planned = replaying.plan(here.lake, here.catalogue(), [], None, "dozens")
+    assert list(replaying.build(spark, here.lake, here.catalogue(), planned)) == ["copying", "gold.revenue_daily"]
+
+    assert cli.attended(here, runner, []) is None, "nobody asked for anything"
+    asked = [
+        requests.ask(here.settings.lake_root, requests.Request(do="promote", replay=name))
+        for name in (planned.name, "unheard-of")
+    ]
+    catalogue = cli.attended(here, runner, [])
+    answers = [next(each for each in requests.answered(path) if each) for path in asked]
+    assert answers[0] == requests.Answer(rows={"gold.revenue_daily": 4})
+    assert answers[1].error
+    assert "There is no replay unheard-of" in answers[1].error
+    assert not any(path.exists() for path in asked)
+    assert catalogue is not None
+    assert replace(runner, catalogue=catalogue).until_caught_up() == []

@@ -102,3 +102,42 @@ def test_a_second_run_commits_nothing(year: Year) -> None:
     before = year.versions()
     assert json.loads(year.sluice("run", "--json")) == []
     assert year.versions() == before
+
+
+late_observation = {
+    "origin": "JFK",
+    "observed_at": "2013-06-03T11:30:00Z",
+    "wind_speed_mph": 41.0,
+    "visibility_miles": 0.5,
+}
+touched = """SELECT flight_id
+    FROM silver.departures WHERE origin = 'JFK' AND scheduled_at >= '2013-06-03T11:30:00Z' AND scheduled_at < (
+        SELECT min(valid_from) FROM silver.conditions WHERE origin = 'JFK' AND valid_from > '2013-06-03T11:30:00Z')"""
+
+
+def test_one_late_observation_reaches_exactly_what_depends_on_it(year: Year, tmp_path: Path) -> None:
+    flights = [row[0] for row in query(year.lake, touched).rows]
+    figures = "SELECT visibility, wind, flights FROM gold.delays_by_weather"
+    before = {(visibility, wind): count for visibility, wind, count in query(year.lake, figures).rows}
+    file = tmp_path / "late.jsonl"
+    file.write_text(json.dumps(late_observation))
+    appended = json.loads(year.sluice("log", "append", "weather", str(file), "--key", "JFK"))
+    ((partition, offset),) = [(int(partition), offsets) for partition, offsets in appended.items()]
+    done = {event["name"]: event["rows"] for event in json.loads(year.sluice("run", "--json"))}
+
+    assert len(flights) > 5
+    assert done["silver.conditions"] == {"inserted": 1, "updated": 1, "deleted": 0}
+    assert done["silver.departures"] == {"inserted": 0, "updated": len(flights), "deleted": 0}
+    after = {(visibility, wind): count for visibility, wind, count in query(year.lake, figures).rows}
+    moved = {cell for cell in after if after[cell] != before.get(cell)}
+    assert done["gold.delays_by_weather"] == {"inserted": 0, "updated": len(moved), "deleted": 0}
+    assert after["1 below 1 mile", "3 20 mph and more"] == before["1 below 1 mile", "3 20 mph and more"] + len(flights)
+    # They say nothing of the weather.
+    assert done["gold.delays_hourly"] == done["gold.carrier_days"] == {"inserted": 0, "updated": 0, "deleted": 0}
+
+    cell = ("visibility=1 below 1 mile", "wind=3 20 mph and more")
+    told = json.loads(year.sluice("explain", "gold.delays_by_weather", *cell, "--json"))
+    (origin,) = told[-1]["origins"]
+    assert origin["records"] == [f"weather/{partition}/{offset}"]
+    assert origin["path"][0] == "gold.delays_by_weather"
+    year.sluice("audit")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -98,13 +98,19 @@ class Project:
             for table, columns in tables.items()
         }
 
-    def has_promoted(self) -> bool:
-        return any(commit.entry.cause == "promoted" for commit in self.lake.commits("gold.revenue_daily"))
+    def promoted(self) -> set[str]:
+        """The tables that the promotion changed rows of."""
+        return {
+            table
+            for table in tables
+            for commit in self.lake.commits(table)
+            if commit.entry.cause == "promoted" and commit.entry.rows.total
+        }
 
 
-def wait_until(is_true: "threading.Event | object", seconds: float = 120) -> None:
+def wait_until(is_true: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
-    while not is_true():  # type: ignore[operator]
+    while not is_true():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -117,29 +123,22 @@ def test_a_replay_beside_a_run_under_load_and_a_kill(tmp_path: Path) -> None:
     gold.delete("product = 'Cup' AND window_start < '2026-03-03T00:00:00Z'")
     with project.under_load():
         run = project.start("run", "--continuous")
-        found = json.loads(project.sluice("replay", "start", *march, "--because", "a disk was restored", "--json"))
-        assert [each["dataset"] for each in found["compared"] if each["inserted"]] == ["gold.revenue_daily"]
+        replay = json.loads(project.sluice("replay", "start", *march, "--because", "a disk was restored", "--json"))
+        assert [each["dataset"] for each in replay["compared"] if each["inserted"]] == ["gold.revenue_daily"]
+        assert run.poll() is None, "the run goes on meanwhile"
 
-        # The new declaration is in the project, the run goes on by the old one.
-        declared = project.folder / "pipelines" / "gold.py"
-        declared.write_text(declared.read_text().replace('"sum(quantity * product.price_euro)"', '"sum(quantity * 2 * product.price_euro)"'))
-        changed = json.loads(project.sluice("replay", "start", "--because", "double", "--json"))
-        assert (changed["datasets"], changed["changed"]) == (["gold.revenue_daily"], ["gold.revenue_daily"])
-        assert run.poll() is None, "the run went on meanwhile"
-
-        promotion = project.start("replay", "promote", changed["name"])
+        promotion = project.start("replay", "promote", replay["name"])
         wait_until(lambda: any(Path(project.lake.root, "_requests").glob("*.json")))
         time.sleep(2)
         os.kill(run.pid, signal.SIGKILL)
         run.communicate()
         # Whoever asked sees that nobody is there, and does it.
-        out, err = promotion.communicate()
+        _, err = promotion.communicate()
         assert promotion.returncode == 0, err
-        assert project.has_promoted()
+        assert project.promoted() == {"gold.revenue_daily"}
 
     project.sluice("run")
     project.sluice("audit")
-    assert json.loads(project.sluice("run", "--json")) == []
     elsewhere = str(tmp_path / "anew")
     project.sluice("run", SLUICE_LAKE=elsewhere)
     assert project.content(project.lake) == project.content(Lake(elsewhere))

@@ -42,7 +42,7 @@ format: $(VENV)/.installed ## Put the code into its form
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-benchmark: $(VENV)/.installed ## Time and CPU of a whole run, as ratios to two floors
+benchmark: $(VENV)/.installed ## Time and CPU of a whole run, as ratios to two floors (others: benchmarks/README.md)
 	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/python -m benchmarks.whole_run --months $(MONTHS)
 
 lock: $(VENV)/.installed ## Resolve the dependencies anew (needs uv)

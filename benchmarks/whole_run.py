@@ -30,7 +30,7 @@ from sluice.log import Log
 from sluice.session import spark_session
 from sluice.settings import Settings
 
-payload = str(flight_events.declaration["schema"])
+payload = flight_events.declaration["parsing"].schema
 
 
 @dataclass

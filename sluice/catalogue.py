@@ -1,26 +1,30 @@
 """The catalogue: every dataset that a project declares, in an order in which each comes after its inputs."""
 
+import difflib
 import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
 from sluice.datasets import Dataset, Topic
 from sluice.errors import DeclarationError, UsageError
+from sluice.expect import Suite
 
 Node = Dataset | Topic
 package = "pipelines"
+expectations_package = "expectations"
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The topics and datasets of a project, upstream first."""
+    """The topics and datasets of a project, upstream first, and the suites of what is expected of them."""
 
     nodes: tuple[Node, ...]
+    suites: Mapping[str, Suite] = field(default_factory=dict)
 
     @property
     def topics(self) -> list[Topic]:
@@ -36,7 +40,7 @@ class Catalogue:
         unknown = [name for name in names if name not in by_name]
         if unknown:
             raise UsageError(f"There is no dataset {', '.join(unknown)}; there are {', '.join(by_name)}.")
-        return ordered(by_name[name] for name in names) if names else self
+        return replace(ordered(by_name[name] for name in names), suites=self.suites) if names else self
 
     def downstream_of(self, names: Sequence[str]) -> list[Dataset]:
         """The named datasets with all that is made from them, upstream first."""
@@ -67,15 +71,72 @@ def load(project: Path) -> Catalogue:
             "or write one with: sluice init"
         )
     declared = [
-        value for module in modules_of(project) for value in vars(module).values() if isinstance(value, Dataset | Topic)
+        value
+        for module in modules_of(project, package)
+        for value in vars(module).values()
+        if isinstance(value, Dataset | Topic)
     ]
     if not declared:
         raise DeclarationError(f"{folder} declares no dataset.")
-    return ordered(declared)
+    return expecting(ordered(declared), suites_of(project))
 
 
-def modules_of(project: Path) -> Iterator[ModuleType]:
-    """All modules of the project's `pipelines`; those of a project that was loaded before are forgotten first."""
+def suites_of(project: Path) -> dict[str, Suite]:
+    """The suites in the project's `expectations` by dataset; that of silver.orders is in `silver/orders.py` there."""
+    if not (project / expectations_package).is_dir():
+        return {}
+    found: dict[str, Suite] = {}
+    for module in modules_of(project, expectations_package):
+        dataset = module.__name__.removeprefix(expectations_package).lstrip(".")
+        for value in vars(module).values():
+            if isinstance(value, Suite):
+                if value.dataset != dataset:
+                    expected = f"{expectations_package}/{value.dataset.replace('.', '/')}.py"
+                    raise DeclarationError(
+                        f"the suite of {value.dataset} belongs in {expected}, not in {module.__file__}"
+                    )
+                found[dataset] = value
+    return found
+
+
+def expecting(catalogue: Catalogue, suites: Mapping[str, Suite]) -> Catalogue:
+    """The catalogue with the suites; their row rules are at the door of the datasets that parse records."""
+    names = [dataset.name for dataset in catalogue.datasets]
+    for name in suites:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
+            raise DeclarationError(f"there is a suite of {name}, but no such dataset; {hint}")
+    found: dict[str, Node] = {}
+    for node in catalogue.nodes:
+        made = node
+        if isinstance(node, Dataset):
+            made = with_rules(with_sources(node, found), suites.get(node.name))
+        found[node.name] = made
+    return Catalogue(tuple(found.values()), dict(suites))
+
+
+def with_sources(dataset: Dataset, found: Mapping[str, Node]) -> Dataset:
+    """The dataset made from the nodes of these names instead of its own."""
+    inputs = {alias: replace(each, source=found[each.source.name]) for alias, each in dataset.inputs.items()}
+    return replace(dataset, inputs=inputs)
+
+
+def with_rules(dataset: Dataset, suite: Suite | None) -> Dataset:
+    """The dataset with the row rules of its suite; a DeclarationError where there is no door to put them at."""
+    rules = [each for each in suite.expectations if each.is_row_rule] if suite else []
+    if not rules:
+        return dataset
+    if dataset.with_expectations is None:
+        raise DeclarationError(
+            f"{dataset.name}: {rules[0].name} would quarantine records, and only datasets that parse records can; "
+            "expect it of the dataset that they come from, or make it critical or warn"
+        )
+    return dataset.with_expectations(tuple(rules))
+
+
+def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
+    """All modules of a package of the project; those of a project that was loaded before are forgotten first."""
     for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         del sys.modules[name]
     sys.path.insert(0, str(project))

@@ -21,6 +21,7 @@ from sluice.errors import DeclarationError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from sluice.expect import Expectation
     from sluice.scope import Scope
 
 valid_name = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -106,7 +107,8 @@ class Dataset:
     watermark back. A dataset that `tells_time` is waited for by the watermark of what is made from it; a history is
     not: that a thing has not changed for a year says nothing of how far time has come. With `completeness` its rows
     also depend on the watermark. `laws` are what `sluice audit` counts beside the fates: for each law, a query for the
-    number of rows that break it.
+    number of rows that break it. `with_expectations` gives the same dataset with the row rules of a suite at its door;
+    None where no records are parsed.
     """
 
     name: str
@@ -124,6 +126,7 @@ class Dataset:
     reached: "Callable[[DataFrame], DataFrame] | None" = None
     completeness: Completeness | None = None
     laws: "Mapping[str, str]" = field(default_factory=dict)
+    with_expectations: "Callable[[tuple[Expectation, ...]], Dataset] | None" = None
 
     def __post_init__(self) -> None:
         if not self.outputs or self.outputs[-1].table != self.name:

@@ -5,13 +5,15 @@ position of the winner, a quarantined record with the rule that it breaks, and a
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sluice.datasets import Dataset, Frames, Input, Output, Topic, require_duration, same_names
+from sluice.datasets import Dataset, Frames, Input, Output, Topic, require_columns, require_duration, same_names
 from sluice.deduplicate import deduplicate
+from sluice.expect import Expectation, typed
 from sluice.parse import Parsing, late, parse, position
 
 if TYPE_CHECKING:
@@ -76,7 +78,24 @@ def event_dataset(
         topics=tuple(topic.topic for topic in sources),
         idle_after=idle_after,
         reached=partial(reached_by, event_time=parsing.event_time),
+        with_expectations=lambda expected: event_dataset(
+            name,
+            sources=sources,
+            parsing=replace(parsing, expectations=checked_rules(name, parsing, expected)),
+            distinct=distinct,
+            meaning=meaning,
+            idle_after=idle_after,
+        ),
     )
+
+
+def checked_rules(name: str, parsing: Parsing, expected: Iterable[Expectation]) -> tuple[Expectation, ...]:
+    """The row rules of a suite; a DeclarationError where one asks for what the schema has not."""
+    rules = tuple(each for each in expected if each.is_row_rule)
+    for each in rules:
+        require_columns(f"{name}: {each.name}", "column", (each.arguments["column"],), tuple(parsing.types))
+        typed(each, parsing.types[each.arguments["column"]])
+    return rules
 
 
 def judge(
@@ -113,7 +132,8 @@ def waived(parsed: "DataFrame", released: "DataFrame | None", parsing: Parsing) 
     if released is None:
         return parsed
     marked = parsed.join(F.broadcast(released.withColumn("_released", F.lit(True))), list(position), "left")
-    is_lifted = F.col("_released") & F.col("_rule").isin(*parsing.waivable)
+    waivable = F.array(*[F.lit(rule) for rule in parsing.waivable])
+    is_lifted = F.col("_released") & (F.size(F.array_except(F.split("_rule", ","), waivable)) == 0)
     return marked.withColumn("_rule", F.when(~F.coalesce(is_lifted, F.lit(False)), F.col("_rule"))).select(
         parsed.columns
     )

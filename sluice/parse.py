@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import functions as F
 
-from sluice.datasets import column_names
+from sluice.datasets import column_names, column_types
+from sluice.expect import Expectation, holds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -56,7 +57,7 @@ class Parsing:
     """What a record must be: JSON of `schema`, with a value in each of `required`, and a plausible event time.
 
     `sent_time` and `received_time` correct a device's clock; a record is held back as late when it was received more
-    than `hold_later_than` after its event.
+    than `hold_later_than` after its event. It is quarantined under the names of all `expectations` that it breaks.
     """
 
     schema: str
@@ -69,6 +70,7 @@ class Parsing:
     record_bytes_max: int = 10 * 1024 * 1024
     format: Format = "json"
     changes: Changes | None = None
+    expectations: tuple[Expectation, ...] = ()
 
     @property
     def row_columns(self) -> tuple[str, ...]:
@@ -95,7 +97,13 @@ class Parsing:
     @property
     def waivable(self) -> tuple[str, ...]:
         """The rules that `sluice quarantine release` can lift: what they find is doubtful, and can be used."""
-        return (late, *(() if self.event_time is None else time_rules(self.event_time)))
+        rules = () if self.event_time is None else time_rules(self.event_time)
+        return (late, *rules, *[each.name for each in self.expectations])
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The columns of a row with their types."""
+        return column_types(self.schema)
 
 
 def time_rules(event_time: str) -> tuple[str, str]:
@@ -226,6 +234,9 @@ def broken_rule(parsing: Parsing) -> "Column":
         rule = rule.when(F.col("_size").isNotNull() & ~known, "unknown_op")
     for name in parsing.required:
         rule = rule.when(F.col(name).isNull() & is_needed(parsing, name), f"null_{name}")
+    if parsing.expectations:
+        broken = broken_expectations(parsing)
+        rule = rule.when(broken != "", broken)
     if parsing.event_time is None:
         return rule
     event = F.col(parsing.event_time)
@@ -235,6 +246,12 @@ def broken_rule(parsing: Parsing) -> "Column":
     if parsing.hold_later_than:
         rule = rule.when(F.col("_received_at") > event + F.expr(f"INTERVAL {parsing.hold_later_than}"), late)
     return rule
+
+
+def broken_expectations(parsing: Parsing) -> "Column":
+    """The names of all expectations that a row breaks, with commas between; only what sets values has any."""
+    sets = F.lit(True) if parsing.changes is None else F.col("_change") == "set"
+    return F.concat_ws(",", *[F.when(sets & ~holds(each, parsing.types), each.name) for each in parsing.expectations])
 
 
 def is_needed(parsing: Parsing, name: str) -> "Column":

@@ -59,7 +59,7 @@ def held(lake: Lake, catalogue: Catalogue) -> list[Held]:
         ).fetchall()
     declared = {dataset.name: dataset for dataset in catalogue.datasets}
     return [
-        Held(name, fate, reason, records, first_at, last_at, reason in releasable(declared[name]))
+        Held(name, fate, reason, records, first_at, last_at, can_be_released(declared[name], reason))
         for name, fate, reason, records, first_at, last_at in rows
         if name in declared
     ]
@@ -94,13 +94,12 @@ def release(log: Log, dataset: Dataset, records: Sequence[HeldRecord], because: 
 
     Raises UsageError when one of them cannot be used as it is.
     """
-    allowed = releasable(dataset)
-    stuck = sorted({record.reason for record in records if record.reason not in allowed})
+    stuck = sorted({record.reason for record in records if not can_be_released(dataset, record.reason)})
     if stuck:
         raise UsageError(
             f"{dataset.name}: records held for {', '.join(stuck)} cannot be used as they are. Append them corrected "
             f"(sluice log append), or change the declaration: then all records are judged anew. "
-            f"What can be released: {', '.join(allowed)}."
+            f"What can be released: {', '.join(releasable(dataset))}."
         )
     said = [
         Record(
@@ -124,6 +123,11 @@ def release(log: Log, dataset: Dataset, records: Sequence[HeldRecord], because: 
 def releasable(dataset: Dataset) -> tuple[str, ...]:
     """The rules of a dataset whose records can be let through as they are."""
     return tuple(dataset.declaration["parsing"].waivable)
+
+
+def can_be_released(dataset: Dataset, reason: str) -> bool:
+    """True when all the rules that hold a record can be lifted."""
+    return set(reason.split(",")) <= set(releasable(dataset))
 
 
 def consumer(catalogue: Catalogue, name: str) -> Dataset:

@@ -149,11 +149,8 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
     if request.do == "promote":
         changed = replaying.promote(runner.spark, here.lake, catalogue, request.replay or "")
     else:
-        changed = {
-            dataset.name: replaying.rollback(runner.spark, here.lake, dataset, request.because)
-            for dataset in catalogue.datasets
-            if dataset.name in request.datasets
-        }
+        datasets = [each for each in catalogue.datasets if each.name in request.datasets]
+        changed = replaying.rollback(runner.spark, here.lake, datasets, request.because)
     return {name: rows.total for name, rows in changed.items()}
 
 
@@ -445,8 +442,12 @@ def rollback(
 ) -> None:
     """Give datasets back the rows that they had before they were last promoted or rebuilt."""
     here = opened(project)
-    promoted = {each.name: each.tables for each in replaying.replays(here.lake)}
-    names = promoted.get(datasets[0], tuple(datasets)) if len(datasets) == 1 else tuple(datasets)
+    names = tuple(datasets)
+    for replay in replaying.replays(here.lake):
+        if names == (replay.name,):
+            names = replaying.promoted_by(here.lake, replay)
+    if not names:
+        raise UsageError(f"The replay {datasets[0]} replaced no table, so there is nothing to roll back.")
     here.catalogue().upstream_of(names)
     request = requests.Request(do="rollback", datasets=names, because=because)
     print_changed("rolled back", asked(here, request), as_json=as_json)

@@ -90,7 +90,12 @@ class RunProgress:
         landed = sum(event.rows.inserted for event in done if event.name.startswith("bronze."))
         changed = sum(event.rows.total for event in done if not event.name.startswith("bronze."))
         held = [event.name for event in done if event.held]
-        said = "".join(f"\n{name} is held: its declaration changed. See: sluice replay start {name}" for name in held)
+        said = (
+            f"\nHeld as they are, because their declarations changed and are not promoted: {', '.join(held)}. "
+            "To see what would change: sluice replay start --because '…'"
+            if held
+            else ""
+        )
         if len(done) == len(held):
             return f"Nothing new: {len(self.names) - len(held)} tables are up to date ({seconds:.1f} s).{said}"
         return (

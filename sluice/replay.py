@@ -20,7 +20,7 @@ from sluice.datasets import Dataset, Output
 from sluice.delta import Lake
 from sluice.engine import put, refresh, union
 from sluice.errors import SluiceError, UsageError
-from sluice.ledger import Commit, RowCounts, no_rows
+from sluice.ledger import Commit, Entry, RowCounts, no_rows
 from sluice.part import Part
 from sluice.scope import Scope, collect, everything
 from sluice.shadow import Shadow, clone_version, copy, cut, pinned, shadow_of
@@ -257,22 +257,35 @@ def rows_of_keys(df: "DataFrame", output: Output, scope: Scope) -> "DataFrame":
     return scope.filter(df.where(output.slice_condition()), [(name, name) for name in output.grain])
 
 
-def rollback(spark: "SparkSession", lake: Lake, dataset: Dataset, because: str) -> RowCounts:
-    """Gives a dataset the rows back that it had before it was last promoted or rebuilt.
+def rollback(spark: "SparkSession", lake: Lake, datasets: Sequence[Dataset], because: str) -> dict[str, RowCounts]:
+    """Gives datasets the rows back that they had before they were last promoted or rebuilt: all of them, or none.
 
-    Its ledger entry is that of then: with the declaration of then, the next run catches up from there. With the
-    declaration that was rolled back it is held.
+    Their ledger entries are those of then: with the declaration of then, the next run catches up from there. With the
+    declaration that was rolled back they are held.
     """
-    before, undone = last_replaced(lake, dataset.name)
-    entry = before.entry.model_copy(
+    found = [(dataset, *last_replaced(lake, dataset.name)) for dataset in datasets]
+    return {
+        dataset.name: rollback_table(spark, lake, dataset, before, restored(before, undone, because))
+        for dataset, before, undone in found
+    }
+
+
+def restored(before: Commit, undone: Commit, because: str) -> Entry:
+    """The ledger entry of a commit once more, which remembers the declaration that was undone."""
+    is_other = undone.entry.fingerprint != before.entry.fingerprint
+    return before.entry.model_copy(
         update={
             "cause": "rolled back",
             "because": because,
             "replay": undone.entry.replay,
-            "rejected": undone.entry.fingerprint if undone.entry.fingerprint != before.entry.fingerprint else None,
+            "rejected": undone.entry.fingerprint if is_other else None,
             "changed_at": None,
         }
     )
+
+
+def rollback_table(spark: "SparkSession", lake: Lake, dataset: Dataset, before: Commit, entry: Entry) -> RowCounts:
+    """Gives one dataset the rows back that it had at a commit."""
     rows = {}
     for output in dataset.outputs:
         version = version_then(lake, output, dataset.name, before)
@@ -280,6 +293,16 @@ def rollback(spark: "SparkSession", lake: Lake, dataset: Dataset, because: str) 
         if scope is not None:
             rows[output.table] = (rows_of_keys(lake.read(spark, output.table, version), output, scope), scope)
     return put(spark, lake, dataset, entry, rows)
+
+
+def promoted_by(lake: Lake, replay: Replay) -> tuple[str, ...]:
+    """The tables that a replay was the last to replace."""
+    commits = {table: lake.commits(table) for table in replay.tables}
+    newest = {
+        table: next((each for each in reversed(found) if each.entry.cause in replaced_by), None)
+        for table, found in commits.items()
+    }
+    return tuple(table for table, commit in newest.items() if commit and commit.entry.replay == replay.name)
 
 
 def last_replaced(lake: Lake, table: str) -> tuple[Commit, Commit]:

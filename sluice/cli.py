@@ -146,16 +146,21 @@ def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue
 def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[str, int]:
     """Promotes or rolls back by the declarations as they are now; the number of rows that changed, by dataset."""
     catalogue = here.catalogue()
-    if request.do == "promote":
-        changed = replaying.promote(runner.spark, here.lake, catalogue, request.replay or "")
-    else:
-        datasets = [each for each in catalogue.datasets if each.name in request.datasets]
-        changed = replaying.rollback(runner.spark, here.lake, datasets, request.because)
+    try:
+        if request.do == "promote":
+            changed = replaying.promote(runner.spark, here.lake, catalogue, request.replay or "")
+        else:
+            datasets = [each for each in catalogue.datasets if each.name in request.datasets]
+            changed = replaying.rollback(runner.spark, here.lake, datasets, request.because)
+    except (PySparkException, Py4JError) as error:
+        # Whoever asked is told; the run goes on.
+        raise SluiceError(spark_message(error)) from error
     return {name: rows.total for name, rows in changed.items()}
 
 
 def asked(here: Opened, request: requests.Request) -> dict[str, int]:
     """Has the request done, by the run under way if there is one, and else here."""
+    catalogue = here.catalogue()
     path = requests.ask(here.settings.lake_root, request)
     try:
         told = False
@@ -165,7 +170,7 @@ def asked(here: Opened, request: requests.Request) -> dict[str, int]:
                     raise SluiceError(answer.error)
                 return answer.rows
             try:
-                with driver(here, here.catalogue()) as (runner, _):
+                with driver(here, catalogue) as (runner, _):
                     attended(here, runner, [])
             except LakeLocked:
                 if not told:
@@ -600,10 +605,15 @@ def main() -> None:
         app()
     except SluiceError as error:
         fail(str(error), error.exit_code)
-    except PySparkException as error:
-        fail(f"Spark stopped: {error}".split("JVM stacktrace")[0].strip(), 1)
-    except Py4JError as error:
-        fail(f"Spark stopped: {java_message(error)}", 1)
+    except (PySparkException, Py4JError) as error:
+        fail(spark_message(error), 1)
+
+
+def spark_message(error: PySparkException | Py4JError) -> str:
+    """What Spark says went wrong, without the stack of its JVM."""
+    if isinstance(error, Py4JError):
+        return f"Spark stopped: {java_message(error)}"
+    return f"Spark stopped: {error}".split("JVM stacktrace", maxsplit=1)[0].strip()
 
 
 def java_message(error: Py4JError) -> str:

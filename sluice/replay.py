@@ -20,6 +20,7 @@ from sluice.datasets import Dataset, Output
 from sluice.delta import Lake
 from sluice.engine import put, refresh, union
 from sluice.errors import SluiceError, UsageError
+from sluice.files import write_at_once
 from sluice.ledger import Commit, Entry, RowCounts, no_rows
 from sluice.part import Part
 from sluice.scope import Scope, collect, everything
@@ -63,12 +64,8 @@ def folder(lake: Lake, name: str) -> Path:
 
 
 def save(lake: Lake, replay: Replay) -> Replay:
-    """Writes what is known of a replay, at once or not at all."""
-    path = folder(lake, replay.name) / "replay.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".new")
-    aside.write_text(replay.model_dump_json(indent=2))
-    aside.replace(path)
+    """Keeps what is known of a replay."""
+    write_at_once(folder(lake, replay.name) / "replay.json", replay.model_dump_json(indent=2))
     return replay
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from sluice.errors import SluiceError
+from sluice.files import write_at_once
 
 folder_name = "_requests"
 look_again_seconds = 0.2
@@ -44,10 +45,7 @@ Perform = Callable[[Request], dict[str, int]]
 def ask(lake_root: str, request: Request) -> Path:
     """Leaves a request for the driver."""
     path = Path(lake_root, folder_name, f"{time.time_ns():020}-{uuid.uuid4().hex[:8]}.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".new")
-    aside.write_text(request.model_dump_json())
-    aside.replace(path)
+    write_at_once(path, request.model_dump_json())
     return path
 
 
@@ -64,9 +62,7 @@ def attend(lake_root: str, perform: Perform) -> int:
             answer = Answer(rows=perform(Request.model_validate_json(path.read_text())))
         except SluiceError as error:
             answer = Answer(error=str(error))
-        aside = path.with_suffix(".new")
-        aside.write_text(answer.model_dump_json())
-        aside.replace(answer_path(path))
+        write_at_once(answer_path(path), answer.model_dump_json())
     return len(found)
 
 

@@ -174,3 +174,21 @@ def test_a_change_that_no_measure_looks_at_touches_no_group(lakehouse: Lakehouse
     assert done["silver.priced"].rows.updated == 1
     assert (done["gold.by_product"].cause, done["gold.by_product"].rows.total) == ("changes", 0)
     assert lakehouse.run() == {}
+
+
+def test_a_measure_whose_columns_were_overlooked_goes_stale(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revenue = gold.aggregate(
+        "revenue", source=priced, group_by=["product"], measures={"revenue": "sum(pieces * price.price)"}
+    )
+    lakehouse.declare(revenue)
+    lakehouse.publish("sales", *[{"id": f"{n}", "product": "tea", "sold_at": text(n), "pieces": 1} for n in range(9)])
+    lakehouse.publish("prices", {"product": "tea", "changed_at": text(0), "price": 1})
+    lakehouse.run()
+    monkeypatch.setattr(Groups, "used", lambda groups, columns: ["product"])
+    lakehouse.publish("prices", {"product": "tea", "changed_at": text(8), "price": 5})
+    lakehouse.run()
+    assert lakehouse.rows("gold.revenue") == [("tea", 9)], "the mutant sees no change"
+    lakehouse.run(rebuild=True)
+    assert lakehouse.rows("gold.revenue") == [("tea", 13)]

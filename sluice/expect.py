@@ -194,26 +194,30 @@ def require_regex(name: str, text: str) -> None:
         raise DeclarationError(f"{name}: the regex {text!r} cannot be read: {error}") from error
 
 
-def typed(expectation: Expectation, kind: str) -> dict[str, Any]:
-    """The arguments with values as literals of the column's type; a DeclarationError where one cannot be."""
-    if expectation.type == "column_value_lengths_to_be_between":
-        kind = "int"
-    found = dict(expectation.arguments)
-    del found["column"]
-    for name in ("min_value", "max_value"):
-        if found.get(name) is not None:
-            if kind == "string":
-                raise DeclarationError(f"{expectation.name}: text has no bounds; use a regex, or the length of values")
-            found[name] = literal(expectation.name, found[name], kind)
-    if "value_set" in found:
-        found["value_set"] = [literal(expectation.name, value, kind) for value in found["value_set"]]
-    if "regex" in found and kind != "string":
-        raise DeclarationError(f"{expectation.name}: a regex is for text, and the column is {kind}")
-    return found
+def require_fit(expectation: Expectation, kind: str) -> None:
+    """A DeclarationError where the expectation cannot be asked of a column of this type."""
+    arguments, name = expectation.arguments, expectation.name
+    if "regex" in arguments and kind != "string":
+        raise DeclarationError(f"{name}: a regex is for text, and the column is {kind}")
+    for bound in values_of(arguments, "min_value", "max_value"):
+        if compared_type(expectation, kind) == "string":
+            raise DeclarationError(f"{name}: text has no bounds; use a regex, or the length of values")
+        require_value(name, bound, compared_type(expectation, kind))
+    for value in arguments.get("value_set", ()):
+        require_value(name, value, kind)
 
 
-def literal(name: str, value: Any, kind: str) -> "Column":
-    """A value as a literal of a type; a number is no text, and no text a number."""
+def values_of(arguments: Mapping[str, Any], *names: str) -> list[Any]:
+    return [arguments[name] for name in names if arguments.get(name) is not None]
+
+
+def compared_type(expectation: Expectation, kind: str) -> str:
+    """The type of what is compared: the column's, or that of a length."""
+    return "int" if expectation.type == "column_value_lengths_to_be_between" else kind
+
+
+def require_value(name: str, value: Any, kind: str) -> None:
+    """A DeclarationError where no column of a type can have the value: a number is no text, and text no number."""
     plain = kind.split("(", maxsplit=1)[0]
     allowed = python_types.get(plain)
     if allowed is None or not isinstance(value, allowed) or (isinstance(value, bool) and plain != "boolean"):
@@ -223,7 +227,24 @@ def literal(name: str, value: Any, kind: str) -> "Column":
             datetime.fromisoformat(value)
         except ValueError as error:
             raise DeclarationError(f"{name}: {value!r} is no time; write for example 2013-01-01T00:00:00Z") from error
-    return F.lit(value) if plain in ("float", "double") or "int" in plain else F.lit(value).cast(kind)
+
+
+def typed(expectation: Expectation, kind: str) -> dict[str, Any]:
+    """The arguments beside the column, with values as literals that can be compared with it."""
+    require_fit(expectation, kind)
+    found = {name: value for name, value in expectation.arguments.items() if name != "column"}
+    for name in ("min_value", "max_value"):
+        if found.get(name) is not None:
+            found[name] = literal(found[name], compared_type(expectation, kind))
+    if "value_set" in found:
+        found["value_set"] = [literal(value, kind) for value in found["value_set"]]
+    return found
+
+
+def literal(value: Any, kind: str) -> "Column":
+    """A value as a literal; a bound between two whole numbers stays between them."""
+    is_number = "int" in kind or kind in ("long", "float", "double")
+    return F.lit(value) if is_number else F.lit(value).cast(kind)
 
 
 number = (int, float, Decimal)

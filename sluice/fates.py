@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from sluice.datasets import Dataset, Frames, Input, Output, Topic, require_columns, require_duration, same_names
 from sluice.deduplicate import deduplicate
-from sluice.expect import Expectation, typed
+from sluice.expect import Expectation, require_fit
 from sluice.parse import Parsing, late, parse, position
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def checked_rules(name: str, parsing: Parsing, expected: Iterable[Expectation]) 
     rules = tuple(each for each in expected if each.is_row_rule)
     for each in rules:
         require_columns(f"{name}: {each.name}", "column", (each.arguments["column"],), tuple(parsing.types))
-        typed(each, parsing.types[each.arguments["column"]])
+        require_fit(each, parsing.types[each.arguments["column"]])
     return rules
 
 

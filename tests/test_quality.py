@@ -1,5 +1,7 @@
 """Quality: expectations at the door of silver, and what happens when they change."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,3 +141,11 @@ def write_suite(project: Path, place: str, dataset: str, column: str) -> None:
 def test_sales_are_as_declared_without_a_suite() -> None:
     (dataset,) = [each for each in shop().datasets if each.name == "silver.sales"]
     assert dataset.fingerprint == sales.fingerprint
+
+
+def test_the_suites_of_this_project_are_read_without_spark() -> None:
+    look = "import sys, pathlib; from sluice.catalogue import load; print(len(load(pathlib.Path(sys.argv[1])).suites))"
+    project = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", look, str(project)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 2

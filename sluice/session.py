@@ -30,6 +30,11 @@ spark_settings = {
     # Defaults are sized for clusters: 200 shuffle tasks and 50 tasks to read a table's log.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+    # What Spark remembers of its past, plans and all, is memory that a driver of days has not.
+    "spark.sql.ui.retainedExecutions": "200",
+    "spark.ui.retainedJobs": "200",
+    "spark.ui.retainedStages": "200",
+    "spark.ui.retainedTasks": "2000",
     # A difference is computed once and for all before it is merged.
     "spark.databricks.delta.merge.materializeSource": "none",
 }

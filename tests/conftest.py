@@ -34,7 +34,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def spark() -> "Iterator[SparkSession]":
     """Compiled once and lightly: most tests are short."""
     settings = Settings(
-        spark="local[2]", driver_memory="1g", java_options="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+        spark="local[2]", driver_memory="2g", java_options="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
     )
     with spark_session(settings) as session:
         yield session

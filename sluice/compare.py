@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import functions as F
 
+from sluice.difference import differing_pairs
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -53,13 +55,9 @@ def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataF
     """How `before` would become `after`; both have at most one row per `grain`."""
     told = [name for name in after.columns if not name.startswith("_") and name not in grain]
     common = [name for name in told if (name, dict(after.dtypes)[name]) in before.dtypes]
-    is_there = F.lit(True).alias("_is_there")
-    left = before.select(F.struct(*grain).alias("key"), F.struct(is_there, *common).alias("before"))
-    right = after.select(F.struct(*grain).alias("key"), F.struct(is_there, *common).alias("after"))
-    both = left.join(right, left["key"].eqNullSafe(right["key"]), "full_outer").select(
-        F.coalesce(left["key"], right["key"]).alias("key"), "before", "after"
-    )
-    changed = both.where(~F.col("before").eqNullSafe(F.col("after"))).localCheckpoint()
+    there = {"_is_there": F.lit(True)}
+    pairs = differing_pairs(before.withColumns(there), after.withColumns(there), grain, [*there, *common])
+    changed = pairs.localCheckpoint()
     figures = changed.agg(*figures_of(common, dict(after.dtypes))).collect()[0].asDict()
     return Compared(
         dataset=table,

@@ -18,15 +18,16 @@ def difference(own: "DataFrame", new: "DataFrame", grain: Sequence[str]) -> "Dat
     'inserted' or 'updated' with the new row, 'deleted' with the old one.
     Comparison is null-safe; equal rows do not appear.
     """
-    columns = new.columns
-    before = own.select(F.struct(*grain).alias("grain"), F.struct(*columns).alias("before"))
-    after = new.select(F.struct(*grain).alias("grain"), F.struct(*columns).alias("after"))
-    both = before.join(after, before["grain"].eqNullSafe(after["grain"]), "full_outer")
-    changed = both.where(~F.col("before").eqNullSafe(F.col("after"))).select(
-        F.when(F.col("before").isNull(), "inserted")
-        .when(F.col("after").isNull(), "deleted")
-        .otherwise("updated")
-        .alias(operation),
-        F.coalesce("after", "before").alias("row"),
+    kind = F.when(F.col("before").isNull(), "inserted").when(F.col("after").isNull(), "deleted").otherwise("updated")
+    changed = differing_pairs(own, new, grain, new.columns)
+    return changed.select(kind.alias(operation), F.coalesce("after", "before").alias("row")).select("row.*", operation)
+
+
+def differing_pairs(own: "DataFrame", new: "DataFrame", grain: Sequence[str], columns: Sequence[str]) -> "DataFrame":
+    """`key`, `before` and `after` of every key whose `columns` differ, as structs; null where there is no row."""
+    left = own.select(F.struct(*grain).alias("key"), F.struct(*columns).alias("before"))
+    right = new.select(F.struct(*grain).alias("key"), F.struct(*columns).alias("after"))
+    both = left.join(right, left["key"].eqNullSafe(right["key"]), "full_outer")
+    return both.where(~F.col("before").eqNullSafe(F.col("after"))).select(
+        F.coalesce(left["key"], right["key"]).alias("key"), "before", "after"
     )
-    return changed.select("row.*", operation)

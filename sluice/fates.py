@@ -90,8 +90,8 @@ def event_dataset(
 
 
 def checked_rules(name: str, parsing: Parsing, expected: Iterable[Expectation]) -> tuple[Expectation, ...]:
-    """The row rules of a suite; a DeclarationError where one asks for what the schema has not."""
-    rules = tuple(each for each in expected if each.is_row_rule)
+    """Row rules; a DeclarationError where one asks for what the schema has not."""
+    rules = tuple(expected)
     for each in rules:
         require_columns(f"{name}: {each.name}", "column", (each.arguments["column"],), tuple(parsing.types))
         require_fit(each, parsing.types[each.arguments["column"]])

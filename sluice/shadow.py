@@ -38,7 +38,7 @@ def shadow_of(live: Lake, root: str, datasets: Sequence[Dataset]) -> Shadow:
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a dataset stands: the commit that says so, and the versions of its tables (None: not there yet)."""
+    """Where a dataset stands: the commit that says so, and the versions of its tables."""
 
     commit: Commit
     versions: Mapping[str, int]

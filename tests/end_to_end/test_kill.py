@@ -13,17 +13,9 @@ import pytest
 
 from sluice import scaffold
 from sluice.delta import Lake
-from sluice.look import query
+from tests.end_to_end.scaffolded import content
 
 pytestmark = pytest.mark.spark
-tables = {
-    "bronze.orders": '"partition", "offset", value',
-    "silver.orders": "order_id, placed_at, quantity, _partition, _offset",
-    "silver._fates": 'dataset, topic, "partition", "offset", fate, reason, detail',
-    "silver.products": "product_id, price_euro, valid_from, valid_to, is_current",
-    "silver.priced_orders": "order_id, product.price_euro",
-    "gold.revenue_daily": "product, window_start, orders, revenue_euro",
-}
 
 
 def is_begun(table: str) -> Callable[[Path], bool]:
@@ -61,13 +53,9 @@ def finish(project: Path) -> None:
         time.sleep(0.2)
 
 
-def content(project: Path) -> dict[str, list[str]]:
-    """The rows of all tables, in an order of their own."""
-    lake = Lake(str(project / ".sluice" / "lake"))
-    return {
-        table: sorted(map(repr, query(lake, f"SELECT {columns} FROM {table}").rows))
-        for table, columns in tables.items()
-    }
+def content_of(project: Path) -> dict[str, list[str]]:
+    """The rows of all tables of a project."""
+    return content(Lake(str(project / ".sluice" / "lake")))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +75,7 @@ def undisturbed(published: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     project = tmp_path_factory.mktemp("alone") / "project"
     shutil.copytree(published, project)
     finish(project)
-    return content(project)
+    return content_of(project)
 
 
 @pytest.mark.parametrize("moment", moments)
@@ -102,4 +90,4 @@ def test_a_run_killed(moment: str, published: Path, undisturbed: dict[str, list[
     run.wait()
 
     finish(project)
-    assert content(project) == undisturbed
+    assert content_of(project) == undisturbed

@@ -17,16 +17,9 @@ from deltalake import DeltaTable
 from sluice import scaffold
 from sluice.delta import Lake
 from sluice.log import Log, Record
-from sluice.look import query
+from tests.end_to_end.scaffolded import content, tables
 
 pytestmark = pytest.mark.spark
-tables = {
-    "silver.orders": "order_id, placed_at, quantity, _partition, _offset",
-    "silver._fates": 'dataset, topic, "partition", "offset", fate, reason, detail',
-    "silver.products": "product_id, price_euro, valid_from, valid_to, is_current",
-    "silver.priced_orders": "order_id, product.price_euro",
-    "gold.revenue_daily": "product, window_start, orders, revenue_euro",
-}
 march = ("--since", "2026-03-01", "--until", "2026-04-01")
 
 
@@ -91,13 +84,6 @@ class Project:
             stop.set()
             producer.join()
 
-    def content(self, lake: Lake) -> dict[str, list[str]]:
-        """The rows of all tables, in an order of their own."""
-        return {
-            table: sorted(map(repr, query(lake, f"SELECT {columns} FROM {table}").rows))
-            for table, columns in tables.items()
-        }
-
     def promoted(self) -> set[str]:
         """The tables that the promotion changed rows of."""
         return {
@@ -141,4 +127,4 @@ def test_a_replay_beside_a_run_under_load_and_a_kill(tmp_path: Path) -> None:
     project.sluice("audit")
     elsewhere = str(tmp_path / "anew")
     project.sluice("run", SLUICE_LAKE=elsewhere)
-    assert project.content(project.lake) == project.content(Lake(elsewhere))
+    assert content(project.lake) == content(Lake(elsewhere))

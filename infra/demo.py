@@ -37,6 +37,7 @@ try_next = """
   .venv/bin/sluice explain gold.delays_by_weather "visibility=1 below 1 mile" "wind=3 20 mph and more"
                                           what the figure was, what it became, and because of which record
   .venv/bin/sluice quarantine show silver.flight_events
+  .venv/bin/sluice check                  what is expected of each table, and a report to read
   .venv/bin/sluice init ../my_lakehouse   a project of your own
 """
 

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+from sluice.built_in import require_built_ins
 from sluice.datasets import Dataset, Topic
 from sluice.errors import DeclarationError, UsageError
 from sluice.expect import Suite
@@ -112,6 +114,7 @@ def expecting(catalogue: Catalogue, suites: Mapping[str, Suite]) -> Catalogue:
         made = node
         if isinstance(node, Dataset):
             made = with_rules(with_sources(node, found), suites.get(node.name))
+            require_built_ins(made, suites[node.name].bounds if node.name in suites else {})
         found[node.name] = made
     return Catalogue(tuple(found.values()), dict(suites))
 
@@ -124,7 +127,7 @@ def with_sources(dataset: Dataset, found: Mapping[str, Node]) -> Dataset:
 
 def with_rules(dataset: Dataset, suite: Suite | None) -> Dataset:
     """The dataset with the row rules of its suite; a DeclarationError where there is no door to put them at."""
-    rules = [each for each in suite.expectations if each.is_row_rule] if suite else []
+    rules = suite.row_rules if suite else ()
     if not rules:
         return dataset
     if dataset.with_expectations is None:
@@ -132,7 +135,7 @@ def with_rules(dataset: Dataset, suite: Suite | None) -> Dataset:
             f"{dataset.name}: {rules[0].name} would quarantine records, and only datasets that parse records can; "
             "expect it of the dataset that they come from, or make it critical or warn"
         )
-    return dataset.with_expectations(tuple(rules))
+    return dataset.with_expectations(rules)
 
 
 def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
@@ -170,6 +173,21 @@ def ordered(nodes: Iterable[Node]) -> Catalogue:
     for node in nodes:
         visit(node)
     return Catalogue(tuple(found.values()))
+
+
+def described(node: Node, catalogue: Catalogue) -> dict[str, Any]:
+    """What other programs need to know of a node."""
+    dataset = node if isinstance(node, Dataset) else None
+    return {
+        "name": node.name,
+        "layer": node.name.split(".")[0],
+        "sources": list(dict.fromkeys(source.name for source in sources_of(node))),
+        "meaning": node.meaning,
+        "topic": node.topic if isinstance(node, Topic) else None,
+        "event_time": dataset.event_time if dataset else None,
+        "keys": list(dataset.keys) if dataset else [],
+        "has_suite": node.name in catalogue.suites,
+    }
 
 
 def sources_of(node: Node) -> list[Node]:

@@ -6,9 +6,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -21,17 +22,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice import catalogue as catalogues
+from sluice import checks, look, quarantine, requests, results, scaffold
 from sluice import explain as explaining
-from sluice import look, quarantine, requests, scaffold
+from sluice import maintain as maintaining
 from sluice import replay as replaying
 from sluice.catalogue import Catalogue
+from sluice.conservation import Fates
 from sluice.delta import Lake
 from sluice.errors import LakeLocked, LogError, SluiceError, UsageError
 from sluice.log import Log, Record
 from sluice.part import Part
 from sluice.progress import RunProgress
-from sluice.run import Runner
-from sluice.session import lake_lock, spark_session
+from sluice.run import Event, Runner
+from sluice.session import is_locked, lake_lock, spark_session
 from sluice.settings import Settings, read_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -81,21 +84,39 @@ def init(directory: Annotated[Path, typer.Argument(help="A new or empty folder."
 
 
 @app.command()
-def run(
+def run(  # noqa: PLR0917 - options, each given by its name
     datasets: Datasets = None,
     project: Project = Path(),
     continuous: Annotated[bool, typer.Option("--continuous", help="Go on until stopped.")] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Recompute from bronze; writes what differs.")] = False,
+    since: Annotated[
+        datetime | None, typer.Option(formats=time_formats, help="Compute anew event times from here on (UTC) …")
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option(formats=time_formats, help="… and before this, of these datasets alone.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Land what the log holds and refresh all that depends on it, until caught up."""
+    """Land what the log holds and refresh all that depends on it, until caught up.
+
+    With --since or --until, compute that part of the datasets anew in place instead, by the run under way if there is
+    one; only what differs is written.
+    """
     here = opened(project)
     catalogue = here.catalogue().upstream_of(datasets or [])
+    part = part_of(since, until, [])
+    if part is not None:
+        if continuous or rebuild:
+            raise UsageError("A part is computed once: give --since and --until without --continuous and --rebuild.")
+        names = tuple(each.name for each in catalogue.datasets if not datasets or each.name in datasets)
+        request = requests.Request(do="refresh", datasets=names, part=part)
+        print_changed("changed", asked(here, request), as_json=as_json)
+        return
     if not here.log.root.is_dir():
         raise LogError(
             f"There is no log at {here.log.root}. Write records with: sluice log append TOPIC FILE, or set SLUICE_LOG."
         )
-    with driver(here, catalogue) as (runner, progress):
+    with driver(here, catalogue, as_json=continuous and as_json) as (runner, progress):
         renewed = partial(attended, here, runner, datasets or [])
         if continuous:
             runner.continuously(here.settings.poll_seconds, stopped_by_signal(), renewed)
@@ -108,11 +129,18 @@ def run(
         print_json([dataclasses.asdict(event) | {"rows": event.rows.model_dump()} for event in done])
     else:
         err.print(progress.summary(done, time.monotonic() - start), highlight=False)
+    if any(event.refused for event in done):
+        raise typer.Exit(1)
+
+
+def part_of(since: datetime | None, until: datetime | None, records: Sequence[str]) -> Part | None:
+    """The part that options name; their times are UTC."""
+    return Part.of(since and since.replace(tzinfo=UTC), until and until.replace(tzinfo=UTC), records)
 
 
 @contextmanager
-def driver(here: Opened, catalogue: Catalogue) -> Iterator[tuple[Runner, RunProgress]]:
-    """The one process that may write the lake, with its progress on stderr."""
+def driver(here: Opened, catalogue: Catalogue, *, as_json: bool = False) -> Iterator[tuple[Runner, RunProgress]]:
+    """The one process that may write the lake, with its progress on stderr, or as lines of JSON on stdout."""
     with (
         lake_lock(here.settings.lake_root) as lock,
         RunProgress(err, catalogue) as progress,
@@ -127,9 +155,16 @@ def driver(here: Opened, catalogue: Catalogue) -> Iterator[tuple[Runner, RunProg
             batch_records_max=here.settings.batch_records_max,
             parallel=here.settings.parallel,
             hold_changed=here.settings.changed_declarations == "hold",
-            listener=progress,
+            listener=print_event if as_json else progress,
         )
         yield runner, progress
+
+
+def print_event(event: Event) -> None:
+    """What was done, as a line for a supervisor."""
+    if event.kind == "done" and event.cause:
+        print_json(dataclasses.asdict(event) | {"rows": event.rows.model_dump()}, indent=None)
+        sys.stdout.flush()
 
 
 def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue | None:
@@ -143,22 +178,31 @@ def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue
         return None
 
 
-def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[str, int]:
-    """Promotes or rolls back by the declarations as they are now; the number of rows that changed, by dataset."""
+def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[str, Any]:
+    """Does what is asked by the declarations as they are now; what came of it, by dataset."""
     catalogue = here.catalogue()
+    runner = replace(runner, catalogue=catalogue)
+    datasets = [each for each in catalogue.datasets if each.name in request.datasets]
     try:
-        if request.do == "promote":
-            changed = replaying.promote(runner.spark, here.lake, catalogue, request.replay or "")
-        else:
-            datasets = [each for each in catalogue.datasets if each.name in request.datasets]
-            changed = replaying.rollback(runner.spark, here.lake, datasets, request.because)
+        match request.do:
+            case "promote":
+                changed = replaying.promote(runner.spark, here.lake, catalogue, request.replay or "")
+                return {name: rows.total for name, rows in changed.items()}
+            case "rollback":
+                changed = replaying.rollback(runner.spark, here.lake, datasets, request.because)
+                return {name: rows.total for name, rows in changed.items()}
+            case "refresh":
+                return dict(runner.part_anew(datasets, request.part or Part()))
+            case "check":
+                return checks.check(runner.spark, here.lake, catalogue, datasets)
+            case "maintain":
+                return maintaining.maintain(runner.spark, here.lake, request.datasets)
     except (PySparkException, Py4JError) as error:
         # Whoever asked is told; the run goes on.
         raise SluiceError(spark_message(error)) from error
-    return {name: rows.total for name, rows in changed.items()}
 
 
-def asked(here: Opened, request: requests.Request) -> dict[str, int]:
+def asked(here: Opened, request: requests.Request) -> dict[str, Any]:
     """Has the request done, by the run under way if there is one, and else here."""
     catalogue = here.catalogue()
     path = requests.ask(here.settings.lake_root, request)
@@ -168,7 +212,7 @@ def asked(here: Opened, request: requests.Request) -> dict[str, int]:
             if answer is not None:
                 if answer.error:
                     raise SluiceError(answer.error)
-                return answer.rows
+                return answer.found
             try:
                 with driver(here, catalogue) as (runner, _):
                     attended(here, runner, [])
@@ -223,7 +267,7 @@ def audit(project: Project = Path(), as_json: AsJson = False) -> None:
     catalogue = here.catalogue()
     fates = look.audit(here.lake, catalogue)
     laws = look.laws(here.lake, catalogue)
-    found: list[look.Fates | look.Law] = [*fates, *laws]
+    found: list[Fates | look.Law] = [*fates, *laws]
     if as_json:
         print_json([dataclasses.asdict(each) | {"balanced": each.balanced} for each in found])
     else:
@@ -247,6 +291,120 @@ def audit(project: Project = Path(), as_json: AsJson = False) -> None:
         print_table(["dataset", "must not be", "rows"], [[each.dataset, each.law, each.broken] for each in laws])
     if not all(each.balanced for each in found):
         raise typer.Exit(1)
+
+
+@app.command()
+def check(
+    datasets: Annotated[list[str] | None, typer.Argument(help="Datasets; none: all.")] = None,
+    project: Project = Path(),
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no pages.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check the newest version of each table against what is expected of it; exit 1 for what is critical."""
+    here = opened(project)
+    catalogue = here.catalogue()
+    catalogue.upstream_of(datasets or [])
+    wanted = [each for each in catalogue.datasets if not datasets or each.name in datasets]
+    if is_locked(here.settings.lake_root):
+        # A run under way is warm already.
+        found = asked(here, requests.Request(do="check", datasets=tuple(each.name for each in wanted)))
+    else:
+        with spark_session(here.settings) as spark, err.status("checking"):
+            found = checks.check(spark, here.lake, catalogue, wanted)
+    if as_json:
+        print_json([row for rows in found.values() for row in rows])
+    else:
+        show_checked(found, catalogue)
+    if not no_report:
+        from sluice import report
+
+        err.print(f"Report: {report.write(here.lake, catalogue, found)}", highlight=False)
+    if any(results.is_critical(row) for rows in found.values() for row in rows):
+        raise typer.Exit(1)
+
+
+def show_checked(found: Mapping[str, Sequence[Mapping[str, Any]]], catalogue: Catalogue) -> None:
+    """A line for each dataset, and one for each expectation that is broken."""
+    print_table(
+        ["dataset", "version", "kept", "broken", "state", "suite"],
+        [
+            [
+                dataset,
+                next((row["version"] for row in rows), None),
+                sum(row["verdict"] == "passed" for row in rows),
+                sum(row["verdict"] != "passed" for row in rows),
+                results.state_of(rows),
+                "yes" if dataset in catalogue.suites else "none",
+            ]
+            for dataset, rows in found.items()
+        ],
+    )
+    broken = [row for rows in found.values() for row in rows if row["verdict"] != "passed"]
+    if broken:
+        out.print()
+        print_table(
+            ["dataset", "expectation", "severity", "rows", "of", "observed", "for example"],
+            [
+                [
+                    row["dataset"],
+                    row["expectation"],
+                    "critical" if results.is_critical(row) else row["severity"],
+                    row["unexpected_rows"],
+                    row["rows"],
+                    row["message"] or row["observed"],
+                    example(row),
+                ]
+                for row in broken
+            ],
+        )
+
+
+def example(row: Mapping[str, Any]) -> str | None:
+    """The first of the rows that broke an expectation."""
+    known = json.loads(row["examples"] or "[]")
+    return ", ".join(f"{name} {value}" for name, value in known[0].items()) if known else None
+
+
+@app.command()
+def maintain(
+    tables: Annotated[list[str] | None, typer.Argument(help="Tables; none: all.")] = None,
+    project: Project = Path(),
+    log_keep_days: Annotated[
+        int | None, typer.Option(min=1, help="Forget records of the log that landed and are older than this.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compact the tables' files and delete those that no version of the last 30 days refers to."""
+    here = opened(project)
+    known = here.lake.tables()
+    unknown = sorted(set(tables or []) - set(known))
+    if unknown:
+        raise UsageError(f"There is no table {', '.join(unknown)}; there are {', '.join(known)}.")
+    found = asked(here, requests.Request(do="maintain", datasets=tuple(tables or known)))
+    keep = None if log_keep_days is None else timedelta(days=log_keep_days)
+    trimmed = {} if keep is None else maintaining.trim(here.log, here.lake, here.catalogue(), keep)
+    if as_json:
+        print_json({"tables": found, "segments_removed": trimmed})
+        return
+    print_table(
+        ["table", "files compacted", "into", "files deleted"], [[name, *each.values()] for name, each in found.items()]
+    )
+    if trimmed:
+        print_table(["topic", "segments removed"], [[topic, count] for topic, count in trimmed.items()])
+
+
+@app.command("catalogue")
+def show_catalogue(project: Project = Path(), as_json: AsJson = False) -> None:
+    """List the topics and datasets, upstream first, with what they are made from."""
+    found = opened(project).catalogue()
+    rows = [catalogues.described(node, found) for node in found.nodes]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ["dataset", "made from", "event time", "suite", "meaning"],
+        [[row["name"], " ".join(row["sources"]), row["event_time"], row["has_suite"], row["meaning"]] for row in rows],
+    )
 
 
 @app.command()
@@ -308,12 +466,13 @@ def quarantine_show(
 
 
 @quarantine_app.command("release")
-def quarantine_release(
+def quarantine_release(  # noqa: PLR0917 - options, each given by its name
     dataset: HeldBy,
     because: Annotated[str, typer.Option(help="Why; it stays in the log.")],
     project: Project = Path(),
     reason: Annotated[str | None, typer.Option(help="All that this rule holds, for example late.")] = None,
     record: Annotated[list[str] | None, typer.Option(help="One record: topic/partition/offset.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Let held records through; the next run takes them in as if they had never been held."""
     if (reason is None) == (record is None):
@@ -325,6 +484,9 @@ def quarantine_release(
     if unknown or not found:
         raise UsageError(f"{consumer.name} holds no record {', '.join(sorted(unknown)) or f'for {reason}'}.")
     count = quarantine.release(here.log, consumer, found, because)
+    if as_json:
+        print_json({"released": count})
+        return
     out.print(f"Released {count:,} of {consumer.name}; the next run takes them in: sluice run", highlight=False)
 
 
@@ -385,13 +547,20 @@ def replay_start(  # noqa: PLR0917 - options, each given by its name
     ] = None,
     until: Annotated[datetime | None, typer.Option(formats=time_formats, help="Event times before this (UTC).")] = None,
     records: Annotated[list[str] | None, typer.Option(help="Records: topic/partition/first-last.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which tables it would compute.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute datasets anew in a shadow, with all that is made from them, and show what would change."""
     here = opened(project)
     catalogue = here.catalogue()
-    part = Part.of(since and since.replace(tzinfo=UTC), until and until.replace(tzinfo=UTC), records or [])
+    part = part_of(since, until, records or [])
     planned = replaying.plan(here.lake, catalogue, datasets or [], part, because)
+    if dry_run:
+        if as_json:
+            print_json(planned.model_dump(mode="json"))
+        else:
+            out.print(f"It would compute {', '.join(planned.tables)}.", highlight=False)
+        return
     with spark_session(here.settings) as spark, err.status("copying") as status:
         for step in replaying.build(spark, here.lake, catalogue, planned):
             status.update(step)

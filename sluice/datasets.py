@@ -107,8 +107,9 @@ class Dataset:
     watermark back. A dataset that `tells_time` is waited for by the watermark of what is made from it; a history is
     not: that a thing has not changed for a year says nothing of how far time has come. With `completeness` its rows
     also depend on the watermark. `laws` are what `sluice audit` counts beside the fates: for each law, a query for the
-    number of rows that break it. `with_expectations` gives the same dataset with the row rules of a suite at its door;
-    None where no records are parsed.
+    number of rows that break it. `bounded` is what should be rare: what that means, and a query for how many rows are
+    so, of how many, and what is worth saying of them. `with_expectations` gives the same dataset with the row rules of
+    a suite at its door; None where no records are parsed.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Dataset:
     reached: "Callable[[DataFrame], DataFrame] | None" = None
     completeness: Completeness | None = None
     laws: "Mapping[str, str]" = field(default_factory=dict)
+    bounded: "Mapping[str, tuple[str, str]]" = field(default_factory=dict)
     with_expectations: "Callable[[tuple[Expectation, ...]], Dataset] | None" = None
 
     def __post_init__(self) -> None:

@@ -11,15 +11,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from pyarrow import RecordBatchReader
 from pyarrow import compute as pc
 
 from sluice.difference import operation
+from sluice.errors import SluiceError
 from sluice.ledger import Commit, Entry, InputVersion
 
 if TYPE_CHECKING:
+    from pyarrow import Table as ArrowTable
     from pyarrow.dataset import Dataset as ArrowDataset
     from pyspark.sql import DataFrame, SparkSession
 
@@ -27,12 +29,15 @@ if TYPE_CHECKING:
 rows_per_file_default = 250_000
 # Below, it is cheaper to write a file again than to look for its deletion vectors at every read (60 ms for each plan).
 deletion_vectors_from_rows_default = 100_000
+concurrent_adds_max = 20
 change_columns = ("_change_type", "_commit_version", "_commit_timestamp")
+# Cursors, replays and looks at what was known then read versions as old as this.
+retention_days = 30
 table_properties = {
     "delta.enableChangeDataFeed": "true",
     # The change feed lives as long as the log that points to it, so a cursor is either readable or known to be too old.
-    "delta.logRetentionDuration": "interval 30 days",
-    "delta.deletedFileRetentionDuration": "interval 30 days",
+    "delta.logRetentionDuration": f"interval {retention_days} days",
+    "delta.deletedFileRetentionDuration": f"interval {retention_days} days",
 }
 creation = threading.Lock()
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
@@ -105,6 +110,11 @@ class Lake:
         """The newest version of a table, whoever committed it."""
         return DeltaTable(self.path(table)).version()
 
+    def version_at(self, table: str, timestamp_ms: int) -> int:
+        """The newest version of a table that the ledger knows from a time or before it; 0 when it knows none."""
+        known = [each.version for each in self.commits(table) if each.timestamp_ms <= timestamp_ms]
+        return known[-1] if known else 0
+
     def oldest_version(self, table: str) -> int:
         """The oldest version whose commit the log still holds."""
         files = Path(self.path(table), "_delta_log").glob("[0-9]*.json")
@@ -120,9 +130,14 @@ class Lake:
                 deleted += len(kept) - int(pc.sum(kept).as_py() or 0)
         return int(sum(found.get_add_actions(flatten=True)["num_records"].to_pylist())) - deleted
 
-    def arrow(self, table: str, known_at: datetime | None = None) -> "ArrowDataset | Scan | None":
-        """The table as it is, or was known at a time, for engines that read Arrow; None when it was not there yet."""
-        found = DeltaTable(self.path(table))
+    def arrow(
+        self, table: str, known_at: datetime | None = None, version: int | None = None
+    ) -> "ArrowDataset | Scan | None":
+        """The table as it is, or was known at a time or at a version, for engines that read Arrow.
+
+        None when it was not there yet.
+        """
+        found = DeltaTable(self.path(table), version)
         if known_at is not None:
             first = min(each["timestamp"] for each in found.history())
             if known_at.timestamp() * 1000 < first:
@@ -191,6 +206,17 @@ class Lake:
                 writer = df.limit(0).write.format("delta").options(**table_properties)
                 writer.partitionBy(*partition_by).save(self.path(table))
 
+    def add(self, rows: "ArrowTable", table: str) -> None:
+        """Adds rows in one commit without Spark; any number of processes may do it at once."""
+        for _ in range(concurrent_adds_max):
+            try:
+                write_deltalake(self.path(table), rows, mode="append")
+            except (CommitFailedError, FileExistsError):
+                # Another made the table, or committed the version, between our look and our commit.
+                continue
+            return
+        raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")
+
     def append(self, df: "DataFrame", table: str, entry: Entry) -> None:
         """Adds rows in one commit."""
         df.write.format("delta").mode("append").option("userMetadata", entry.to_json()).save(self.path(table))
@@ -246,6 +272,21 @@ class Lake:
             spark.sql(f"CREATE OR REPLACE TABLE {target} SHALLOW CLONE delta.`{source}` VERSION AS OF {version}")
         finally:
             spark.conf.unset(user_metadata)
+
+    def compact(self, spark: "SparkSession", table: str) -> dict[str, int]:
+        """Writes small files together into larger ones, in one commit that changes no row, or none."""
+        (row,) = spark.sql(f"OPTIMIZE delta.`{self.path(table)}`").select("metrics.*").collect()
+        return {"compacted": row["numFilesRemoved"], "into": row["numFilesAdded"]}
+
+    def vacuum(self, spark: "SparkSession", table: str) -> int:
+        """Deletes the files that no version within the retention refers to; returns how many."""
+        before = self.file_count(table)
+        spark.sql(f"VACUUM delta.`{self.path(table)}`").collect()
+        return before - self.file_count(table)
+
+    def file_count(self, table: str) -> int:
+        """How many files of data lie below a table, in use or not."""
+        return sum(1 for path in Path(self.path(table)).rglob("*.parquet") if "_delta_log" not in path.parts)
 
     def note(self, spark: "SparkSession", table: str, entry: Entry) -> None:
         """Moves the cursor of a table whose rows stay as they are: a commit of one property, no data."""

@@ -5,17 +5,21 @@
 One function does it for every dataset, for the first build and for a single late record alike.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
 from sluice.completeness import Moment
 from sluice.datasets import Dataset, Output, microseconds, same_names
 from sluice.delta import Lake, change_columns
 from sluice.difference import difference, operation
+from sluice.expect import Expectation
 from sluice.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts, no_rows, watermark_of
+from sluice.measure import Outcome, measure
 from sluice.part import Part
 from sluice.scope import Scope, collect, everything
 from sluice.session import sized_for
@@ -31,7 +35,8 @@ rebuild_share = 0.25
 class Refreshed:
     """What a refresh did: why it recomputed, how many scope rows it had, and the rows it changed in its own table.
 
-    One that is `held` stays as it is: its declaration changed, and nobody has promoted that yet.
+    One that is `held` stays as it is: its declaration changed, and nobody has promoted that yet. `outcomes` are those
+    of the gate; where one is critical the rows were refused, and the tables are as they were.
     """
 
     dataset: str
@@ -39,6 +44,11 @@ class Refreshed:
     scope_count: int | None = None
     rows: RowCounts = no_rows
     held: bool = False
+    outcomes: tuple[Outcome, ...] = ()
+
+    @property
+    def is_refused(self) -> bool:
+        return any(each.is_critical for each in self.outcomes)
 
 
 def refresh(
@@ -50,17 +60,21 @@ def refresh(
     part: Part | None = None,
     hold_changed: bool = False,
     pinned: Mapping[str, Commit] | None = None,
+    gate: Sequence[Expectation] = (),
 ) -> Refreshed:
     """Brings the dataset's tables up to its inputs; does nothing when they are the versions it was computed from.
 
     With `rebuild` all rows are computed anew, with `part` those in it. `pinned` are states of the inputs other than
-    the newest. With `hold_changed` a dataset whose declaration changed is left as it is.
+    the newest. With `hold_changed` a dataset whose declaration changed is left as it is. Rows of which the `gate` finds
+    something critical are not written.
     """
     known = lake.last_commit(dataset.name)
     if is_held(dataset, known, hold_changed=hold_changed):
         return Refreshed(dataset.name, None, held=True)
     if pinned is None:
         pinned = newest_inputs(lake, dataset)
+    if waits_for(dataset, pinned):
+        return Refreshed(dataset.name, None)
     watermark = reached_by_all(dataset, pinned)
     versions = {name: commit.as_input for name, commit in pinned.items()}
     cause = why(lake, dataset, known, versions, rebuild=rebuild, part=part)
@@ -69,7 +83,7 @@ def refresh(
     if cause is None:
         return Refreshed(dataset.name, None)
     moment = Moment(known.entry.watermark if known else None, watermark, datetime.now(UTC))
-    return Refresh(spark, lake, dataset, known, versions, cause, moment, part).run()
+    return Refresh(spark, lake, dataset, known, versions, cause, moment, part, gate).run()
 
 
 def put(
@@ -87,7 +101,9 @@ def put(
     moment = Moment(None, None, datetime.now(UTC))
     writing = Refresh(spark, lake, by_key, known, entry.inputs, entry.cause, moment)
     counts = [
-        writing.write(output, *rows[output.table], entry) if output.table in rows else writing.keep(output, entry)
+        writing.write(writing.planned(output, *rows[output.table], entry))
+        if output.table in rows
+        else writing.keep(output, entry)
         for output in outputs
     ]
     return counts[-1]
@@ -105,6 +121,16 @@ def newest_inputs(lake: Lake, dataset: Dataset) -> dict[str, Commit]:
     sources = {each.source.name for each in dataset.inputs.values()}
     commits = {name: lake.last_commit(name) for name in sorted(sources)}
     return {name: commit for name, commit in commits.items() if commit is not None}
+
+
+def waits_for(dataset: Dataset, pinned: Mapping[str, Commit]) -> set[str]:
+    """The inputs that are not there yet and that the dataset cannot do without: their first build was refused."""
+    needed = {
+        each.source.name
+        for each in dataset.inputs.values()
+        if isinstance(each.source, Dataset) or not each.source.optional
+    }
+    return needed - set(pinned)
 
 
 def reached_by_all(dataset: Dataset, pinned: Mapping[str, Commit]) -> datetime | None:
@@ -145,6 +171,17 @@ def why(
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What is to be written to one output: rows that replace all, or the difference that a scope makes."""
+
+    output: Output
+    rows: "DataFrame"
+    entry: Entry
+    scope: Scope | None
+    counts: RowCounts = no_rows
+
+
+@dataclass(frozen=True)
 class Refresh:
     """One refresh under way: the pinned inputs, and the cause that set it off."""
 
@@ -156,8 +193,10 @@ class Refresh:
     cause: Cause
     moment: Moment
     part: Part | None = None
+    gate: Sequence[Expectation] = ()
 
     def run(self) -> Refreshed:
+        outcomes: tuple[Outcome, ...] = ()
         if self.cause == "replay" and self.dataset.is_fold:
             scope, rows = self.fold_again()
         else:
@@ -167,8 +206,9 @@ class Refresh:
                 scope = self.scope(changes) if is_incremental else everything
             with sized_for(self.spark, None if scope.is_everything else scope.count):
                 is_untouched = not scope.is_everything and scope.count == 0
-                rows = self.untouched() if is_untouched else self.recompute(scope, changes)
-        return Refreshed(self.dataset.name, self.cause, None if scope.is_everything else scope.count, rows)
+                rows, outcomes = (self.untouched(), ()) if is_untouched else self.recompute(scope, changes)
+        scope_count = None if scope.is_everything else scope.count
+        return Refreshed(self.dataset.name, self.cause, scope_count, rows, outcomes=outcomes)
 
     @cached_property
     def inputs(self) -> dict[str, "DataFrame"]:
@@ -253,18 +293,21 @@ class Refresh:
                 touched.append(in_part.select(*[name for name in columns if name in df.columns]))
         scope = collect(union(touched)) if touched else everything
         entry = self.entry(self.reached(judged, scope))
-        counts = [
-            self.write(output, scope.filter(output.select(judged), output.scope_columns), scope, entry)
+        plans = [
+            self.planned(output, scope.filter(output.select(judged), output.scope_columns), scope, entry)
             for output in self.dataset.outputs
         ]
-        return scope, counts[-1]
+        return scope, [self.write(plan) for plan in plans][-1]
 
     def untouched(self) -> RowCounts:
         """Leaves all rows as they are: no change bears on them."""
         return self.keep(self.dataset.outputs[-1], self.entry(dict(self.known.entry.reached) if self.known else {}))
 
-    def recompute(self, scope: Scope, changes: Mapping[str, "DataFrame"]) -> RowCounts:
-        """Computes the rows of the scope, and writes output by output what differs; the last commit is the cursor."""
+    def recompute(self, scope: Scope, changes: Mapping[str, "DataFrame"]) -> tuple[RowCounts, tuple[Outcome, ...]]:
+        """Computes the rows of the scope, and writes output by output what differs; the last commit is the cursor.
+
+        Nothing is written when the gate finds something critical of what the table would be.
+        """
         rows = {name: self.rows(name, scope, changes) for name in self.inputs}
         own = {} if scope.is_everything else {each.table: self.own(each, scope) for each in self.dataset.outputs}
         shaped = self.dataset.shape(rows, own)
@@ -275,8 +318,11 @@ class Refresh:
             # Computed once for both; unlike a cache, a checkpoint also spares the writes from planning it again.
             shaped = shaped.localCheckpoint()
         entry = self.entry(self.reached(shaped, scope))
-        counts = [self.write(output, output.select(shaped), scope, entry) for output in self.dataset.outputs]
-        return counts[-1]
+        plans = [self.planned(output, output.select(shaped), scope, entry) for output in self.dataset.outputs]
+        outcomes = self.judged(plans[-1])
+        if any(each.is_critical for each in outcomes):
+            return no_rows, outcomes
+        return [self.write(plan) for plan in plans][-1], outcomes
 
     def reached(self, shaped: "DataFrame", scope: Scope) -> dict[str, Reached]:
         """How far each partition has come with the rows of this refresh; nothing for what consumes no records."""
@@ -302,29 +348,55 @@ class Refresh:
         rows = self.lake.read(self.spark, output.table).where(output.slice_condition())
         return scope.filter(rows, output.scope_columns, output.prune_columns)
 
-    def write(self, output: Output, new: "DataFrame", scope: Scope, entry: Entry) -> RowCounts:
-        """Makes the output's rows of the scope equal to `new`, in one commit or none."""
+    def planned(self, output: Output, new: "DataFrame", scope: Scope, entry: Entry) -> Plan:
+        """What makes the output's rows of the scope equal to `new`."""
         if self.known is None:
-            return self.replace(output, new, entry)
+            return Plan(output, self.kept(new), entry, None)
         own = self.own(output, scope)
         if own.dtypes != new.dtypes:
-            return self.replace(output, new, entry.model_copy(update={"epoch_from": self.known.version + 1}))
+            anew = entry.model_copy(update={"epoch_from": self.known.version + 1})
+            return Plan(output, self.kept(new), anew, None)
         changed = difference(own, new, output.grain).localCheckpoint()
         found = changed.groupBy(operation).count().collect()
-        counts = RowCounts(**{row[operation]: row["count"] for row in found})
-        if counts.total == 0:
-            return self.keep(output, entry)
-        made = entry.model_copy(update={"rows": counts, "epoch_from": self.known.entry.epoch_from})
-        if counts.total == counts.inserted:
-            self.lake.append(changed.drop(operation), output.table, made)
-        else:
-            self.lake.merge(changed, output.table, made, output.grain, output.condition(scope, prefix="own."))
-        return counts
+        return Plan(output, changed, entry, scope, RowCounts(**{row[operation]: row["count"] for row in found}))
 
-    def replace(self, output: Output, new: "DataFrame", entry: Entry) -> RowCounts:
-        """Writes the output's rows anew: there are none yet, or they had other columns."""
-        self.lake.replace(new, output.table, entry, dict(output.slice), output.cluster_by)
-        return RowCounts(inserted=self.lake.row_count(output.table))
+    def kept(self, new: "DataFrame") -> "DataFrame":
+        """Rows that are looked at before they are written, computed once."""
+        return new.localCheckpoint() if self.gate else new
+
+    def judged(self, plan: Plan) -> tuple[Outcome, ...]:
+        """What the gate says of the table as the plan would make it; nothing where no row changes."""
+        is_changed = plan.scope is None or plan.counts.total > 0
+        return tuple(measure(self.prospect(plan), self.gate, plan.output.grain)) if self.gate and is_changed else ()
+
+    def prospect(self, plan: Plan) -> "DataFrame":
+        """The rows that the table would have."""
+        if plan.scope is None:
+            return plan.rows
+        own = self.lake.read(self.spark, plan.output.table)
+        keys = plan.rows.select(*[F.col(name).alias(f"_changed_{name}") for name in plan.output.grain])
+        is_same = reduce(
+            lambda left, right: left & right,
+            [F.col(name).eqNullSafe(F.col(f"_changed_{name}")) for name in plan.output.grain],
+        )
+        new = plan.rows.where(F.col(operation) != "deleted").drop(operation)
+        return own.join(keys, is_same, "left_anti").unionByName(new)
+
+    def write(self, plan: Plan) -> RowCounts:
+        """Does what is planned, in one commit or none."""
+        output, entry = plan.output, plan.entry
+        if plan.scope is None or self.known is None:
+            self.lake.replace(plan.rows, output.table, entry, dict(output.slice), output.cluster_by)
+            return RowCounts(inserted=self.lake.row_count(output.table))
+        if plan.counts.total == 0:
+            return self.keep(output, entry)
+        made = entry.model_copy(update={"rows": plan.counts, "epoch_from": self.known.entry.epoch_from})
+        if plan.counts.total == plan.counts.inserted:
+            self.lake.append(plan.rows.drop(operation), output.table, made)
+        else:
+            condition = output.condition(plan.scope, prefix="own.")
+            self.lake.merge(plan.rows, output.table, made, output.grain, condition)
+        return plan.counts
 
     def keep(self, output: Output, entry: Entry) -> RowCounts:
         """Leaves an output's rows as they are; only the cursor moves, where it is not there already."""

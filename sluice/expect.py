@@ -4,30 +4,25 @@
         "silver.orders",
         expect("column_values_to_be_between", column="quantity", min_value=1, severity="quarantine"),
         expect("table_row_count_to_be_between", min_value=1, severity="critical"),
+        built_in("product_matched", mostly=0.99, severity="warn"),
     )
 
-What a severity means: `warn` is told, `critical` keeps a table from its readers, and `quarantine` sets single records
-aside at the door of silver, in the pass that parses them.
+What a severity means: `warn` is told, `critical` keeps new rows from a table's readers, and `quarantine` sets single
+records aside at the door of silver, in the pass that parses them.
 """
 
 import difflib
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal
-
-from pyspark.sql import functions as F
+from typing import Any, Literal
 
 from sluice.datasets import valid_name
 from sluice.errors import DeclarationError
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+from sluice.rules import require_regex, row_rules
 
 Severity = Literal["warn", "quarantine", "critical"]
 severities = ("warn", "quarantine", "critical")
+built_in_type = "built_in"
 
 
 @dataclass(frozen=True)
@@ -43,6 +38,15 @@ class Expectation:
     def is_row_rule(self) -> bool:
         return self.severity == "quarantine"
 
+    @property
+    def is_built_in(self) -> bool:
+        return self.type == built_in_type
+
+    @property
+    def mostly(self) -> float:
+        """The share of the rows that must keep it."""
+        return float(self.arguments.get("mostly", 1.0))
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -50,6 +54,26 @@ class Suite:
 
     dataset: str
     expectations: tuple[Expectation, ...] = field(default=())
+
+    @property
+    def row_rules(self) -> tuple[Expectation, ...]:
+        """What is asked of single records, at the door."""
+        return tuple(each for each in self.expectations if each.is_row_rule)
+
+    @property
+    def of_table(self) -> tuple[Expectation, ...]:
+        """What is asked of the rows of one version of the table."""
+        return tuple(each for each in self.expectations if not each.is_row_rule and not each.is_built_in)
+
+    @property
+    def gate(self) -> tuple[Expectation, ...]:
+        """What is asked of new rows before anybody reads them: all of the table, where any of it is critical."""
+        return self.of_table if any(each.severity == "critical" for each in self.of_table) else ()
+
+    @property
+    def bounds(self) -> dict[str, Expectation]:
+        """What the suite says of built-in checks, by their names."""
+        return {each.name: each for each in self.expectations if each.is_built_in}
 
 
 def suite(dataset: str, *expectations: Expectation) -> Suite:
@@ -70,13 +94,23 @@ def expect(type: str, *, severity: Severity, name: str | None = None, **argument
     """
     plain = type.removeprefix("expect_")
     called = name or default_name(plain, arguments)
-    if severity not in severities:
-        raise DeclarationError(f"{called}: the severity is '{severity}'; it can be {', '.join(severities)}")
-    if not valid_name.fullmatch(called):
-        raise DeclarationError(f"'{called}' cannot name an expectation; give one with name=, of a-z, 0-9 and _")
     found = Expectation(plain, severity, dict(arguments), called)
-    if found.is_row_rule:
-        require_row_rule(found)
+    require_name_and_severity(found)
+    require_known(found)
+    return found
+
+
+def built_in(name: str, *, severity: Severity, mostly: float = 1.0, within: str | None = None) -> Expectation:
+    """A check that a dataset has by itself, with a bound and a severity of one's own.
+
+    `mostly` is the share of rows that must be right; `within`, a duration, is what `freshness` needs.
+    """
+    arguments: dict[str, Any] = {"mostly": mostly} | ({"within": within} if within is not None else {})
+    found = Expectation(built_in_type, severity, arguments, name)
+    require_name_and_severity(found)
+    require_mostly(found)
+    if severity == "quarantine":
+        raise DeclarationError(f"{name}: a built-in check looks at whole tables, so it can be warn or critical")
     return found
 
 
@@ -86,172 +120,88 @@ def default_name(plain: str, arguments: Mapping[str, Any]) -> str:
     return "_".join([*([str(arguments["column"])] if "column" in arguments else []), what]).lower()
 
 
-def holds(expectation: Expectation, types: Mapping[str, str]) -> "Column":
-    """Whether a row keeps a row rule. A value that is not there breaks none but the rule that it must be."""
-    column = expectation.arguments["column"]
-    value, arguments = F.col(column), typed(expectation, types[column])
-    rule = row_rules[expectation.type](value, **arguments)
-    return rule if expectation.type in about_nulls else value.isNull() | rule
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments that a type of expectation needs, and those that it may have."""
+
+    needed: frozenset[str]
+    optional: frozenset[str] = frozenset()
+
+    @property
+    def known(self) -> frozenset[str]:
+        return self.needed | self.optional
 
 
-def not_be_null(value: "Column") -> "Column":
-    return value.isNotNull()
+def taking(needed: str = "", optional: str = "") -> Arguments:
+    return Arguments(frozenset(needed.split()), frozenset(optional.split()))
 
 
-def be_null(value: "Column") -> "Column":
-    return value.isNull()
-
-
-def be_between(
-    value: "Column",
-    min_value: "Column | None" = None,
-    max_value: "Column | None" = None,
-    strict_min: bool = False,
-    strict_max: bool = False,
-) -> "Column":
-    is_between = F.lit(True)
-    if min_value is not None:
-        is_between &= (value > min_value) if strict_min else (value >= min_value)
-    if max_value is not None:
-        is_between &= (value < max_value) if strict_max else (value <= max_value)
-    return is_between
-
-
-def lengths_to_be_between(value: "Column", **bounds: Any) -> "Column":
-    return be_between(F.char_length(value), **bounds)
-
-
-def be_in_set(value: "Column", value_set: "Sequence[Column]") -> "Column":
-    return value.isin(list(value_set))
-
-
-def not_be_in_set(value: "Column", value_set: "Sequence[Column]") -> "Column":
-    return ~be_in_set(value, value_set)
-
-
-def match_regex(value: "Column", regex: str) -> "Column":
-    return value.rlike(regex)
-
-
-def not_match_regex(value: "Column", regex: str) -> "Column":
-    return ~value.rlike(regex)
-
-
-row_rules: Mapping[str, Callable[..., "Column"]] = {
-    "column_values_to_not_be_null": not_be_null,
-    "column_values_to_be_null": be_null,
-    "column_values_to_be_between": be_between,
-    "column_value_lengths_to_be_between": lengths_to_be_between,
-    "column_values_to_be_in_set": be_in_set,
-    "column_values_to_not_be_in_set": not_be_in_set,
-    "column_values_to_match_regex": match_regex,
-    "column_values_to_not_match_regex": not_match_regex,
-}
-about_nulls = ("column_values_to_not_be_null", "column_values_to_be_null")
-bounds = {"min_value", "max_value", "strict_min", "strict_max"}
-arguments_known = {
-    "column_values_to_be_between": bounds,
-    "column_value_lengths_to_be_between": bounds,
-    "column_values_to_be_in_set": {"value_set"},
-    "column_values_to_not_be_in_set": {"value_set"},
-    "column_values_to_match_regex": {"regex"},
-    "column_values_to_not_match_regex": {"regex"},
-}
-arguments_needed = {
-    "column_values_to_be_in_set": {"value_set"},
-    "column_values_to_not_be_in_set": {"value_set"},
-    "column_values_to_match_regex": {"regex"},
-    "column_values_to_not_match_regex": {"regex"},
+limits = "min_value max_value strict_min strict_max"
+vocabulary: Mapping[str, Arguments] = {
+    "column_values_to_not_be_null": taking("column", "mostly"),
+    "column_values_to_be_null": taking("column", "mostly"),
+    "column_values_to_be_between": taking("column", f"mostly {limits}"),
+    "column_value_lengths_to_be_between": taking("column", f"mostly {limits}"),
+    "column_values_to_be_in_set": taking("column value_set", "mostly"),
+    "column_values_to_not_be_in_set": taking("column value_set", "mostly"),
+    "column_values_to_match_regex": taking("column regex", "mostly"),
+    "column_values_to_not_match_regex": taking("column regex", "mostly"),
+    "column_pair_values_a_to_be_greater_than_b": taking("column_A column_B", "or_equal mostly"),
+    "column_pair_values_to_be_equal": taking("column_A column_B", "mostly"),
+    "column_values_to_be_unique": taking("column"),
+    "compound_columns_to_be_unique": taking("column_list"),
+    "column_min_to_be_between": taking("column", limits),
+    "column_max_to_be_between": taking("column", limits),
+    "column_mean_to_be_between": taking("column", limits),
+    "column_sum_to_be_between": taking("column", limits),
+    "column_stdev_to_be_between": taking("column", limits),
+    "column_unique_value_count_to_be_between": taking("column", limits),
+    "column_proportion_of_unique_values_to_be_between": taking("column", limits),
+    "column_proportion_of_non_null_values_to_be_between": taking("column", limits),
+    "table_row_count_to_be_between": taking("", limits),
+    "table_row_count_to_equal": taking("value"),
+    "table_columns_to_match_set": taking("column_set", "exact_match"),
+    "column_to_exist": taking("column"),
+    "unexpected_rows_expectation": taking("unexpected_rows_query"),
 }
 
 
-def require_row_rule(found: Expectation) -> None:
-    """A DeclarationError where the expectation cannot be asked of a single row."""
-    if found.type not in row_rules:
-        near = difflib.get_close_matches(found.type, row_rules, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it can be {', '.join(row_rules)}"
-        raise DeclarationError(f"{found.name}: {found.type} cannot be asked of a single record; {hint}")
-    known = arguments_known.get(found.type, set()) | {"column"}
+def require_name_and_severity(found: Expectation) -> None:
+    if found.severity not in severities:
+        raise DeclarationError(f"{found.name}: the severity is '{found.severity}'; it can be {', '.join(severities)}")
+    if not valid_name.fullmatch(found.name):
+        raise DeclarationError(f"'{found.name}' cannot name an expectation; give one with name=, of a-z, 0-9 and _")
+
+
+def require_known(found: Expectation) -> None:
+    """A DeclarationError where nothing of this type can be asked, or not with these arguments."""
+    types = list(row_rules) if found.is_row_rule else list(vocabulary)
+    if found.type not in types:
+        near = difflib.get_close_matches(found.type, types, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it can be {', '.join(types)}"
+        what = "cannot be asked of a single record" if found.is_row_rule else "is no expectation known here"
+        raise DeclarationError(f"{found.name}: {found.type} {what}; {hint}")
+    takes = vocabulary[found.type]
+    known = takes.known - {"mostly"} if found.is_row_rule else takes.known
     unknown = sorted(set(found.arguments) - known)
     if unknown:
+        of = " of a single record" if found.is_row_rule else ""
         raise DeclarationError(
-            f"{found.name}: {found.type} of a single record has no {', '.join(unknown)}; "
-            f"it has {', '.join(sorted(known))}"
+            f"{found.name}: {found.type}{of} has no {', '.join(unknown)}; it has {', '.join(sorted(known))}"
         )
-    missing = sorted((arguments_needed.get(found.type, set()) | {"column"}) - set(found.arguments))
+    missing = sorted(takes.needed - set(found.arguments))
     if missing:
         raise DeclarationError(f"{found.name}: {found.type} needs {', '.join(missing)}")
-    if known & bounds and not {"min_value", "max_value"} & set(found.arguments):
+    if "min_value" in known and not {"min_value", "max_value"} & set(found.arguments):
         raise DeclarationError(f"{found.name}: {found.type} needs min_value or max_value")
     if "regex" in found.arguments:
         require_regex(found.name, found.arguments["regex"])
+    if "unexpected_rows_query" in found.arguments and "{batch}" not in found.arguments["unexpected_rows_query"]:
+        raise DeclarationError(f"{found.name}: the query must select FROM {{batch}}, the rows that are checked")
+    require_mostly(found)
 
 
-def require_regex(name: str, text: str) -> None:
-    try:
-        re.compile(text)
-    except (re.error, TypeError) as error:
-        raise DeclarationError(f"{name}: the regex {text!r} cannot be read: {error}") from error
-
-
-def require_fit(expectation: Expectation, kind: str) -> None:
-    """A DeclarationError where the expectation cannot be asked of a column of this type."""
-    arguments, name = expectation.arguments, expectation.name
-    if "regex" in arguments and kind != "string":
-        raise DeclarationError(f"{name}: a regex is for text, and the column is {kind}")
-    for bound in values_of(arguments, "min_value", "max_value"):
-        if compared_type(expectation, kind) == "string":
-            raise DeclarationError(f"{name}: text has no bounds; use a regex, or the length of values")
-        require_value(name, bound, compared_type(expectation, kind))
-    for value in arguments.get("value_set", ()):
-        require_value(name, value, kind)
-
-
-def values_of(arguments: Mapping[str, Any], *names: str) -> list[Any]:
-    return [arguments[name] for name in names if arguments.get(name) is not None]
-
-
-def compared_type(expectation: Expectation, kind: str) -> str:
-    """The type of what is compared: the column's, or that of a length."""
-    return "int" if expectation.type == "column_value_lengths_to_be_between" else kind
-
-
-def require_value(name: str, value: Any, kind: str) -> None:
-    """A DeclarationError where no column of a type can have the value: a number is no text, and text no number."""
-    plain = kind.split("(", maxsplit=1)[0]
-    allowed = python_types.get(plain)
-    if allowed is None or not isinstance(value, allowed) or (isinstance(value, bool) and plain != "boolean"):
-        raise DeclarationError(f"{name}: {value!r} cannot be compared with a column of type {kind}")
-    if plain in ("timestamp", "date") and isinstance(value, str):
-        try:
-            datetime.fromisoformat(value)
-        except ValueError as error:
-            raise DeclarationError(f"{name}: {value!r} is no time; write for example 2013-01-01T00:00:00Z") from error
-
-
-def typed(expectation: Expectation, kind: str) -> dict[str, Any]:
-    """The arguments beside the column, with values as literals that can be compared with it."""
-    require_fit(expectation, kind)
-    found = {name: value for name, value in expectation.arguments.items() if name != "column"}
-    for name in ("min_value", "max_value"):
-        if found.get(name) is not None:
-            found[name] = literal(found[name], compared_type(expectation, kind))
-    if "value_set" in found:
-        found["value_set"] = [literal(value, kind) for value in found["value_set"]]
-    return found
-
-
-def literal(value: Any, kind: str) -> "Column":
-    """A value as a literal; a bound between two whole numbers stays between them."""
-    is_number = "int" in kind or kind in ("long", "float", "double")
-    return F.lit(value) if is_number else F.lit(value).cast(kind)
-
-
-number = (int, float, Decimal)
-python_types: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "integer", "bigint", "long", "float", "double", "decimal"), number),
-    "string": (str,),
-    "boolean": (bool,),
-    "timestamp": (str, datetime),
-    "date": (str, date),
-}
+def require_mostly(found: Expectation) -> None:
+    mostly = found.arguments.get("mostly", 1.0)
+    if not isinstance(mostly, int | float) or isinstance(mostly, bool) or not 0 <= mostly <= 1:
+        raise DeclarationError(f"{found.name}: mostly={mostly!r} is no share from 0 to 1")

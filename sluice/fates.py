@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from sluice import laws
 from sluice.datasets import Dataset, Frames, Input, Output, Topic, require_columns, require_duration, same_names
 from sluice.deduplicate import deduplicate
-from sluice.expect import Expectation, require_fit
+from sluice.expect import Expectation
 from sluice.parse import Parsing, late, parse, position
+from sluice.rules import require_fit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -78,6 +80,7 @@ def event_dataset(
         topics=tuple(topic.topic for topic in sources),
         idle_after=idle_after,
         reached=partial(reached_by, event_time=parsing.event_time),
+        bounded=laws.of_records(name),
         with_expectations=lambda expected: event_dataset(
             name,
             sources=sources,

@@ -3,16 +3,38 @@
 from collections.abc import Mapping, Sequence
 
 
-def of_history(table: str, keys: Sequence[str]) -> dict[str, str]:
-    """A version ends after it begins, and before the next of its key begins."""
+def of_history(table: str, keys: Sequence[str], begins: str, ends: str) -> dict[str, str]:
+    """A version ends after it begins and before the next of its key begins, and only a delete leaves a gap.
+
+    `begins` is the column of the changes that says when one takes effect, and `ends` the condition that a `change` ends
+    a version `own` for good.
+    """
     names = ", ".join(f'"{key}"' for key in keys)
     following = f"lead(valid_from) OVER (PARTITION BY {names} ORDER BY valid_from)"
     return {
+        "versions with a wrong is_current": f"SELECT count(*) FROM {table} WHERE is_current <> (valid_to IS NULL)",
+        "keys with two current versions": (
+            f"SELECT count(*) FROM (SELECT {names} FROM {table} WHERE is_current GROUP BY ALL HAVING count(*) > 1)"
+        ),
+        "gaps without a change that ends a version": (
+            f"SELECT count(*) FROM (SELECT {names}, valid_to, {following} AS following FROM {table}) AS own "
+            "WHERE valid_to IS NOT NULL AND (following IS NULL OR following > valid_to) "
+            f"AND NOT EXISTS (SELECT 1 FROM {table}_changes AS change "
+            f'WHERE change."{begins}" = own.valid_to AND ({ends}))'
+        ),
         "versions that overlap": (
             f"SELECT count(*) FROM (SELECT valid_from, valid_to, {following} AS following FROM {table}) "
             "WHERE valid_to <= valid_from OR (following IS NOT NULL AND (valid_to IS NULL OR valid_to > following))"
-        )
+        ),
     }
+
+
+def ended_by_changes(keys: Sequence[str], *, has_moves: bool) -> str:
+    """A change ends the version of its key when it deletes it, or empties the table, or gives the row another key."""
+    same_key = " AND ".join(f'change."{key}" IS NOT DISTINCT FROM own."{key}"' for key in keys)
+    moved = " AND ".join(f'change._moved_from."{key}" = own."{key}"' for key in keys)
+    ended = f"change._change = 'truncate' OR (change._change = 'delete' AND {same_key})"
+    return f"{ended} OR ({moved})" if has_moves else ended
 
 
 def of_same_rows(table: str, source: str, columns: Mapping[str, str]) -> dict[str, str]:
@@ -38,3 +60,37 @@ def of_rows_kept(table: str, source: str, columns: Mapping[str, str]) -> dict[st
 def same(columns: Mapping[str, str]) -> str:
     """The condition that a row of the table is of a row of the source; nulls are equal."""
     return " AND ".join(f'own.{own} IS NOT DISTINCT FROM source."{name}"' for name, own in columns.items())
+
+
+def of_dimension(
+    table: str, alias: str, history: str, on: Mapping[str, str], *, is_inferred: bool
+) -> dict[str, tuple[str, str]]:
+    """A fact finds its version, and names a member that there is; `on` maps the history's keys to its columns."""
+    keys = ", ".join(f'"{key}"' for key in on)
+    same_key = " AND ".join(f'own."{column}" = member."{key}"' for key, column in on.items())
+    is_named = " AND ".join(f'own."{column}" IS NOT NULL' for column in on.values())
+    first = next(iter(on))
+    is_unmatched = f'"{alias}" IS NULL' + (f' OR "{alias}".is_inferred' if is_inferred else "")
+    return {
+        f"{alias}_matched": (
+            f"Each row has the version of {history} that was valid at its event time.",
+            f"SELECT count(*) FILTER ({is_unmatched}), count(*), NULL FROM {table}",
+        ),
+        f"{alias}_known": (
+            f"Each row that names a member of {history} names one that there is.",
+            f'SELECT count(*) FILTER (member."{first}" IS NULL), count(*), NULL FROM {table} AS own '
+            f"LEFT JOIN (SELECT DISTINCT {keys} FROM {history}) AS member ON {same_key} WHERE {is_named}",
+        ),
+    }
+
+
+def of_records(table: str) -> dict[str, tuple[str, str]]:
+    """Accepted records hold no field that the schema lacks."""
+    return {
+        "known_fields": (
+            "Records have no fields that the schema lacks.",
+            "SELECT count(*) FILTER (_unknown_fields IS NOT NULL), count(*), "
+            "(SELECT string_agg(name, ', ' ORDER BY name) FROM "
+            f"(SELECT DISTINCT unnest(_unknown_fields) AS name FROM {table})) FROM {table}",
+        )
+    }

@@ -1,6 +1,6 @@
 """Look at a lake without starting Spark: SQL over its tables, their state, and the audit of their records."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 
 from sluice.catalogue import Catalogue
+from sluice.conservation import Fates, fates_of, without_fates
 from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
 from sluice.errors import UsageError
@@ -16,6 +17,7 @@ from sluice.fates import fates_table
 from sluice.land import waiting
 from sluice.ledger import Entry
 from sluice.log import Log
+from sluice.results import checks_table
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,20 @@ class State:
 
 
 @contextmanager
-def connection(lake: Lake, known_at: datetime | None = None) -> "Iterator[duckdb.DuckDBPyConnection]":
-    """A DuckDB connection in which every table of the lake is a view of its name, as it is or as it was known."""
+def connection(
+    lake: Lake, known_at: datetime | None = None, versions: Mapping[str, int] | None = None
+) -> "Iterator[duckdb.DuckDBPyConnection]":
+    """A DuckDB connection in which every table of the lake is a view of its name, as it is or as it was known.
+
+    With `versions` there are these tables alone, as they were at these versions.
+    """
     with duckdb.connect() as found:
         found.execute("SET TimeZone = 'UTC'")
         for layer in ("bronze", "silver", "gold"):
             found.execute(f"CREATE SCHEMA {layer}")
-        for table in lake.tables():
+        for table in lake.tables() if versions is None else versions:
             layer, name = table.split(".")
-            rows = lake.arrow(table, known_at)
+            rows = lake.arrow(table, known_at, None if versions is None else versions[table])
             if rows is None:
                 continue
             found.register(f"_{layer}_{name}", rows)
@@ -73,8 +80,9 @@ def query(lake: Lake, sql: str, known_at: datetime | None = None) -> Table:
 
 def status(lake: Lake, log: Log, catalogue: Catalogue) -> list[State]:
     """Every topic and dataset of the catalogue as it stands, upstream first."""
+    refused = refusals(lake)
     return [
-        topic_state(lake, log, node) if isinstance(node, Topic) else dataset_state(lake, node)
+        topic_state(lake, log, node) if isinstance(node, Topic) else dataset_state(lake, node, refused)
         for node in catalogue.nodes
         if not (isinstance(node, Topic) and node.optional and lake.last_commit(node.name) is None)
     ]
@@ -95,11 +103,26 @@ def topic_state(lake: Lake, log: Log, topic: Topic) -> State:
     )
 
 
-def dataset_state(lake: Lake, dataset: Dataset) -> State:
+def refusals(lake: Lake) -> dict[str, tuple[datetime, str]]:
+    """The datasets whose newest check refused their rows: when, and what these would have broken."""
+    if checks_table not in lake.tables():
+        return {}
+    found = query(
+        lake,
+        f"WITH checked AS (SELECT *, max(checked_at) OVER (PARTITION BY dataset) AS newest FROM {checks_table}) "
+        "SELECT dataset, checked_at, string_agg(expectation, ', ' ORDER BY expectation) FROM checked "
+        "WHERE checked_at = newest AND version IS NULL "
+        "AND (verdict = 'error' OR (verdict = 'failed' AND severity = 'critical')) GROUP BY ALL",
+    )
+    return {dataset: (checked_at, broken) for dataset, checked_at, broken in found.rows}
+
+
+def dataset_state(lake: Lake, dataset: Dataset, refused: Mapping[str, tuple[datetime, str]]) -> State:
     """How far a dataset has followed its inputs."""
     commit = lake.last_commit(dataset.name)
+    checked_at, broken = refused.get(dataset.name, (datetime.min.replace(tzinfo=UTC), ""))
     if commit is None:
-        return State(dataset.name, None, None, {}, 0, None, None)
+        return State(dataset.name, None, None, {}, 0, None, None, held=f"refused: {broken}" if broken else None)
     behind = 0
     for source in {each.source.name for each in dataset.inputs.values()}:
         newest = lake.last_commit(source)
@@ -114,7 +137,7 @@ def dataset_state(lake: Lake, dataset: Dataset) -> State:
         lag=behind,
         watermark=commit.entry.watermark,
         updated_at=moment(commit.timestamp_ms),
-        held=held(commit.entry, dataset),
+        held=f"refused: {broken}" if checked_at > moment(commit.timestamp_ms) else held(commit.entry, dataset),
     )
 
 
@@ -129,79 +152,18 @@ def moment(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-@dataclass(frozen=True)
-class Fates:
-    """What became of the records of one topic in one dataset.
-
-    `conflicts` are the duplicates that say something else than the accepted record of their key. `missing` counts
-    records without a fate, `doubled` those with more than one, `unknown` fates of records that never landed. The audit
-    balances when these three are zero.
-    """
-
-    dataset: str
-    topic: str
-    landed: int
-    accepted: int
-    duplicate: int
-    conflicts: int
-    quarantined: int
-    late: int
-    missing: int
-    doubled: int
-    unknown: int
-
-    @property
-    def balanced(self) -> bool:
-        return self.missing == self.doubled == self.unknown == 0
-
-
-audit_sql = """
-WITH fates AS (
-    SELECT _topic AS topic, _partition AS "partition", _offset AS "offset", 'accepted' AS fate, NULL AS reason
-    FROM {dataset}
-    UNION ALL
-    SELECT topic, "partition", "offset", fate, reason FROM {fates} WHERE dataset = '{dataset}'
-),
-judged AS (
-    SELECT topic, "partition", "offset", count(*) AS fates,
-        count(*) FILTER (fate = 'accepted') AS accepted, count(*) FILTER (fate = 'duplicate') AS duplicate,
-        count(*) FILTER (reason = 'other_payload') AS conflicts,
-        count(*) FILTER (fate = 'quarantined') AS quarantined, count(*) FILTER (fate = 'late') AS late
-    FROM fates WHERE topic = '{topic}' GROUP BY ALL
-),
-landed AS (SELECT "partition", "offset", count(*) AS times FROM bronze.{topic} GROUP BY ALL)
-SELECT
-    coalesce(sum(times), 0), coalesce(sum(accepted), 0), coalesce(sum(duplicate), 0), coalesce(sum(conflicts), 0),
-    coalesce(sum(quarantined), 0), coalesce(sum(late), 0),
-    count(*) FILTER (fates IS NULL), count(*) FILTER (fates > 1 OR times > 1),
-    count(*) FILTER (times IS NULL)
-FROM landed FULL JOIN judged USING ("partition", "offset")
-"""
-
-
 def audit(lake: Lake, catalogue: Catalogue) -> list[Fates]:
     """The fates of all landed records, for each dataset that consumes a topic."""
     present = set(lake.tables())
     with connection(lake) as found:
         if fates_table not in present:
-            # Without the table no fate is known, and every record that is not accepted is missing one.
-            found.execute(
-                f"CREATE TABLE {fates_table} "
-                '(dataset TEXT, topic TEXT, "partition" INT, "offset" INT, fate TEXT, reason TEXT)'
-            )
+            without_fates(found)
         return [
             fates_of(found, dataset, topic)
             for dataset in catalogue.datasets
             for topic in dataset.topics
             if dataset.name in present and f"bronze.{topic}" in present
         ]
-
-
-def fates_of(found: "duckdb.DuckDBPyConnection", dataset: Dataset, topic: str) -> Fates:
-    """Adds up the fates of one topic's records in one dataset."""
-    sql = audit_sql.format(dataset=dataset.name, fates=fates_table, topic=topic)
-    counts = found.execute(sql).fetchone()
-    return Fates(dataset.name, topic, *(counts or ()))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql import functions as F
 
 from sluice.datasets import column_names, column_types
-from sluice.expect import Expectation, holds
+from sluice.expect import Expectation
+from sluice.rules import holds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

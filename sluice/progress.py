@@ -62,6 +62,8 @@ class RunProgress:
                 self.bars.remove_task(task)
             if event.is_effective:
                 self.console.print(line(event), highlight=False)
+            elif event.refused and event.cause:
+                self.console.print(refusal(event), highlight=False)
 
     def poll(self) -> None:
         """Moves the bars by the tasks that Spark has finished."""
@@ -96,12 +98,21 @@ class RunProgress:
             if held
             else ""
         )
-        if len(done) == len(held):
-            return f"Nothing new: {len(self.names) - len(held)} tables are up to date ({seconds:.1f} s).{said}"
+        refused = [event.name for event in done if event.refused]
+        if refused:
+            said += f"\nRefused, so that their readers keep what they had: {', '.join(refused)}. Why: sluice check"
+        if len(done) == len(held) + len(refused):
+            up_to_date = len(self.names) - len(done)
+            return f"Nothing new: {up_to_date} tables are up to date ({seconds:.1f} s).{said}"
         return (
             f"{landed:,} records landed and {changed:,} rows changed in silver and gold in {seconds:.1f} s "
             f"({landed / seconds:,.0f} records/s).{said}"
         )
+
+
+def refusal(event: Event) -> str:
+    """One dataset whose new rows were not let through."""
+    return f"{event.name:<28} {event.seconds:6.1f} s  [red bold]refused[/]: {', '.join(event.refused)}"
 
 
 def line(event: Event) -> str:

@@ -20,8 +20,10 @@ from sluice.datasets import Dataset, Output
 from sluice.delta import Lake
 from sluice.engine import put, refresh, union
 from sluice.errors import SluiceError, UsageError
+from sluice.expect import Suite
 from sluice.files import write_at_once
 from sluice.ledger import Commit, Entry, RowCounts, no_rows
+from sluice.measure import measure
 from sluice.part import Part
 from sluice.scope import Scope, collect, everything
 from sluice.shadow import Shadow, clone_version, copy, cut, pinned, shadow_of
@@ -175,12 +177,26 @@ def promote(spark: "SparkSession", lake: Lake, catalogue: Catalogue, name: str) 
     replay = find(lake, name)
     beside, datasets = shadow(lake, replay, catalogue)
     require_promotable(replay, datasets)
-    changed: dict[str, RowCounts] = {}
     for dataset in datasets:
         refresh(spark, beside, dataset, hold_changed=dataset.name not in replay.datasets)
-        changed[dataset.name] = promote_table(spark, lake, beside, dataset, replay)
+        require_fit_to_read(spark, beside, dataset, catalogue.suites.get(dataset.name), replay)
+    changed = {each.name: promote_table(spark, lake, beside, each, replay) for each in datasets}
     save(lake, replay.model_copy(update={"state": "promoted"}))
     return changed
+
+
+def require_fit_to_read(
+    spark: "SparkSession", beside: Shadow, dataset: Dataset, suite: Suite | None, replay: Replay
+) -> None:
+    """A SluiceError when the shadow's table breaks what is critical: promoting is no way around the gate."""
+    if suite is None or not suite.gate:
+        return
+    outcomes = measure(beside.read(spark, dataset.name), suite.gate, dataset.outputs[-1].grain)
+    broken = ", ".join(each.expectation.name for each in outcomes if each.is_critical)
+    if broken:
+        raise SluiceError(
+            f"The replay {replay.name} is not promoted: {dataset.name} would break {broken}. Nothing was changed."
+        )
 
 
 def require_promotable(replay: Replay, datasets: Sequence[Dataset]) -> None:
@@ -285,7 +301,9 @@ def rollback_table(spark: "SparkSession", lake: Lake, dataset: Dataset, before: 
     """Gives one dataset the rows back that it had at a commit."""
     rows = {}
     for output in dataset.outputs:
-        version = version_then(lake, output, dataset.name, before)
+        # A table that several datasets share has versions of its own.
+        is_own = output.table == dataset.name
+        version = before.version if is_own else lake.version_at(output.table, before.timestamp_ms)
         scope = keys_of([keys_changed(spark, lake, output, version)])
         if scope is not None:
             rows[output.table] = (rows_of_keys(lake.read(spark, output.table, version), output, scope), scope)
@@ -313,11 +331,3 @@ def last_replaced(lake: Lake, table: str) -> tuple[Commit, Commit]:
     raise SluiceError(
         f"{table} was never promoted or rebuilt as far as its log reaches; there is nothing to go back to."
     )
-
-
-def version_then(lake: Lake, output: Output, dataset: str, before: Commit) -> int:
-    """The version in which an output was what its dataset's commit says; a shared table has versions of its own."""
-    if output.table == dataset:
-        return before.version
-    known = [each.version for each in lake.commits(output.table) if each.timestamp_ms <= before.timestamp_ms]
-    return known[-1] if known else 0

@@ -8,38 +8,40 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from sluice.errors import SluiceError
 from sluice.files import write_at_once
+from sluice.part import Part
 
 folder_name = "_requests"
 look_again_seconds = 0.2
 
 
 class Request(BaseModel):
-    """What is to be done: promote a replay, or roll datasets back."""
+    """What is to be done: promote a replay, roll datasets back, compute a part of them anew, check or maintain them."""
 
     model_config = ConfigDict(frozen=True)
 
-    do: Literal["promote", "rollback"]
+    do: Literal["promote", "rollback", "refresh", "check", "maintain"]
     replay: str | None = None
     datasets: tuple[str, ...] = ()
+    part: Part | None = None
     because: str = ""
 
 
 class Answer(BaseModel):
-    """What came of it: for each dataset how many rows changed, or the error."""
+    """What came of it, by dataset, or the error."""
 
     model_config = ConfigDict(frozen=True)
 
     error: str | None = None
-    rows: dict[str, int] = {}
+    found: dict[str, Any] = {}
 
 
-Perform = Callable[[Request], dict[str, int]]
+Perform = Callable[[Request], dict[str, Any]]
 
 
 def ask(lake_root: str, request: Request) -> Path:
@@ -59,7 +61,7 @@ def attend(lake_root: str, perform: Perform) -> int:
     found = waiting(lake_root)
     for path in found:
         try:
-            answer = Answer(rows=perform(Request.model_validate_json(path.read_text())))
+            answer = Answer(found=perform(Request.model_validate_json(path.read_text())))
         except SluiceError as error:
             answer = Answer(error=str(error))
         write_at_once(answer_path(path), answer.model_dump_json())

@@ -2,19 +2,22 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from sluice.catalogue import Catalogue, Node
-from sluice.datasets import Topic
+from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
-from sluice.engine import refresh
+from sluice.engine import newest_inputs, refresh
+from sluice.errors import SluiceError
 from sluice.land import land
-from sluice.ledger import RowCounts, no_rows
+from sluice.ledger import InputVersion, RowCounts, no_rows
 from sluice.log import Log
+from sluice.part import Part
+from sluice.results import as_rows, record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
 class Event:
     """What a run tells while it goes on; `rows` and `seconds` come with 'done'.
 
-    A dataset that is `held` was left as it is, because its declaration changed and nobody has promoted that.
+    A dataset that is `held` was left as it is, because its declaration changed and nobody has promoted that; one that
+    was `refused` because of what its new rows would have been: the expectations that they break.
     """
 
     kind: Literal["started", "done"]
@@ -33,11 +37,12 @@ class Event:
     rows: RowCounts = no_rows
     seconds: float = 0.0
     held: bool = False
+    refused: tuple[str, ...] = ()
 
     @property
     def is_effective(self) -> bool:
         """True when something was computed, whether or not a row changed."""
-        return self.cause is not None
+        return self.cause is not None and not self.refused
 
 
 Listener = Callable[[Event], None]
@@ -55,9 +60,10 @@ class Runner:
     parallel: int = 2
     hold_changed: bool = False
     listener: Listener = lambda event: None
+    refusals: "dict[tuple[str, str], tuple[dict[str, InputVersion], tuple[str, ...]]]" = field(default_factory=dict)
 
     def until_caught_up(self, *, rebuild: bool = False) -> list[Event]:
-        """Passes over the catalogue until one finds nothing to do; returns what was done, or held."""
+        """Passes over the catalogue until one finds nothing to do; returns what was done, held or refused."""
         done: list[Event] = []
         while True:
             events = self.one_pass(rebuild=rebuild)
@@ -65,7 +71,7 @@ class Runner:
             done += effective
             rebuild = False
             if not any(self.is_topic(event.name) for event in effective):
-                return done + [event for event in events if event.held]
+                return done + [event for event in events if event.held or event.refused]
 
     def continuously(
         self, poll_seconds: float, stop: threading.Event, renewed: "Callable[[], Catalogue | None]" = lambda: None
@@ -93,18 +99,48 @@ class Runner:
     def step(self, node: Node, *, rebuild: bool) -> Event:
         """Brings one node up to date."""
         self.listener(Event("started", node.name))
-        start, held = time.monotonic(), False
+        start, event = time.monotonic(), Event("done", node.name)
         # A session of its own: what one commit says of itself cannot leak into another's.
         with named_jobs(self.spark, node.name) as spark:
             if isinstance(node, Topic):
                 landed = land(spark, self.lake, self.log, node, records_max=self.batch_records_max)
-                cause, rows = ("records" if landed else None), RowCounts(inserted=landed)
+                event = replace(event, cause="records" if landed else None, rows=RowCounts(inserted=landed))
             else:
-                refreshed = refresh(spark, self.lake, node, rebuild=rebuild, hold_changed=self.hold_changed)
-                cause, rows, held = refreshed.cause, refreshed.rows, refreshed.held
-        event = Event("done", node.name, cause, rows, time.monotonic() - start, held)
+                event = self.refreshed(spark, node, event, rebuild=rebuild)
+        event = replace(event, seconds=time.monotonic() - start)
         self.listener(event)
         return event
+
+    def part_anew(self, datasets: Sequence[Dataset], part: Part) -> dict[str, int]:
+        """Computes a part of datasets anew in place, upstream first; returns how many rows that changed in each."""
+        changed = {}
+        for dataset in datasets:
+            suite = self.catalogue.suites.get(dataset.name)
+            with named_jobs(self.spark, dataset.name) as spark:
+                done = refresh(spark, self.lake, dataset, part=part, gate=suite.gate if suite else ())
+            broken = [each.expectation.name for each in done.outcomes if each.is_critical]
+            if broken:
+                raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(broken)}.")
+            changed[dataset.name] = done.rows.total
+        return changed
+
+    def refreshed(self, spark: "SparkSession", dataset: Dataset, event: Event, *, rebuild: bool) -> Event:
+        """Refreshes a dataset, unless it would be what was refused already; keeps what its gate said."""
+        suite = self.catalogue.suites.get(dataset.name)
+        gate = suite.gate if suite else ()
+        inputs = {name: commit.as_input for name, commit in newest_inputs(self.lake, dataset).items()} if gate else {}
+        made_of = (dataset.name, f"{dataset.fingerprint} {gate}")
+        if gate and self.refusals.get(made_of, ({}, ()))[0] == inputs:
+            return replace(event, refused=self.refusals[made_of][1])
+        done = refresh(spark, self.lake, dataset, rebuild=rebuild, hold_changed=self.hold_changed, gate=gate)
+        if done.outcomes:
+            commit = None if done.is_refused else self.lake.last_commit(dataset.name)
+            version = commit.version if commit else None
+            record(self.lake, as_rows(dataset.name, version, done.outcomes))
+        refused = tuple(each.expectation.name for each in done.outcomes if each.is_critical)
+        if refused:
+            self.refusals[made_of] = (inputs, refused)
+        return replace(event, cause=done.cause, rows=done.rows, held=done.held, refused=refused)
 
     def is_topic(self, name: str) -> bool:
         return any(topic.name == name for topic in self.catalogue.topics)

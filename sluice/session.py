@@ -86,6 +86,15 @@ def lake_lock(lake_root: str) -> Iterator[int]:
         os.close(descriptor)
 
 
+def is_locked(lake_root: str) -> bool:
+    """True while some process writes the lake."""
+    try:
+        with lake_lock(lake_root):
+            return False
+    except LakeLocked:
+        return True
+
+
 @contextmanager
 def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[SparkSession]":
     """A Spark session on this machine, stopped at the end.

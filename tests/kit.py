@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.catalogue import Catalogue, ordered
+from sluice.conservation import Fates
 from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
 from sluice.log import Log, Record
-from sluice.look import Fates, Law, audit, laws
+from sluice.look import Law, audit, laws
 from sluice.run import Event, Runner
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice.errors import DeclarationError
-from sluice.expect import Expectation, expect, holds, require_fit, row_rules, suite
+from sluice.expect import Expectation, expect, suite
+from sluice.rules import holds, require_fit, row_rules
 from tests.gx import failing_rows
 
 if TYPE_CHECKING:

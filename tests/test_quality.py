@@ -1,5 +1,6 @@
 """Quality: expectations at the door of silver, and what happens when they change."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,7 @@ def test_a_suite_in_the_file_of_another_is_told(tmp_path: Path) -> None:
 
 def test_a_suite_of_a_project_is_found_by_its_place(tmp_path: Path) -> None:
     scaffold.write(tmp_path)
+    shutil.rmtree(tmp_path / "expectations")
     before = {each.name: each.fingerprint for each in catalogue.load(tmp_path).datasets}
     write_suite(tmp_path, "silver/orders.py", "silver.orders", "product_id")
     found = catalogue.load(tmp_path)

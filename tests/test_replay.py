@@ -326,7 +326,7 @@ def test_the_driver_does_what_it_is_asked_by_the_declarations_as_they_are_now(
     ]
     catalogue = cli.attended(here, runner, [])
     answers = [next(each for each in requests.answered(path) if each) for path in asked]
-    assert answers[0] == requests.Answer(rows={"gold.revenue_daily": 3})
+    assert answers[0] == requests.Answer(found={"gold.revenue_daily": 3})
     assert answers[1].error
     assert "There is no replay unheard-of" in answers[1].error
     assert not any(path.exists() for path in asked)

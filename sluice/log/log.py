@@ -3,6 +3,8 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -13,6 +15,7 @@ from sluice.log.segments import (
     Segment,
     last_offset,
     lines_of,
+    newest_timestamp,
     publish,
     remove_leftovers,
     segments_in,
@@ -130,6 +133,19 @@ class Log:
         """The offset that the next record of a partition will get."""
         found = segments_in(self.folder(topic, partition), topic, partition)
         return last_offset(found[-1]) + 1 if found else 0
+
+    def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:
+        """Removes the segments that end before an offset and whose newest record is older than a time; counts them."""
+        folder = self.folder(topic, partition)
+        with FileLock(folder / ".lock", timeout=self.lock_seconds):
+            old = [
+                segment
+                for segment, following in pairwise(segments_in(folder, topic, partition))
+                if following.base_offset <= before_offset and newest_timestamp(segment) < oldest
+            ]
+            for segment in old:
+                segment.path.unlink()
+        return len(old)
 
     def read(self, topic: str, partition: int, from_offset: int = 0) -> Iterator[StoredRecord]:
         """The records of a partition from an offset on, as far as it reached when the reading began."""

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import IO
 
@@ -165,6 +166,11 @@ def last_offset(segment: Segment) -> int:
     """The offset of a segment's last record, without reading an uncompressed one whole."""
     last = last_line(segment)
     return int(orjson.loads(last)["offset"]) if last else segment.base_offset - 1
+
+
+def newest_timestamp(segment: Segment) -> datetime:
+    """The timestamp of a segment's last record."""
+    return datetime.fromisoformat(orjson.loads(last_line(segment))["timestamp"])
 
 
 def last_line(segment: Segment) -> bytes:

@@ -114,6 +114,17 @@ def as_of(
         event_time=event_time,
         scope_of=lambda own: own.select(*located),
         laws=laws.of_same_rows(full_name, facts.name, {column: f'"{column}"' for column in grain}),
+        bounded={
+            name: check
+            for alias, each in joined.items()
+            for name, check in laws.of_dimension(
+                full_name,
+                alias,
+                declared[alias].history.name,
+                dict(zip(each.keys, each.fact_keys, strict=True)),
+                is_inferred=each.inferred is not None,
+            ).items()
+        },
     )
 
 

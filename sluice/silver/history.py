@@ -198,6 +198,8 @@ def history_dataset(
         raise DeclarationError(f"{name}: {', '.join(sorted(clashing))} would be there twice; use except_column_list")
     lay = lay_end_to_end if scd_type == 2 else latest
     grain = (*rule.keys, "valid_from") if scd_type == 2 else rule.keys
+    # A key that a snapshot lacks leaves no change of its own.
+    ends = "true" if "snapshots" in inputs else laws.ended_by_changes(rule.keys, has_moves=rule.has_moves)
 
     def shape(rows: Frames, _own: Frames) -> "DataFrame":
         changes = rows["changes"]
@@ -221,7 +223,7 @@ def history_dataset(
         event_time="valid_from" if scd_type == 2 else None,
         scope_of=lambda own: own.select(*rule.keys),
         tells_time=False,
-        laws=laws.of_history(name, rule.keys) if scd_type == 2 else {},
+        laws=laws.of_history(name, rule.keys, rule.valid_from, ends) if scd_type == 2 else {},
     )
 
 

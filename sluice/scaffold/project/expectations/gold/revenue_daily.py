@@ -1,0 +1,8 @@
+"""What must be true of the revenue before anybody reads it."""
+
+from sluice.expect import expect, suite
+
+expectations = suite(
+    "gold.revenue_daily",
+    expect("column_values_to_be_between", column="revenue_euro", min_value=0, severity="critical"),
+)

@@ -1,0 +1,354 @@
+"""Checks: what keeps a table from its readers, what is told of it afterwards, and where that is kept."""
+
+import json
+import multiprocessing
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sluice import checks, gold, replay, report
+from sluice.catalogue import expecting, ordered
+from sluice.delta import Lake
+from sluice.errors import DeclarationError, SluiceError
+from sluice.expect import Expectation, built_in, expect, suite
+from sluice.look import query, status
+from sluice.measure import measure
+from sluice.results import checks_table, is_critical, state_of
+from tests.kit import Lakehouse, text
+from tests.shop import priced, sales
+
+sold = gold.aggregate("sold", source=priced, group_by=["product"], measures={"pieces": "sum(pieces)"})
+doubled = gold.view(
+    "doubled",
+    inputs={"sold": sold},
+    keys=["product"],
+    shape=lambda sold: sold.selectExpr("product", "2 * pieces AS two"),
+)
+few = expect("column_values_to_be_between", column="pieces", max_value=10, severity="critical", name="few_pieces")
+known = expect("column_values_to_be_in_set", column="product", value_set=["tea"], severity="warn", name="known")
+
+
+def sale(number: int, count: int | None, product: str = "tea") -> dict[str, object]:
+    return {"id": f"s{number}", "product": product, "sold_at": text(number), "pieces": count}
+
+
+def declare(lakehouse: Lakehouse, **expected: Sequence[Expectation]) -> None:
+    suites = {name.replace("_", ".", 1): suite(name.replace("_", ".", 1), *each) for name, each in expected.items()}
+    lakehouse.catalogue = expecting(ordered([doubled, sold]), suites)
+
+
+def check(lakehouse: Lakehouse, *names: str) -> dict[str, list[dict[str, Any]]]:
+    wanted = [each for each in lakehouse.catalogue.datasets if not names or each.name in names]
+    return checks.check(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, wanted)
+
+
+def critical(rows: Sequence[dict[str, Any]]) -> set[str]:
+    """The expectations for which nobody should read the table."""
+    return {row["expectation"] for row in rows if is_critical(row)}
+
+
+def results(lakehouse: Lakehouse, *columns: str) -> list[tuple[Any, ...]]:
+    """The kept results in the order in which they were found."""
+    rows = query(
+        lakehouse.lake, f"SELECT {', '.join(columns)} FROM {checks_table} ORDER BY checked_at, expectation"
+    ).rows
+    return [tuple(row) for row in rows]
+
+
+def test_rows_that_break_what_is_critical_never_reach_their_readers(lakehouse: Lakehouse) -> None:
+    declare(lakehouse, gold_sold=[few, known])
+    lakehouse.publish("sales", sale(1, 3))
+    lakehouse.run()
+    before = lakehouse.versions()
+
+    lakehouse.publish("sales", sale(2, 9), sale(3, 1, "milk"))
+    done = lakehouse.run()
+    assert done["gold.sold"].refused == ("few_pieces",)
+    # Readers, and what is made of it, see the last good version; what is upstream goes on.
+    after = lakehouse.versions()
+    assert {name for name in before if after[name] != before[name]} == {
+        "bronze.sales",
+        "silver.sales",
+        "silver.priced",
+    }
+    assert (lakehouse.rows("gold.sold"), lakehouse.rows("gold.doubled")) == ([("tea", 3)], [("tea", 6)])
+    assert results(lakehouse, "version", "expectation", "verdict", "unexpected_rows", "rows") == [
+        (0, "few_pieces", "passed", 0, 1),
+        (0, "known", "passed", 0, 1),
+        (None, "few_pieces", "failed", 1, 2),
+        (None, "known", "failed", 1, 2),
+    ]
+
+    held = {each.dataset: each.held for each in status(lakehouse.lake, lakehouse.log, lakehouse.catalogue)}
+    assert {name: why for name, why in held.items() if why} == {"gold.sold": "refused: few_pieces"}
+
+    # It lets through what is right again, whatever was refused before.
+    lakehouse.publish("sales", sale(4, -5))
+    assert lakehouse.run()["gold.sold"].rows.updated == 1
+    assert lakehouse.rows("gold.sold") == [("milk", 1), ("tea", 7)]
+    assert not any(each.held for each in status(lakehouse.lake, lakehouse.log, lakehouse.catalogue))
+    assert results(lakehouse, "version", "expectation", "verdict")[-2:] == [
+        (lakehouse.versions()["gold.sold"], "few_pieces", "passed"),
+        (lakehouse.versions()["gold.sold"], "known", "failed"),
+    ]
+
+
+def test_what_was_refused_is_not_computed_again_until_something_changes(lakehouse: Lakehouse) -> None:
+    declare(lakehouse, gold_sold=[few])
+    lakehouse.publish("sales", sale(1, 11))
+    runner = lakehouse.runner()
+    causes = [event.cause for _ in range(2) for event in runner.one_pass() if event.name == "gold.sold"]
+    assert causes == ["first build", None]
+    assert "gold.sold" not in lakehouse.versions()
+    lakehouse.publish("sales", sale(2, -1))
+    assert [event.rows.inserted for event in runner.one_pass() if event.name == "gold.sold"] == [1]
+
+
+def test_a_first_build_is_refused_before_any_of_its_tables_is_written(lakehouse: Lakehouse) -> None:
+    full = expect("table_row_count_to_be_between", min_value=2, severity="critical")
+    declare(lakehouse, silver_sales=[full])
+    lakehouse.publish("sales", sale(1, 1), b"no JSON")
+    assert lakehouse.run()["silver.sales"].refused == ("table_row_count_to_be_between",)
+    assert "silver.sales" not in lakehouse.lake.tables()
+    assert lakehouse.fates() == []
+    lakehouse.publish("sales", sale(2, 1))
+    lakehouse.run()
+    assert lakehouse.rows("silver._fates", "reason") == [("malformed_json",)]
+    assert all(each.balanced for each in lakehouse.audits())
+
+
+def test_the_gate_sees_the_very_rows_that_are_committed(lakehouse: Lakehouse) -> None:
+    """Inserted, updated, deleted and untouched rows: the figures before the commit are those after it."""
+    asked = [
+        expect("table_row_count_to_be_between", min_value=1, severity="critical"),
+        expect("column_sum_to_be_between", column="pieces", min_value=-99, severity="warn"),
+        expect("column_values_to_be_unique", column="product", severity="warn"),
+    ]
+    declare(lakehouse, gold_sold=asked)
+    lakehouse.publish("sales", *[sale(number, number, f"p{number}") for number in range(8)])
+    lakehouse.run()
+    lakehouse.publish("sales", sale(9, 5, "p1"), sale(10, 1, "p8"))
+    lakehouse.run()
+    gate = results(lakehouse, "expectation", "observed", "rows")[-3:]
+    after = measure(lakehouse.table("gold.sold"), asked)
+    assert sorted(gate) == sorted(
+        (each.expectation.name, None if each.observed is None else str(each.observed), each.rows) for each in after
+    )
+
+
+def test_a_promotion_is_no_way_around_the_gate(lakehouse: Lakehouse) -> None:
+    declare(lakehouse, gold_sold=[few])
+    lakehouse.publish("sales", sale(1, 3))
+    lakehouse.run()
+    more = gold.aggregate("sold", source=priced, group_by=["product"], measures={"pieces": "10 * sum(pieces)"})
+    lakehouse.catalogue = expecting(ordered([more]), {"gold.sold": suite("gold.sold", few)})
+    planned = replay.plan(lakehouse.lake, lakehouse.catalogue, [], None, "to see")
+    list(replay.build(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, planned))
+    with pytest.raises(SluiceError, match=r"gold\.sold would break few_pieces\. Nothing was changed"):
+        replay.promote(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, planned.name)
+    assert lakehouse.rows("gold.sold") == [("tea", 3)]
+
+
+def test_what_the_engine_knows_is_checked_without_a_suite(lakehouse: Lakehouse) -> None:
+    declare(lakehouse)
+    lakehouse.publish("prices", {"product": "tea", "changed_at": text(0), "price": 3})
+    lakehouse.publish("sales", sale(1, 3), sale(2, 1, "milk"), sale(3, 1) | {"colour": "red"}, b"no JSON")
+    lakehouse.run()
+    found = check(lakehouse)
+    said = {
+        (name, row["expectation"]): (row["verdict"], row["unexpected_rows"], row["rows"])
+        for name, rows in found.items()
+        for row in rows
+    }
+    assert said["silver.sales", "conservation"] == ("passed", 0, 4)
+    assert said["silver.sales", "usable_records"] == ("failed", 1, 4)
+    assert said["silver.sales", "known_fields"] == ("failed", 1, 3)
+    assert said["silver.prices", "versions_that_overlap"] == ("passed", 0, 1)
+    assert said["silver.priced", "price_matched"] == ("failed", 1, 3)
+    assert said["silver.priced", "price_known"] == ("failed", 1, 3)
+    assert state_of(found["silver.prices"]) == "good"
+    assert not any(critical(rows) for rows in found.values())
+
+
+damages = {
+    "versions_that_overlap": "UPDATE delta.`{prices}` SET valid_to = valid_to + INTERVAL 1 HOUR WHERE price = 3",
+    "versions_with_a_wrong_is_current": "UPDATE delta.`{prices}` SET is_current = NOT is_current WHERE price = 4",
+    "keys_with_two_current_versions": "UPDATE delta.`{prices}` SET is_current = true, valid_to = NULL",
+    "gaps_without_a_change_that_ends_a_version": (
+        "UPDATE delta.`{prices}` SET valid_to = valid_to - INTERVAL 1 HOUR WHERE price = 3"
+    ),
+    "conservation": "DELETE FROM delta.`{sales}` WHERE id = 's1'",
+    "rows_that_are_there_twice": "INSERT INTO delta.`{priced}` SELECT * FROM delta.`{priced}`",
+}
+
+
+def test_damage_to_a_table_breaks_its_own_check_and_is_critical(lakehouse: Lakehouse) -> None:
+    declare(lakehouse)
+    for hours, price in ((0, 3), (5, 4)):
+        lakehouse.publish("prices", {"product": "tea", "changed_at": text(hours), "price": price})
+    lakehouse.publish("sales", sale(1, 3))
+    lakehouse.run()
+    assert not any(critical(rows) for rows in check(lakehouse).values())
+    paths = {name: lakehouse.lake.path(f"silver.{name}") for name in ("prices", "sales", "priced")}
+    for law, damage in damages.items():
+        (name,) = [name for name in paths if "{" + name + "}" in damage]
+        version = lakehouse.lake.newest_version(f"silver.{name}")
+        lakehouse.spark.sql(damage.format(**paths))
+        adopt(lakehouse, f"silver.{name}")
+        assert law in critical(check(lakehouse, f"silver.{name}")[f"silver.{name}"])
+        lakehouse.spark.sql(f"RESTORE TABLE delta.`{paths[name]}` TO VERSION AS OF {version}")
+
+
+def adopt(lakehouse: Lakehouse, table: str) -> None:
+    """Makes the newest version of a table, whoever wrote it, one that the ledger knows."""
+    commit = lakehouse.lake.last_commit(table)
+    assert commit is not None
+    lakehouse.lake.note(lakehouse.spark, table, commit.entry)
+
+
+def test_a_bound_of_ones_own_replaces_that_of_the_engine(lakehouse: Lakehouse) -> None:
+    lakehouse.publish("sales", *[sale(number, 1) for number in range(9)], b"no JSON")
+    for mostly, severity, state in (
+        (0.9, "critical", "good"),
+        (0.91, "critical", "critical"),
+        (0.91, "warn", "warning"),
+    ):
+        bound = built_in("usable_records", mostly=mostly, severity=severity)  # type: ignore[arg-type]
+        declare(lakehouse, silver_sales=[bound])
+        lakehouse.run()
+        assert state_of(check(lakehouse, "silver.sales")["silver.sales"]) == state
+
+
+def test_freshness_is_asked_where_a_bound_is_given(lakehouse: Lakehouse) -> None:
+    lakehouse.publish("sales", sale(1, 3))
+    for within, verdict in (("1 day", "failed"), ("5000 weeks", "passed")):
+        declare(lakehouse, silver_sales=[built_in("freshness", within=within, severity="warn")])
+        lakehouse.run()
+        found = {row["expectation"]: row for row in check(lakehouse, "silver.sales")["silver.sales"]}
+        assert found["freshness"]["verdict"] == verdict
+        assert found["freshness"]["observed"].startswith("up to 2026-01-01 00:00:00 UTC")
+
+
+def test_the_volume_of_an_hour_is_compared_with_what_is_usual_then(lakehouse: Lakehouse) -> None:
+    """Six sales at ten o'clock each day; on the ninth, fewer than a third or more than three times as many."""
+    lakehouse.catalogue = ordered([sales])
+
+    def sell(day: int, times: int, hour: float = 10.5) -> None:
+        numbers = range(sold_before[0], sold_before[0] + times)
+        sold_before[0] += times
+        records = [sale(number, 1) | {"sold_at": text(24 * day + hour)} for number in numbers]
+        lakehouse.publish("sales", *records, key="one partition", hours=24 * day + hour)
+
+    sold_before = [0]
+    for day in range(8):
+        sell(day, 6)
+    sell(8, 1)
+    sell(8, 1, hour=11.5)
+    for more, count, verdict in ((0, 1, "failed"), (1, 2, "passed"), (16, 18, "passed"), (1, 19, "failed")):
+        sell(8, more)
+        lakehouse.run()
+        found = {row["expectation"]: row for row in check(lakehouse)["silver.sales"]}["usual_volume"]
+        assert found["verdict"] == verdict
+        assert found["observed"] == f"{count} rows in the hour from 2026-01-09 10:00 UTC, usual are 6"
+
+
+def test_a_check_looks_at_one_version_whatever_is_committed_meanwhile(lakehouse: Lakehouse) -> None:
+    declare(lakehouse, gold_sold=[few])
+    lakehouse.publish("sales", sale(1, 3))
+    lakehouse.run()
+    commit = lakehouse.lake.last_commit("gold.sold")
+    sales_commit = lakehouse.lake.last_commit("silver.sales")
+    assert commit
+    assert sales_commit
+    lakehouse.publish("sales", sale(2, 1), b"no JSON")
+    lakehouse.run()
+    by_name = {each.name: each for each in lakehouse.catalogue.datasets}
+    asked = suite("gold.sold", few)
+    (then, *_) = checks.check_version(lakehouse.spark, lakehouse.lake, by_name["gold.sold"], commit, asked)
+    assert (then["version"], then["rows"]) == (commit.version, 1)
+    of_sales = checks.check_version(lakehouse.spark, lakehouse.lake, by_name["silver.sales"], sales_commit)
+    assert {row["expectation"]: row["rows"] for row in of_sales}["conservation"] == 1
+
+
+def test_a_check_that_raises_is_critical_and_says_why(lakehouse: Lakehouse) -> None:
+    lost = expect("column_values_to_not_be_null", column="peices", severity="warn")
+    declare(lakehouse, gold_sold=[lost])
+    lakehouse.publish("sales", sale(1, 3))
+    lakehouse.run()
+    found = check(lakehouse, "gold.sold")["gold.sold"]
+    assert state_of(found) == "critical"
+    assert results(lakehouse, "verdict", "message") == [("error", "there is no column peices; did you mean pieces?")]
+
+
+def test_counts_agree_between_the_audit_the_results_and_the_report(lakehouse: Lakehouse) -> None:
+    small = expect("column_values_to_be_between", column="pieces", max_value=5, severity="quarantine", name="small")
+    declare(lakehouse, silver_sales=[small])
+    lakehouse.publish(
+        "sales", sale(1, 3), sale(2, 6), sale(3, 7), sale(1, 3), b"no JSON", sale(4, 1) | {"sold_at": "?"}
+    )
+    lakehouse.run()
+    found = check(lakehouse, "silver.sales")
+    kept = {
+        name: (unexpected, rows)
+        for name, unexpected, rows in results(lakehouse, "expectation", "unexpected_rows", "rows")
+    }
+    audited = lakehouse.audit()["silver.sales"]
+    assert kept["usable_records"] == (audited.quarantined, audited.landed) == (4, 6)
+    assert kept["small"] == (2, 6)
+    index = report.write(lakehouse.lake, lakehouse.catalogue, found)
+    page = re.sub(r"\s+", " ", (index.parent / "silver.sales.html").read_text())
+    for said in (
+        "4 of 6",
+        "2 of 6",
+        "1 accepted, 1 duplicate, 4 quarantined",
+        "small 2, malformed_json 1, wrong_type 1",
+    ):
+        assert said in page
+    assert "record sales/" in page
+    overview = re.sub(r"\s+", " ", index.read_text())
+    assert "usable_records" in overview
+    assert "gold.sold no suite".replace(" ", "") in re.sub(r"<[^>]*>|\s", "", overview)
+    for html in (page, overview):
+        assert not re.search(r'(src|href)="(https?:)?//', html), "a report needs nothing from the network"
+
+
+def test_a_bound_of_a_check_that_there_is_not_is_told(lakehouse: Lakehouse) -> None:
+    with pytest.raises(DeclarationError, match=r"silver\.sales has no built-in check price_matched; it has"):
+        declare(lakehouse, silver_sales=[built_in("price_matched", severity="warn")])
+    with pytest.raises(DeclarationError, match="freshness needs within"):
+        declare(lakehouse, silver_sales=[built_in("freshness", severity="warn")])
+    with pytest.raises(DeclarationError, match="conservation has no within"):
+        declare(lakehouse, silver_sales=[built_in("conservation", severity="warn", within="1 day")])
+    with pytest.raises(DeclarationError, match="is no duration"):
+        declare(lakehouse, silver_sales=[built_in("freshness", severity="warn", within="soon")])
+
+
+def add_results(root: str, process: int, times: int) -> None:
+    for number in range(times):
+        Lake(root).add(pa.table({"said": [f"{process} {number}"]}), checks_table)
+
+
+def test_two_checks_at_once_lose_no_result(tmp_path: Path) -> None:
+    """Four processes, none of which knows of the others, make the table and add to it."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=add_results, args=(str(tmp_path), number, 10)) for number in range(4)]
+    for each in processes:
+        each.start()
+    for each in processes:
+        each.join()
+    assert [each.exitcode for each in processes] == [0] * 4
+    found = query(Lake(str(tmp_path)), f"SELECT count(*), count(DISTINCT said) FROM {checks_table}").rows
+    assert found == [(40, 40)]
+
+
+def test_examples_of_a_failure_are_kept_as_json(lakehouse: Lakehouse) -> None:
+    declare(lakehouse, gold_sold=[known])
+    lakehouse.publish("sales", sale(1, 3, "milk"))
+    lakehouse.run()
+    check(lakehouse, "gold.sold")
+    ((examples,),) = results(lakehouse, "examples")
+    assert json.loads(examples) == [{"product": "milk"}]

@@ -4,11 +4,14 @@ MONTHS ?= 12
 DEMO ?= .sluice
 VENV := .venv
 BIN := $(VENV)/bin
+# An environment of its own: Airflow pins what it depends on, and never imports the engine.
+AIRFLOW := .venv-airflow
+PORT ?= 8080
 export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format lock benchmark clean prerequisites
+.PHONY: help demo airflow test lint format lock benchmark clean prerequisites
 
 help: ## Print this help
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -24,12 +27,21 @@ $(VENV)/.installed: requirements.lock pyproject.toml | prerequisites
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
+$(AIRFLOW)/.installed: requirements-airflow.lock | prerequisites
+	@echo "Installing Airflow into $(AIRFLOW) (once, a minute) …"
+	@$(PYTHON) -m venv $(AIRFLOW)
+	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-airflow.lock
+	@touch $@
+
 demo: $(VENV)/.installed ## A year of real flights from the log to gold (MONTHS=1 for a quick look)
 	@$(BIN)/python -m infra.sources.nycflights --log $(SLUICE_LOG) --months $(MONTHS)
 	@$(BIN)/sluice run
 	@$(BIN)/python -m infra.demo
 
-test: $(VENV)/.installed ## Every test
+airflow: $(VENV)/.installed $(AIRFLOW)/.installed ## Airflow on this machine, with the lakehouse's DAGs (PORT=8080)
+	@$(AIRFLOW)/bin/python -m infra.airflow.start --home $(abspath $(DEMO))/airflow --port $(PORT)
+
+test: $(VENV)/.installed $(AIRFLOW)/.installed ## Every test
 	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/pytest $(TESTS)
 
 lint: $(VENV)/.installed ## Style, types, and which module may import which
@@ -48,6 +60,8 @@ benchmark: $(VENV)/.installed ## Time and CPU of a whole run, as ratios to two f
 lock: $(VENV)/.installed ## Resolve the dependencies anew (needs uv)
 	@uv pip compile pyproject.toml --extra demo --extra dev --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet -o requirements.lock
+	@uv pip compile infra/airflow/requirements.in --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --quiet -o requirements-airflow.lock
 
 clean: ## Remove the demo's log and tables
 	@rm -rf $(DEMO)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import signal
 import sys
 import threading
@@ -89,6 +90,9 @@ def run(  # noqa: PLR0917 - options, each given by its name
     project: Project = Path(),
     continuous: Annotated[bool, typer.Option("--continuous", help="Go on until stopped.")] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Recompute from bronze; writes what differs.")] = False,
+    attached: Annotated[
+        bool, typer.Option("--attached", help="Stop when the process that started it is gone.")
+    ] = False,
     since: Annotated[
         datetime | None, typer.Option(formats=time_formats, help="Compute anew event times from here on (UTC) …")
     ] = None,
@@ -119,7 +123,7 @@ def run(  # noqa: PLR0917 - options, each given by its name
     with driver(here, catalogue, as_json=continuous and as_json) as (runner, progress):
         renewed = partial(attended, here, runner, datasets or [])
         if continuous:
-            runner.continuously(here.settings.poll_seconds, stopped_by_signal(), renewed)
+            runner.continuously(here.settings.poll_seconds, stopped_by_signal(attached=attached), renewed)
             return
         # What a killed run was asked for and did not finish.
         renewed()
@@ -225,12 +229,21 @@ def asked(here: Opened, request: requests.Request) -> dict[str, Any]:
     raise SluiceError("The request was withdrawn.")
 
 
-def stopped_by_signal() -> threading.Event:
-    """An event that SIGINT and SIGTERM set, so that the step under way ends first."""
+def stopped_by_signal(*, attached: bool) -> threading.Event:
+    """An event that SIGINT and SIGTERM set, or the end of the parent, so that the step under way ends first."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    if attached:
+        threading.Thread(target=stop_with_parent, args=(stop, os.getppid()), daemon=True).start()
     return stop
+
+
+def stop_with_parent(stop: threading.Event, parent: int) -> None:
+    """Sets the event when the parent is another process than it was."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    stop.set()
 
 
 @app.command()
@@ -363,6 +376,19 @@ def example(row: Mapping[str, Any]) -> str | None:
     """The first of the rows that broke an expectation."""
     known = json.loads(row["examples"] or "[]")
     return ", ".join(f"{name} {value}" for name, value in known[0].items()) if known else None
+
+
+@app.command("report")
+def write_report(project: Project = Path(), as_json: AsJson = False) -> None:
+    """Write the report of the newest checks that are kept, without checking anything."""
+    from sluice import report
+
+    here = opened(project)
+    index = report.write(here.lake, here.catalogue(), look.newest_checks(here.lake))
+    if as_json:
+        print_json({"index": str(index)})
+    else:
+        out.print(f"Report: {index}", highlight=False)
 
 
 @app.command()

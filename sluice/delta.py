@@ -210,7 +210,7 @@ class Lake:
         """Adds rows in one commit without Spark; any number of processes may do it at once."""
         for _ in range(concurrent_adds_max):
             try:
-                write_deltalake(self.path(table), rows, mode="append")
+                write_deltalake(self.path(table), rows, mode="append", schema_mode="merge")
             except (CommitFailedError, FileExistsError):
                 # Another made the table, or committed the version, between our look and our commit.
                 continue

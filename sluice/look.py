@@ -103,6 +103,17 @@ def topic_state(lake: Lake, log: Log, topic: Topic) -> State:
     )
 
 
+def newest_checks(lake: Lake) -> dict[str, list[dict[str, Any]]]:
+    """The results of the newest check of each dataset, as they are kept."""
+    if checks_table not in lake.tables():
+        return {}
+    found = query(
+        lake, f"SELECT * FROM {checks_table} QUALIFY checked_at = max(checked_at) OVER (PARTITION BY dataset)"
+    )
+    rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+    return {name: [row for row in rows if row["dataset"] == name] for name in sorted({row["dataset"] for row in rows})}
+
+
 def refusals(lake: Lake) -> dict[str, tuple[datetime, str]]:
     """The datasets whose newest check refused their rows: when, and what these would have broken."""
     if checks_table not in lake.tables():

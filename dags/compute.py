@@ -1,0 +1,68 @@
+"""One DAG a layer that computes days anew: for Airflow's own backfill, and each night for the day before."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import CronDataIntervalTimetable, dag, get_current_context, task
+from lakehouse import project
+from lakehouse.defaults import asset, deadline, start_date, with_alerts
+
+meaning = """### Computes the days of {layer} anew, from its inputs as they are now
+
+Each run is one day of event time. Only rows that differ are written, so a run that is repeated, or overlaps with the
+continuous one, changes nothing twice. To go over a range of days: **Trigger → Backfill**, or `airflow backfill create`.
+As many tasks as the pool `lakehouse` has slots run at once; with a continuous run under way they ask it, else one of
+them starts Spark for all.
+
+Tables without an event time are not here: they have no days, and follow their inputs.
+"""
+
+
+def compute(layer: str):
+    nodes = [node for node in project.datasets() if node["layer"] == layer and node["event_time"]]
+
+    @dag(
+        dag_id=f"compute_{layer}",
+        schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),
+        start_date=start_date,
+        catchup=False,
+        max_active_runs=4,
+        deadline=deadline(f"compute_{layer}", timedelta(hours=1)),
+        tags=["lakehouse", layer, "backfill"],
+        doc_md=meaning.format(layer=layer),
+        default_args=with_alerts(f"computing {layer} anew"),
+    )
+    def days():
+        tasks = {}
+        for node in nodes:
+
+            @task(
+                task_id=node["name"],
+                outlets=[asset(node)],
+                inlets=[asset({**source, "name": source["name"]}) for source in upstream(node)],
+                doc_md=node["meaning"],
+            )
+            def anew(name: str, data_interval_start=None, data_interval_end=None) -> dict[str, int]:
+                since, until = (each.strftime("%Y-%m-%dT%H:%M:%S") for each in (data_interval_start, data_interval_end))
+                changed = project.call("run", name, "--since", since, "--until", until)
+                events = get_current_context()["outlet_events"]
+                events[asset({"name": name, "layer": layer})].extra = {"since": since, "until": until, "rows": changed}
+                return changed
+
+            tasks[node["name"]] = anew(node["name"])
+        for node in nodes:
+            for source in node["sources"]:
+                if source in tasks:
+                    tasks[source] >> tasks[node["name"]]
+
+    return days()
+
+
+def upstream(node: dict) -> list[dict]:
+    """What a dataset is made from."""
+    return [each for each in project.catalogue() if each["name"] in node["sources"]]
+
+
+for each_layer in ("silver", "gold"):
+    compute(each_layer)

@@ -1,0 +1,65 @@
+"""What every DAG of the lakehouse has: an owner, retries, assets by the names of the datasets, and alerts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from datetime import timedelta
+from typing import Any
+
+import pendulum
+from airflow.sdk import Asset, AsyncCallback, DeadlineAlert, DeadlineReference
+from airflow.sdk.bases.notifier import BaseNotifier
+from airflow.sdk.module_loading import import_string
+
+start_date = pendulum.datetime(2013, 1, 1, tz="UTC")
+pool = "lakehouse"
+writes = {"pool": pool, "owner": os.environ.get("LAKEHOUSE_OWNER", "lakehouse")}
+
+
+def asset(node: dict[str, Any]) -> Asset:
+    """A dataset as an asset: the same name everywhere."""
+    return Asset(name=node["name"], uri=f"sluice://lakehouse/{node['name'].replace('.', '/')}", group=node["layer"])
+
+
+def notifiers(text: str) -> list[BaseNotifier]:
+    """Who is told: the notifier that `LAKEHOUSE_NOTIFIER` names, with the arguments in `LAKEHOUSE_NOTIFIER_ARGUMENTS`.
+
+    The class is any of Airflow's notifiers, the arguments are JSON; `{text}` in one becomes what happened.
+    """
+    name = os.environ.get("LAKEHOUSE_NOTIFIER")
+    if not name:
+        return []
+    arguments = json.loads(os.environ.get("LAKEHOUSE_NOTIFIER_ARGUMENTS", "{}"))
+    filled = {
+        key: value.replace("{text}", text) if isinstance(value, str) else value for key, value in arguments.items()
+    }
+    return [import_string(name)(**filled)]
+
+
+async def told_late(text: str, context: Any = None) -> None:
+    """What a missed deadline calls, in the triggerer."""
+    for notifier in notifiers(text):
+        await asyncio.to_thread(notifier.notify, context or {})
+
+
+def deadline(dag_id: str, interval: timedelta) -> DeadlineAlert:
+    """Tells the notifier of a run that is not done so long after it was queued."""
+    text = f"{dag_id}: a run is not done {interval} after it was queued"
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=interval,
+        callback=AsyncCallback("lakehouse.defaults.told_late", kwargs={"text": text}),
+        name=f"{dag_id} is late",
+    )
+
+
+def with_alerts(what: str) -> dict[str, Any]:
+    """Default arguments of tasks: told when one fails for good."""
+    return {
+        **writes,
+        "retries": 2,
+        "retry_delay": timedelta(seconds=10),
+        "on_failure_callback": notifiers(f"{what}: {{{{ dag.dag_id }}}}.{{{{ ti.task_id }}}} failed, {{{{ run_id }}}}"),
+    }

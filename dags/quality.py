@@ -1,0 +1,59 @@
+"""Checks of every table, upstream first: what is critical stops what is made from it, and only that."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+from airflow.sdk import dag, task
+from airflow.sdk.exceptions import AirflowException
+from lakehouse import project
+from lakehouse.defaults import asset, deadline, start_date, with_alerts
+
+
+@dag(
+    schedule="@hourly",
+    start_date=start_date,
+    catchup=False,
+    max_active_runs=1,
+    deadline=deadline("quality", timedelta(hours=1)),
+    tags=["lakehouse", "quality"],
+    default_args={**with_alerts("the quality of tables"), "retries": 0},
+)
+def quality():
+    """### Asks what is expected of each table, of exactly its newest version
+
+    A task fails when something critical is broken, and what is made from its table is not checked then. Every result is
+    in `gold._checks`; the report for people is written at the end.
+    """
+
+    @task
+    def check(name: str) -> dict[str, int]:
+        done = project.follow(["check", name, "--no-report", "--json"], heard=lambda line: None, beat=lambda: True)
+        rows = json.loads(done.stdout or "[]")
+        broken = [row for row in rows if row["verdict"] != "passed"]
+        for row in broken:
+            print(row["severity"], row["expectation"], row["verdict"], row["message"] or row["observed"] or "")
+        if done.returncode:
+            raise AirflowException(
+                f"{name}: {', '.join(row['expectation'] for row in broken) or 'the check did not run'}"
+            )
+        return {"kept": len(rows) - len(broken), "broken": len(broken)}
+
+    @task(trigger_rule="all_done")
+    def report() -> str:
+        return project.call("report")["index"]
+
+    nodes = project.datasets()
+    tasks = {
+        node["name"]: check.override(task_id=node["name"], inlets=[asset(node)], doc_md=node["meaning"])(node["name"])
+        for node in nodes
+    }
+    for node in nodes:
+        for source in node["sources"]:
+            if source in tasks:
+                tasks[source] >> tasks[node["name"]]
+    list(tasks.values()) >> report()
+
+
+quality()

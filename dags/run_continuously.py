@@ -1,0 +1,67 @@
+"""Keeps `sluice run --continuous` alive."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+
+from airflow.sdk import dag, get_current_context, task
+from airflow.sdk.exceptions import AirflowException
+from lakehouse import project
+from lakehouse.defaults import start_date, with_alerts, writes
+
+status_seconds = 60
+
+
+@dag(
+    schedule="@continuous",
+    start_date=start_date,
+    catchup=False,
+    max_active_runs=1,
+    tags=["lakehouse", "continuous"],
+    default_args=with_alerts("the continuous run"),
+)
+def run_continuously():
+    """### The driver: lands what the log holds and refreshes all that depends on it, for ever
+
+    Unpause it to start, pause it to stop: what the driver is at is finished first. When it dies it is started again
+    after 10 seconds, then 20, 40, … up to 5 minutes. A second driver on the same lake is refused by the lake's lock,
+    which dies with the process that holds it. What it did last, and the lag of every table, are in the task's state.
+
+    The other DAGs ask this driver for what they need, so they need not start Spark.
+    """
+
+    @task(
+        retries=1_000_000,
+        retry_delay=timedelta(seconds=10),
+        retry_exponential_backoff=2.0,
+        max_retry_delay=timedelta(minutes=5),
+        **{**writes, "pool": "default_pool"},
+    )
+    def supervise() -> None:
+        context = get_current_context()
+        instance, state = context["ti"], context["task_state_store"]
+        told = {"status": 0.0}
+
+        def heard(line: str) -> None:
+            print(line, end="", flush=True)
+            if line.startswith("{"):
+                state.set("progress", json.loads(line))
+
+        def beat() -> bool:
+            if time.monotonic() - told["status"] > status_seconds:
+                told["status"] = time.monotonic()
+                tables = project.call("status")
+                state.set("lag", {table["dataset"]: table["lag"] for table in tables})
+                print("lag", {table["dataset"]: table["lag"] for table in tables if table["lag"]}, flush=True)
+            return not instance.get_dag(instance.dag_id).is_paused
+
+        done = project.follow(["run", "--continuous", "--attached", "--json"], heard, beat)
+        if done.returncode:
+            raise AirflowException(f"the driver ended with {done.returncode}; it is started again")
+
+    supervise()
+
+
+run_continuously()

@@ -1,0 +1,1 @@
+"""Airflow on this machine, in an environment of its own."""

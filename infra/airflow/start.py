@@ -1,0 +1,134 @@
+"""Start Airflow for this lakehouse on loopback: database, pool, secrets, then all of its processes, until stopped.
+
+    python -m infra.airflow.start --home .sluice/airflow
+
+It runs with the Python of Airflow's own environment. SQLite is the default; another database is one setting
+(`AIRFLOW__DATABASE__SQL_ALCHEMY_CONN`).
+"""
+
+import argparse
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+project = Path(__file__).parents[2]
+ends_within_seconds = 150
+# What serves logs to other machines listens on every address, and there is no other machine.
+processes = {
+    "api-server": ["api-server"],
+    "scheduler": ["scheduler", "--skip-serve-logs"],
+    "dag-processor": ["dag-processor"],
+    "triggerer": ["triggerer", "--skip-serve-logs"],
+}
+
+
+def main() -> None:
+    """Prepares what is missing and becomes Airflow."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--home", type=Path, default=project / ".sluice" / "airflow")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument(
+        "--tasks", type=int, default=4, help="how many tasks may run at once, the continuous one included"
+    )
+    options = parser.parse_args()
+    # What is written here, passwords among it, is for its owner alone.
+    os.umask(0o077)
+    home = options.home.resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    environment = settings(home, options.port, options.tasks) | os.environ
+    # Airflow starts its own processes by name.
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    airflow = str(Path(sys.executable).with_name("airflow"))
+    run(airflow, environment, "db", "migrate")
+    run(airflow, environment, "pools", "set", "lakehouse", "2", "what computes or checks tables")
+    print(f"Airflow: http://127.0.0.1:{options.port}  user admin, password in {password_file(home)}", flush=True)
+    sys.exit(supervise(airflow, environment, home))
+
+
+def supervise(airflow: str, environment: dict[str, str], home: Path) -> int:
+    """Runs all processes until told to stop, or until one of them ends: then the others end too."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    running = {}
+    for name, arguments in processes.items():
+        with open(home / f"{name}.log", "ab") as said:
+            # Of a session of its own: Ctrl-C reaches this process alone, and it ends the others in order.
+            running[name] = subprocess.Popen(
+                [airflow, *arguments], env=environment, stdout=said, stderr=said, start_new_session=True
+            )
+    ended: list[str] = []
+    while not ended and not stop.wait(1):
+        ended = [name for name, process in running.items() if process.poll() is not None]
+    for process in running.values():
+        process.terminate()
+    for process in running.values():
+        try:
+            process.wait(ends_within_seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+    if ended:
+        print(f"Error: {', '.join(ended)} ended; see {home / ended[0]}.log", file=sys.stderr)
+    return 1 if ended else 0
+
+
+def settings(home: Path, port: int, tasks: int) -> dict[str, str]:
+    """What is set unless the environment says otherwise: loopback, few processes, no admin without a password."""
+    address = f"http://127.0.0.1:{port}"
+    return {
+        "AIRFLOW_HOME": str(home),
+        # What a deadline calls runs in the triggerer.
+        "PYTHONPATH": str(project / "dags"),
+        "LAKEHOUSE_PROJECT": str(project),
+        "LAKEHOUSE_SLUICE": str(project / ".venv" / "bin" / "sluice"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(project / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(project / "infra" / "airflow" / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": str(tasks),
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
+        "AIRFLOW__CORE__FERNET_KEY": secret(home, "fernet_key"),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(home)),
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": address,
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API__SECRET_KEY": secret(home, "api_secret"),
+        "AIRFLOW__API_AUTH__JWT_SECRET": secret(home, "jwt_secret"),
+        "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "120",
+        "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+    }
+
+
+def password_file(home: Path) -> Path:
+    return home / "passwords.json"
+
+
+def secret(home: Path, name: str) -> str:
+    """A secret that is made once and kept where only its owner can read it."""
+    path = home / f".{name}"
+    if not path.exists():
+        # 32 bytes in url-safe base64 is also what Fernet takes.
+        text = secrets.token_urlsafe(32) + "="
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+    return path.read_text()
+
+
+def run(airflow: str, environment: dict[str, str], *arguments: str) -> None:
+    """One command of Airflow, whose output is shown only when it fails."""
+    done = subprocess.run([airflow, *arguments], env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"Error: airflow {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,342 @@
+"""Airflow runs the lakehouse: a real one, on loopback, with the project that `sluice init` writes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice import scaffold
+from sluice.delta import Lake
+from sluice.log import Log, Record
+from sluice.look import audit, query
+from sluice.settings import read_settings
+
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+repository = Path(__file__).parents[1]
+python_of_airflow = repository / ".venv-airflow" / "bin" / "python"
+sluice = Path(sys.executable).with_name("sluice")
+dags = {
+    "run_continuously",
+    "compute_silver",
+    "compute_gold",
+    "replay",
+    "rollback",
+    "quality",
+    "maintenance",
+    "release_quarantine",
+}
+
+
+class Airflow:
+    """A running Airflow, by its REST interface, and the project that it runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project = folder / "project"
+        self.home = folder / "airflow"
+        self.port = free_port()
+        self.token = ""
+        scaffold.write(self.project)
+        self.log = Log(self.project / ".sluice" / "log")
+        self.lake = Lake(str(self.project / ".sluice" / "lake"))
+        for topic in ("products", "orders"):
+            lines = (self.project / f"{topic}.jsonl").read_bytes().splitlines()
+            self.log.append(topic, [Record(line) for line in lines])
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ["HOME"],
+            **{name: value for name, value in os.environ.items() if name == "SLUICE_JARS"},
+            "LAKEHOUSE_PROJECT": str(self.project),
+            "LAKEHOUSE_SLUICE": str(sluice),
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+        }
+        command = [str(python_of_airflow), "-m", "infra.airflow.start", "--home", str(self.home)]
+        with open(self.home.with_suffix(".txt"), "wb") as said:
+            return subprocess.Popen(
+                [*command, "--port", str(self.port)],
+                cwd=repository,
+                env=environment,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+
+    def said(self) -> str:
+        return self.home.with_suffix(".txt").read_text(errors="replace")[-3000:]
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer of the REST interface; an HTTPError for a refusal."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            method=method,
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read() or "null")
+
+    def is_healthy(self) -> bool:
+        try:
+            health = self.ask("GET", "/api/v2/monitor/health")
+        except OSError:
+            return False
+        return all(each["status"] == "healthy" for each in health.values())
+
+    def log_in(self) -> None:
+        password = json.loads((self.home / "passwords.json").read_text())["admin"]
+        self.token = self.ask("POST", "/auth/token", {"username": "admin", "password": password})["access_token"]
+
+    def unpause(self, dag: str, *, paused: bool = False) -> None:
+        self.ask("PATCH", f"/api/v2/dags/{dag}", {"is_paused": paused})
+
+    def trigger(self, dag: str, **form: Any) -> str:
+        body = {"logical_date": None, "conf": form}
+        return str(self.ask("POST", f"/api/v2/dags/{dag}/dagRuns", body)["dag_run_id"])
+
+    def tasks(self, dag: str, run: str = "~") -> list[dict[str, Any]]:
+        path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances?limit=200"
+        return list(self.ask("GET", path)["task_instances"])
+
+    def states(self, dag: str, run: str = "~") -> dict[str, str | None]:
+        return {task["task_id"]: task["state"] for task in self.tasks(dag, run)}
+
+    def result(self, dag: str, run: str, task: str) -> Any:
+        path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/xcomEntries/return_value?deserialize=true"
+        return self.ask("GET", path)["value"]
+
+    def wait_for_end(self, dag: str, run: str) -> str:
+        """The state in which a run ends."""
+        ended = ("success", "failed")
+        path = f"/api/v2/dags/{dag}/dagRuns/{run}"
+        self.wait(lambda: self.ask("GET", path)["state"] in ended, f"{dag} to end: {self.states(dag, run)}")
+        return str(self.ask("GET", path)["state"])
+
+    def wait(self, is_true: Callable[[], Any], what: str, seconds: float = 240) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_true():
+            assert time.monotonic() < deadline, f"waited in vain for {what}\n{self.said()}"
+            time.sleep(0.5)
+
+    def orders(self) -> int:
+        """How many orders gold counts."""
+        if self.lake.last_commit("gold.revenue_daily") is None:
+            return 0
+        return int(query(self.lake, "SELECT coalesce(sum(orders), 0) FROM gold.revenue_daily").rows[0][0])
+
+    def order(self, number: int, day: int = 1, quantity: int = 1) -> None:
+        placed_at = (datetime(2026, 3, 1, 9, tzinfo=UTC) + timedelta(days=day - 1)).isoformat()
+        record = {"order_id": f"a{number}", "placed_at": placed_at, "product_id": "tea", "quantity": quantity}
+        self.log.append("orders", [Record(json.dumps(record).encode())])
+
+    def driver(self) -> int | None:
+        """The process that runs continuously."""
+        found = subprocess.run(
+            ["pgrep", "-f", f"run --continuous --attached --json --project {self.project}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return int(found.stdout.split()[0]) if found.stdout else None
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+    """An Airflow that is healthy and has read the DAGs; ended with all of its processes."""
+    assert python_of_airflow.exists(), "Airflow is not installed: make .venv-airflow/.installed"
+    found = Airflow(tmp_path_factory.mktemp("airflow"))
+    process = found.start()
+    try:
+        found.wait(found.is_healthy, "a healthy Airflow")
+        found.log_in()
+        found.wait(lambda: dags <= {each["dag_id"] for each in found.ask("GET", "/api/v2/dags")["dags"]}, "the DAGs")
+        yield found
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(300)
+        found.wait(lambda: found.driver() is None, "the driver to end with Airflow", 60)
+
+
+def test_every_dag_is_read_and_nobody_is_let_in_without_a_password(airflow: Airflow) -> None:
+    assert airflow.ask("GET", "/api/v2/importErrors")["import_errors"] == []
+    assert {each["dag_id"] for each in airflow.ask("GET", "/api/v2/dags")["dags"]} == dags
+    assert all(each["is_paused"] for each in airflow.ask("GET", "/api/v2/dags")["dags"])
+    stranger = Airflow.__new__(Airflow)
+    stranger.port, stranger.token = airflow.port, "nothing"
+    with pytest.raises(urllib.error.HTTPError, match=r"40[13]"):
+        stranger.ask("GET", "/api/v2/dags")
+    secret = [path for path in airflow.home.iterdir() if path.is_file() and path.stat().st_mode & 0o077]
+    assert secret == []
+
+
+def test_the_assets_are_the_datasets(airflow: Airflow) -> None:
+    names = {each["name"] for each in airflow.ask("GET", "/api/v2/assets?limit=100")["assets"]}
+    assert {"bronze.orders", "silver.orders", "silver.priced_orders", "gold.revenue_daily"} <= names
+
+
+wrong_forms: list[tuple[str, dict[str, Any]]] = [
+    ("replay", {"datasets": ["gold.nothing"], "because": "to see"}),
+    ("replay", {"datasets": ["gold.revenue_daily"], "because": ""}),
+    ("replay", {"datasets": ["gold.revenue_daily"], "because": "to see", "since": "yesterday; rm -rf /"}),
+    ("replay", {"datasets": ["gold.revenue_daily"], "because": "to see", "mode": "at once"}),
+    ("release_quarantine", {"dataset": "silver.orders", "because": "to see", "reason": "'; DROP TABLE x"}),
+    ("maintenance", {"log_keep_days": 0}),
+]
+
+
+@pytest.mark.parametrize(("dag", "form"), wrong_forms)
+def test_a_form_with_wrong_values_is_refused(airflow: Airflow, dag: str, form: dict[str, Any]) -> None:
+    with pytest.raises(urllib.error.HTTPError, match=r"400|422"):
+        airflow.trigger(dag, **form)
+
+
+def test_a_driver_that_dies_comes_back_and_nothing_is_lost(airflow: Airflow) -> None:
+    airflow.unpause("run_continuously")
+    airflow.wait(lambda: airflow.orders() == 4, "the first orders in gold")
+    before = airflow.driver()
+    assert before is not None
+    second = subprocess.run(
+        [sluice, "run", "--continuous", "--project", airflow.project], capture_output=True, text=True, check=False
+    )
+    assert second.returncode == 1
+    assert "is writing the lake" in second.stderr
+    assert "Wait for it, or stop it." in second.stderr
+    os.kill(before, signal.SIGKILL)
+    airflow.order(1)
+    airflow.wait(lambda: airflow.orders() == 5, "the order that came while the driver was dead")
+    assert airflow.driver() not in (None, before)
+    (task,) = airflow.tasks("run_continuously")
+    assert (task["state"], task["try_number"]) == ("running", 2)
+    catalogue = load(airflow.project)
+    assert all(each.balanced for each in audit(airflow.lake, catalogue))
+
+
+def test_a_month_is_filled_back_while_the_continuous_run_goes_on(airflow: Airflow) -> None:
+    """Rows of two days are damaged; the backfill puts them right, and counts what it changed."""
+    for day in range(1, 31):
+        airflow.order(100 + day, day)
+    airflow.wait(lambda: airflow.orders() == 35, "an order for each day")
+    damage = "UPDATE delta.`{}` SET revenue_euro = 0 WHERE window_start IN ('2026-03-10', '2026-03-20')"
+    from sluice.session import spark_session
+
+    with spark_session(read_settings(airflow.project)) as spark:
+        spark.sql(damage.format(airflow.lake.path("gold.revenue_daily"))).collect()
+    airflow.unpause("compute_gold")
+    body = {
+        "dag_id": "compute_gold",
+        "from_date": "2026-03-01T00:00:00Z",
+        "to_date": "2026-03-29T00:00:00Z",
+        "max_active_runs": 4,
+        "run_on_latest_version": True,
+    }
+    airflow.ask("POST", "/api/v2/backfills", body)
+
+    def runs() -> list[dict[str, Any]]:
+        found = airflow.ask("GET", "/api/v2/dags/compute_gold/dagRuns?limit=100")["dag_runs"]
+        return [each for each in found if each["run_type"] == "backfill"]
+
+    airflow.order(200, day=15)
+    airflow.wait(lambda: len(runs()) >= 29 and all(each["state"] == "success" for each in runs()), "the backfill", 600)
+    airflow.wait(lambda: airflow.orders() == 36, "the order that came during the backfill")
+    zero = query(airflow.lake, "SELECT count(*) FROM gold.revenue_daily WHERE revenue_euro = 0").rows
+    assert zero == [(0,)]
+    changed = [
+        airflow.result("compute_gold", each["dag_run_id"], "gold.revenue_daily")["gold.revenue_daily"]
+        for each in runs()
+    ]
+    assert sum(changed) == 2
+    airflow.unpause("compute_gold", paused=True)
+
+
+def test_a_replay_goes_through_form_difference_approval_and_rollback(airflow: Airflow) -> None:
+    declared = airflow.project / "pipelines" / "gold.py"
+    declared.write_text(declared.read_text().replace('"sum(quantity)"', '"sum(quantity * 12)"'))
+    for dag in ("replay", "rollback"):
+        airflow.unpause(dag)
+    run = airflow.trigger("replay", datasets=["gold.revenue_daily"], because="dozens", mode="compare, then promote")
+    airflow.wait(lambda: airflow.states("replay", run).get("approve") == "awaiting_input", "the question")
+    path = f"/api/v2/dags/replay/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
+    question = airflow.ask("GET", path)
+    assert "| gold.revenue_daily | 0 |" in question["body"]
+    assert "quantity" in question["body"]
+    dozens = "SELECT sum(quantity) > 100 FROM gold.revenue_daily"
+    assert query(airflow.lake, dozens).rows == [(False,)]
+    # An answer within a second of the question is lost on Airflow's scheduler; no person is as fast.
+    time.sleep(5)
+    airflow.ask("PATCH", path, {"chosen_options": ["Approve"]})
+    assert airflow.wait_for_end("replay", run) == "success"
+    assert query(airflow.lake, dozens).rows == [(True,)]
+    run = airflow.trigger("rollback", datasets=["gold.revenue_daily"], because="not dozens")
+    assert airflow.wait_for_end("rollback", run) == "success"
+    assert query(airflow.lake, dozens).rows == [(False,)]
+    declared.write_text(declared.read_text().replace('"sum(quantity * 12)"', '"sum(quantity)"'))
+
+
+def test_what_is_critical_stops_what_is_downstream_and_only_that(airflow: Airflow) -> None:
+    suite = airflow.project / "expectations" / "silver" / "products.py"
+    suite.write_text(
+        "from sluice.expect import expect, suite\n\nexpectations = suite(\n"
+        '    "silver.products", expect("table_row_count_to_be_between", max_value=1, severity="critical")\n)\n'
+    )
+    airflow.unpause("quality")
+    run = airflow.trigger("quality")
+    assert airflow.wait_for_end("quality", run) in ("failed", "success")
+    states = airflow.states("quality", run)
+    assert states == {
+        "silver.orders": "success",
+        "silver.products_changes": "success",
+        "silver.products": "failed",
+        "silver.priced_orders": "upstream_failed",
+        "gold.revenue_daily": "upstream_failed",
+        "report": "success",
+    }
+    assert "silver.products" in (airflow.project / ".sluice" / "lake" / "_reports" / "index.html").read_text()
+    suite.unlink()
+    airflow.unpause("quality", paused=True)
+
+
+def test_what_is_held_is_released_and_tables_are_maintained(airflow: Airflow) -> None:
+    airflow.order(300, quantity=-1)
+    fates = "SELECT count(*) FROM silver._fates WHERE reason = 'quantity_be_between'"
+    airflow.wait(lambda: query(airflow.lake, fates).rows == [(1,)], "the order in quarantine")
+    for dag in ("release_quarantine", "maintenance"):
+        airflow.unpause(dag)
+    run = airflow.trigger(
+        "release_quarantine", dataset="silver.orders", reason="quantity_be_between", because="a return"
+    )
+    assert airflow.wait_for_end("release_quarantine", run) == "success"
+    airflow.wait(lambda: query(airflow.lake, fates).rows == [(0,)], "the order to be taken in")
+    before = query(airflow.lake, "SELECT * FROM silver.orders ORDER BY order_id").rows
+    run = airflow.trigger("maintenance")
+    assert airflow.wait_for_end("maintenance", run) == "success"
+    assert airflow.result("maintenance", run, "maintain")["tables"]["silver.orders"]["compacted"] >= 2
+    assert query(airflow.lake, "SELECT * FROM silver.orders ORDER BY order_id").rows == before
+
+
+def test_a_pause_stops_the_driver_cleanly(airflow: Airflow) -> None:
+    airflow.unpause("run_continuously", paused=True)
+    airflow.wait(lambda: airflow.driver() is None, "the driver to stop")
+    airflow.wait(lambda: airflow.states("run_continuously") == {"supervise": "success"}, "a clean end")
+
+
+def load(project: Path) -> Any:
+    from sluice.catalogue import load as load_catalogue
+
+    return load_catalogue(project)

@@ -21,7 +21,6 @@ chosen = Param(
     examples=names,
     title="Datasets",
     description="None: those whose declaration changed.",
-    section="What",
 )
 because = Param("", type="string", minLength=3, maxLength=500, title="Why", description="It stays in the ledger.")
 
@@ -80,7 +79,7 @@ def replay():
         subject="Put this replay in place?",
         body="{{ ti.xcom_pull(task_ids='compare')['told'] }}",
         defaults="Reject",
-        execution_timeout=timedelta(days=1),
+        response_timeout=timedelta(days=1),
     )
 
     @task(retries=0)

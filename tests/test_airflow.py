@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +27,8 @@ pytestmark = [pytest.mark.servers, pytest.mark.spark]
 repository = Path(__file__).parents[1]
 python_of_airflow = repository / ".venv-airflow" / "bin" / "python"
 sluice = Path(sys.executable).with_name("sluice")
+chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+screenshots = os.environ.get("KEEP_SCREENSHOTS")
 dags = {
     "run_continuously",
     "compute_silver",
@@ -59,6 +62,8 @@ class Airflow:
             "HOME": os.environ["HOME"],
             **{name: value for name, value in os.environ.items() if name == "SLUICE_JARS"},
             "LAKEHOUSE_PROJECT": str(self.project),
+            # A changed declaration waits for its replay.
+            "SLUICE_CHANGED_DECLARATIONS": "hold",
             "LAKEHOUSE_SLUICE": str(sluice),
             "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
         }
@@ -322,12 +327,55 @@ def test_what_is_held_is_released_and_tables_are_maintained(airflow: Airflow) ->
         "release_quarantine", dataset="silver.orders", reason="quantity_be_between", because="a return"
     )
     assert airflow.wait_for_end("release_quarantine", run) == "success"
-    airflow.wait(lambda: query(airflow.lake, fates).rows == [(0,)], "the order to be taken in")
+    taken_in = "SELECT count(*) FROM silver.orders WHERE order_id = 'a300'"
+    airflow.wait(lambda: query(airflow.lake, taken_in).rows == [(1,)], "the order to be taken in")
+    assert query(airflow.lake, fates).rows == [(0,)]
     before = query(airflow.lake, "SELECT * FROM silver.orders ORDER BY order_id").rows
     run = airflow.trigger("maintenance")
     assert airflow.wait_for_end("maintenance", run) == "success"
     assert airflow.result("maintenance", run, "maintain")["tables"]["silver.orders"]["compacted"] >= 2
     assert query(airflow.lake, "SELECT * FROM silver.orders ORDER BY order_id").rows == before
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(chromium is None, reason="no Chromium on this machine")
+def test_people_see_the_dags_the_assets_the_form_and_the_backfill(airflow: Airflow, tmp_path: Path) -> None:
+    """A real browser; with KEEP_SCREENSHOTS a folder, what it saw is kept there for the documentation."""
+    from playwright.sync_api import sync_playwright
+
+    kept = Path(screenshots) if screenshots else tmp_path
+    address = f"http://127.0.0.1:{airflow.port}"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.goto(address)
+        page.fill("input[name=username]", "admin")
+        page.fill("input[name=password]", json.loads((airflow.home / "passwords.json").read_text())["admin"])
+        page.click("button[type=submit]")
+        for name, path, seen in (
+            ("dags", "/dags", "run_continuously"),
+            ("assets", "/assets", "gold.revenue_daily"),
+            ("dag", "/dags/compute_silver", "silver.priced_orders"),
+        ):
+            page.goto(f"{address}{path}")
+            page.get_by_text(seen).first.wait_for(timeout=60_000)
+            page.wait_for_timeout(2_000)
+            page.screenshot(path=kept / f"airflow-{name}.png")
+        page.goto(f"{address}/dags/replay")
+        page.get_by_role("button", name="Trigger").first.click()
+        page.get_by_text("Why").first.wait_for(timeout=30_000)
+        page.wait_for_timeout(1_000)
+        page.screenshot(path=kept / "airflow-replay.png")
+        page.goto(f"{address}/dags/compute_gold")
+        page.get_by_role("button", name="Trigger").first.click()
+        page.get_by_role("dialog").get_by_text("Backfill", exact=True).click()
+        page.wait_for_timeout(1_000)
+        page.screenshot(path=kept / "airflow-backfill.png")
+        browser.close()
+    assert all(
+        (kept / f"airflow-{name}.png").stat().st_size > 20_000
+        for name in ("dags", "assets", "dag", "replay", "backfill")
+    )
 
 
 def test_a_pause_stops_the_driver_cleanly(airflow: Airflow) -> None:

@@ -146,10 +146,32 @@ def test_a_project_of_ones_own_runs(tmp_path: Path) -> None:
     }
     assert (orders["landed"], orders["accepted"], orders["duplicate"], orders["quarantined"]) == (6, 4, 1, 1)
     assert orders["balanced"] is True
+    checked = sluice("check", *named, here=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert "usable_records" in checked.stdout
+    assert "malformed_json 1" in checked.stdout
+    report = project / ".sluice" / "lake" / "_reports" / "index.html"
+    assert f"Report: {report}" in "".join(checked.stderr.splitlines())
+    report.unlink()
+    assert json.loads(sluice("report", "--json", *named, here=tmp_path).stdout) == {"index": str(report)}
+    assert report.exists()
+    part = ("run", "gold.revenue_daily", "--since", "2026-03-01", "--until", "2026-03-03")
+    assert json.loads(sluice(*part, "--json", *named, here=tmp_path).stdout) == {"gold.revenue_daily": 0}
+    assert "without --continuous" in refused(*part, "--continuous", *named, here=tmp_path)
+    maintained = json.loads(sluice("maintain", "gold.revenue_daily", "--json", *named, here=tmp_path).stdout)
+    assert list(maintained["tables"]) == ["gold.revenue_daily"]
+    assert "There is no table gold.nothing" in refused("maintain", "gold.nothing", *named, here=tmp_path)
+    nodes = {each["name"]: each for each in json.loads(sluice("catalogue", "--json", *named, here=tmp_path).stdout)}
+    assert nodes["silver.priced_orders"]["sources"] == ["silver.orders", "silver.products"]
+    dry = ("replay", "start", "silver.orders", "--because", "to see", "--dry-run")
+    assert "silver.orders, silver.priced_orders, gold.revenue_daily" in sluice(*dry, *named, here=tmp_path).stdout
     shutil.rmtree(project / ".sluice" / "lake" / "silver" / "_fates")
     unbalanced = sluice("audit", "--json", *named, here=tmp_path)
     assert unbalanced.returncode == 1
     assert json.loads(unbalanced.stdout)[0]["missing"] == 2
+    lost = sluice("check", "silver.orders", "--no-report", "--json", *named, here=tmp_path)
+    assert lost.returncode == 1
+    assert {each["expectation"]: each["unexpected_rows"] for each in json.loads(lost.stdout)}["conservation"] == 2
     states = json.loads(sluice("status", "--json", *named, here=tmp_path).stdout)
     assert {state["dataset"]: state["lag"] for state in states}["bronze.orders"] == 0
     assert "cannot be answered" in refused("query", "SELECT * FROM gold.nothing", *named, here=tmp_path)

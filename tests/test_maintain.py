@@ -1,0 +1,90 @@
+"""Maintenance changes no row and no cursor; a part is computed anew in place; the log forgets only what landed."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sluice import gold, replay
+from sluice.catalogue import expecting, ordered
+from sluice.errors import SluiceError, UsageError
+from sluice.expect import expect, suite
+from sluice.ledger import RowCounts
+from sluice.log import Log
+from sluice.maintain import maintain, trim
+from sluice.part import Part
+from sluice.windows import window
+from tests.kit import Lakehouse, at, text
+from tests.shop import sales
+
+sold_daily = gold.aggregate(
+    "sold_daily", source=sales, group_by=["product", window("sold_at", "1 day")], measures={"pieces": "sum(pieces)"}
+)
+
+
+def sale(number: int, day: int, count: int = 1) -> dict[str, object]:
+    return {"id": f"s{number}", "product": "tea", "sold_at": text(24 * day + 1), "pieces": count}
+
+
+def test_maintenance_changes_no_row_and_the_next_run_goes_on_from_there(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sold_daily)
+    for number in range(3):
+        lakehouse.publish("sales", sale(number, number))
+        lakehouse.run()
+    tables = [name for name in lakehouse.lake.tables() if not name.startswith("silver._")]
+    before = {name: lakehouse.rows(name) for name in tables}
+    done = maintain(lakehouse.spark, lakehouse.lake, tables)
+    assert done["silver.sales"]["compacted"] >= 2
+    assert done["silver.sales"]["into"] == 1
+    assert {name: lakehouse.rows(name) for name in tables} == before
+    assert lakehouse.run() == {}
+    lakehouse.publish("sales", sale(4, 1))
+    changed = lakehouse.run()
+    assert (changed["gold.sold_daily"].cause, changed["gold.sold_daily"].rows) == ("changes", RowCounts(updated=1))
+
+
+def test_files_that_an_old_replay_refers_to_are_not_removed(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sold_daily)
+    lakehouse.publish("sales", sale(1, 1))
+    lakehouse.run()
+    planned = replay.plan(lakehouse.lake, lakehouse.catalogue, ["gold.sold_daily"], None, "long ago")
+    long_ago = planned.created_at - timedelta(days=31)
+    replay.save(lakehouse.lake, planned.model_copy(update={"created_at": long_ago}))
+    with pytest.raises(UsageError, match=f"The replays {planned.name} are older than 30 days"):
+        maintain(lakehouse.spark, lakehouse.lake, ["gold.sold_daily"])
+
+
+def test_the_log_forgets_what_landed_long_ago_and_nothing_else(lakehouse: Lakehouse) -> None:
+    lakehouse.log = Log(lakehouse.log.root, partitions=1)
+    lakehouse.declare(sold_daily)
+    for number in range(4):
+        lakehouse.publish("sales", sale(number, number), hours=24 * number)
+    lakehouse.run()
+    lakehouse.publish("sales", sale(4, 0), hours=0)
+    # The newest segment that landed stays, and so does what has not landed, however old.
+    keep = datetime.now(UTC) - at(24 * 2.5)
+    assert trim(lakehouse.log, lakehouse.lake, lakehouse.catalogue, keep) == {"sales": 3}
+    assert (lakehouse.log.start_offset("sales", 0), lakehouse.log.end_offset("sales", 0)) == (3, 5)
+    assert trim(lakehouse.log, lakehouse.lake, lakehouse.catalogue, keep) == {"sales": 0}
+    lakehouse.run()
+    assert len(lakehouse.rows("bronze.sales", "offset")) == 5
+    before = lakehouse.rows("gold.sold_daily")
+    lakehouse.run(rebuild=True)
+    assert lakehouse.rows("gold.sold_daily") == before
+
+
+def test_a_part_is_computed_anew_in_place_and_what_is_outside_stays(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sold_daily)
+    lakehouse.publish("sales", *[sale(number, number) for number in range(4)])
+    lakehouse.run()
+    lakehouse.spark.sql(f"UPDATE delta.`{lakehouse.lake.path('gold.sold_daily')}` SET pieces = 99")
+    runner = lakehouse.runner()
+    part = Part(since=at(24), until=at(72))
+    (dataset,) = [each for each in lakehouse.catalogue.datasets if each.name == "gold.sold_daily"]
+    assert runner.part_anew([dataset], part) == {"gold.sold_daily": 2}
+    assert lakehouse.rows("gold.sold_daily", "pieces", "window_start") == [(1, 24.0), (1, 48.0), (99, 0.0), (99, 72.0)]
+    assert runner.part_anew([dataset], part) == {"gold.sold_daily": 0}
+
+    few = expect("column_values_to_be_between", column="pieces", max_value=50, severity="critical", name="few")
+    lakehouse.catalogue = expecting(ordered([sold_daily]), {"gold.sold_daily": suite("gold.sold_daily", few)})
+    with pytest.raises(SluiceError, match=r"gold\.sold_daily was refused: it would break few"):
+        lakehouse.runner().part_anew([dataset], Part(since=at(0), until=at(24)))

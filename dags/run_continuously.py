@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from datetime import timedelta
 
 from airflow.sdk import dag, get_current_context, task
 from airflow.sdk.exceptions import AirflowException
 from lakehouse import project
-from lakehouse.defaults import start_date, with_alerts, writes
+from lakehouse.defaults import start_date, tell, with_alerts, writes
 
 status_seconds = 60
+lag_records_max = int(os.environ.get("LAKEHOUSE_LAG_RECORDS_MAX", "1000000"))
 
 
 @dag(
@@ -42,7 +44,7 @@ def run_continuously():
     def supervise() -> None:
         context = get_current_context()
         instance, state = context["ti"], context["task_state_store"]
-        told = {"status": 0.0}
+        told: dict[str, float | bool] = {"status": 0.0, "behind": False}
 
         def heard(line: str) -> None:
             print(line, end="", flush=True)
@@ -54,6 +56,10 @@ def run_continuously():
                 told["status"] = time.monotonic()
                 tables = project.call("status")
                 state.set("lag", {table["dataset"]: table["lag"] for table in tables})
+                behind = sum(table["lag"] for table in tables if table["dataset"].startswith("bronze."))
+                if behind > lag_records_max and not told["behind"]:
+                    tell(f"the lakehouse is {behind:,} records behind its log", context)
+                told["behind"] = behind > lag_records_max
                 print("lag", {table["dataset"]: table["lag"] for table in tables if table["lag"]}, flush=True)
             return not instance.get_dag(instance.dag_id).is_paused
 

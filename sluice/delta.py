@@ -290,6 +290,17 @@ class Lake:
         spark.sql(f"VACUUM delta.`{self.path(table)}`").collect()
         return before - self.file_count(table)
 
+    def compact_added(self, table: str) -> dict[str, int]:
+        """The same for a table that is added to without Spark, by any number of processes, and so only ever by this."""
+        found = DeltaTable(self.path(table))
+        compacted = found.optimize.compact()
+        deleted = found.vacuum(retention_days * 24, dry_run=False)
+        return {
+            "compacted": compacted["numFilesRemoved"],
+            "into": compacted["numFilesAdded"],
+            "deleted": len(deleted),
+        }
+
     def file_count(self, table: str) -> int:
         """How many files of data lie below a table, in use or not."""
         return sum(1 for path in Path(self.path(table)).rglob("*.parquet") if "_delta_log" not in path.parts)

@@ -10,6 +10,7 @@ from sluice.delta import Lake, retention_days
 from sluice.errors import UsageError
 from sluice.log import Log
 from sluice.replay import replays
+from sluice.results import checks_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +28,14 @@ def maintain(spark: "SparkSession", lake: Lake, tables: Sequence[str]) -> dict[s
             f"The replays {', '.join(kept)} are older than {retention_days} days, and refer to files that would be "
             "removed. Promote or drop them first: sluice replay list"
         )
-    return {table: lake.compact(spark, table) | {"deleted": lake.vacuum(spark, table)} for table in tables}
+    return {table: maintain_table(spark, lake, table) for table in tables}
+
+
+def maintain_table(spark: "SparkSession", lake: Lake, table: str) -> dict[str, int]:
+    """Compacts and vacuums one table, by the program that alone commits to it."""
+    if table == checks_table:
+        return lake.compact_added(table)
+    return lake.compact(spark, table) | {"deleted": lake.vacuum(spark, table)}
 
 
 def trim(log: Log, lake: Lake, catalogue: Catalogue, keep: timedelta) -> dict[str, int]:

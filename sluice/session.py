@@ -113,6 +113,10 @@ def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[Spar
         conf.setMaster(settings.spark)
         for name, value in (spark_settings | sized(settings) | {"spark.local.dir": scratch}).items():
             conf.set(name, value)
+        if settings.spark_ui_port and lock is not None:
+            conf.set("spark.ui.enabled", "true").set("spark.ui.port", str(settings.spark_ui_port))
+            # Spark's UI takes its address from here alone; by default it is every address of the machine.
+            os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         conf.set("spark.jars", ",".join(str(jar) for jar in jars))
         conf.set("spark.sql.warehouse.dir", f"{scratch}/warehouse")
         with open(spark_log(settings, lock), "wb") as log:

@@ -47,6 +47,7 @@ class Airflow:
     def __init__(self, folder: Path) -> None:
         self.project = folder / "project"
         self.home = folder / "airflow"
+        self.told = folder / "told.txt"
         self.port = free_port()
         self.token = ""
         scaffold.write(self.project)
@@ -65,6 +66,9 @@ class Airflow:
             # A changed declaration waits for its replay.
             "SLUICE_CHANGED_DECLARATIONS": "hold",
             "LAKEHOUSE_SLUICE": str(sluice),
+            "PYTHONPATH": f"{repository / 'dags'}:{repository / 'tests' / 'airflow'}",
+            "LAKEHOUSE_NOTIFIER": "told.ToFile",
+            "LAKEHOUSE_NOTIFIER_ARGUMENTS": json.dumps({"path": str(self.told), "text": "{text}"}),
             "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
         }
         command = [str(python_of_airflow), "-m", "infra.airflow.start", "--home", str(self.home)]
@@ -81,8 +85,15 @@ class Airflow:
     def said(self) -> str:
         return self.home.with_suffix(".txt").read_text(errors="replace")[-3000:]
 
+    def page(self, path: str) -> str:
+        """A page, as text; an HTTPError for a refusal."""
+        return self.answer("GET", path).decode()
+
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The answer of the REST interface; an HTTPError for a refusal."""
+        return json.loads(self.answer(method, path, body) or "null")
+
+    def answer(self, method: str, path: str, body: Any = None) -> bytes:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
             data=None if body is None else json.dumps(body).encode(),
@@ -90,7 +101,7 @@ class Airflow:
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read() or "null")
+            return bytes(answer.read())
 
     def is_healthy(self) -> bool:
         try:
@@ -294,6 +305,25 @@ def test_a_replay_goes_through_form_difference_approval_and_rollback(airflow: Ai
     declared.write_text(declared.read_text().replace('"sum(quantity * 12)"', '"sum(quantity)"'))
 
 
+def test_the_report_and_the_audit_are_shown_to_whoever_is_logged_in(airflow: Airflow) -> None:
+    asked = subprocess.run([sluice, "check", "gold.revenue_daily", "--project", airflow.project], check=False)
+    assert asked.returncode == 0
+    assert "gold.revenue_daily" in airflow.page("/lakehouse/reports/gold.revenue_daily.html")
+    assert "Everything adds up." in airflow.page("/lakehouse/audit")
+    for path in ("/lakehouse/reports/nothing.html", "/lakehouse/reports/..%2F.lock"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            airflow.page(path)
+    stranger = Airflow.__new__(Airflow)
+    stranger.port, stranger.token = airflow.port, "nothing"
+    with pytest.raises(urllib.error.HTTPError, match=r"40[13]"):
+        stranger.page("/lakehouse/reports/index.html")
+    task = airflow.tasks("run_continuously")[0]
+    path = f"/api/v2/dags/run_continuously/dagRuns/{task['dag_run_id']}/taskInstances/supervise/links"
+    links = airflow.ask("GET", path)["extra_links"]
+    assert links["Data Docs"] == "/lakehouse/reports/index.html"
+    assert links["Audit"] == "/lakehouse/audit"
+
+
 def test_what_is_critical_stops_what_is_downstream_and_only_that(airflow: Airflow) -> None:
     suite = airflow.project / "expectations" / "silver" / "products.py"
     suite.write_text(
@@ -313,6 +343,8 @@ def test_what_is_critical_stops_what_is_downstream_and_only_that(airflow: Airflo
         "report": "success",
     }
     assert "silver.products" in (airflow.project / ".sluice" / "lake" / "_reports" / "index.html").read_text()
+    airflow.wait(airflow.told.exists, "the alert")
+    assert f"the quality of tables: quality.silver.products failed, {run}" in airflow.told.read_text()
     suite.unlink()
     airflow.unpause("quality", paused=True)
 

@@ -343,6 +343,8 @@ def test_two_checks_at_once_lose_no_result(tmp_path: Path) -> None:
     assert [each.exitcode for each in processes] == [0] * 4
     found = query(Lake(str(tmp_path)), f"SELECT count(*), count(DISTINCT said) FROM {checks_table}").rows
     assert found == [(40, 40)]
+    assert Lake(str(tmp_path)).compact_added(checks_table) == {"compacted": 40, "into": 1, "deleted": 0}
+    assert query(Lake(str(tmp_path)), f"SELECT count(*) FROM {checks_table}").rows == [(40,)]
 
 
 def test_examples_of_a_failure_are_kept_as_json(lakehouse: Lakehouse) -> None:

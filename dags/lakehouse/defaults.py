@@ -38,10 +38,15 @@ def notifiers(text: str) -> list[BaseNotifier]:
     return [import_string(name)(**filled)]
 
 
+def tell(text: str, context: Any = None) -> None:
+    """Tells the notifier, if there is one."""
+    for notifier in notifiers(text):
+        notifier.notify(context or {})
+
+
 async def told_late(text: str, context: Any = None) -> None:
     """What a missed deadline calls, in the triggerer."""
-    for notifier in notifiers(text):
-        await asyncio.to_thread(notifier.notify, context or {})
+    await asyncio.to_thread(tell, text, context)
 
 
 def deadline(dag_id: str, interval: timedelta) -> DeadlineAlert:

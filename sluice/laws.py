@@ -3,38 +3,38 @@
 from collections.abc import Mapping, Sequence
 
 
-def of_history(table: str, keys: Sequence[str], begins: str, ends: str) -> dict[str, str]:
+def of_history(table: str, keys: Sequence[str], begins: str, ends: str | None) -> dict[str, str]:
     """A version ends after it begins and before the next of its key begins, and only a delete leaves a gap.
 
     `begins` is the column of the changes that says when one takes effect, and `ends` the condition that a `change` ends
-    a version `own` for good.
+    a version `own` for good; None where that cannot be told from one change.
     """
     names = ", ".join(f'"{key}"' for key in keys)
     following = f"lead(valid_from) OVER (PARTITION BY {names} ORDER BY valid_from)"
-    return {
+    found = {
         "versions with a wrong is_current": f"SELECT count(*) FROM {table} WHERE is_current <> (valid_to IS NULL)",
         "keys with two current versions": (
             f"SELECT count(*) FROM (SELECT {names} FROM {table} WHERE is_current GROUP BY ALL HAVING count(*) > 1)"
-        ),
-        "gaps without a change that ends a version": (
-            f"SELECT count(*) FROM (SELECT {names}, valid_to, {following} AS following FROM {table}) AS own "
-            "WHERE valid_to IS NOT NULL AND (following IS NULL OR following > valid_to) "
-            f"AND NOT EXISTS (SELECT 1 FROM {table}_changes AS change "
-            f'WHERE change."{begins}" = own.valid_to AND ({ends}))'
         ),
         "versions that overlap": (
             f"SELECT count(*) FROM (SELECT valid_from, valid_to, {following} AS following FROM {table}) "
             "WHERE valid_to <= valid_from OR (following IS NOT NULL AND (valid_to IS NULL OR valid_to > following))"
         ),
     }
+    if ends is not None:
+        found["gaps without a change that ends a version"] = (
+            f"SELECT count(*) FROM (SELECT {names}, valid_to, {following} AS following FROM {table}) AS own "
+            "WHERE valid_to IS NOT NULL AND (following IS NULL OR following > valid_to) "
+            f"AND NOT EXISTS (SELECT 1 FROM {table}_changes AS change "
+            f'WHERE change."{begins}" = own.valid_to AND ({ends}))'
+        )
+    return found
 
 
-def ended_by_changes(keys: Sequence[str], *, has_moves: bool) -> str:
-    """A change ends the version of its key when it deletes it, or empties the table, or gives the row another key."""
+def ended_by_changes(keys: Sequence[str]) -> str:
+    """A change ends the version of its key when it deletes it, or empties the table."""
     same_key = " AND ".join(f'change."{key}" IS NOT DISTINCT FROM own."{key}"' for key in keys)
-    moved = " AND ".join(f'change._moved_from."{key}" = own."{key}"' for key in keys)
-    ended = f"change._change = 'truncate' OR (change._change = 'delete' AND {same_key})"
-    return f"{ended} OR ({moved})" if has_moves else ended
+    return f"change._change = 'truncate' OR (change._change = 'delete' AND {same_key})"
 
 
 def of_same_rows(table: str, source: str, columns: Mapping[str, str]) -> dict[str, str]:

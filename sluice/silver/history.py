@@ -198,8 +198,11 @@ def history_dataset(
         raise DeclarationError(f"{name}: {', '.join(sorted(clashing))} would be there twice; use except_column_list")
     lay = lay_end_to_end if scd_type == 2 else latest
     grain = (*rule.keys, "valid_from") if scd_type == 2 else rule.keys
-    # A key that a snapshot lacks leaves no change of its own.
-    ends = "true" if "snapshots" in inputs else laws.ended_by_changes(rule.keys, has_moves=rule.has_moves)
+    # Where something else than time orders the changes, one may end a version at the time of another.
+    ends = None
+    if rule.sequence_by[0] == rule.valid_from:
+        # A key that a snapshot lacks leaves no change of its own.
+        ends = "true" if "snapshots" in inputs else laws.ended_by_changes(rule.keys)
 
     def shape(rows: Frames, _own: Frames) -> "DataFrame":
         changes = rows["changes"]

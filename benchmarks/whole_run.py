@@ -25,8 +25,8 @@ from rich.console import Console
 from infra.sources import nycflights
 from pipelines.silver.flights import flight_events
 from sluice.cli import print_table
-from sluice.land import line_schema
 from sluice.log import Log
+from sluice.log.segment_batch import line_schema
 from sluice.session import spark_session
 from sluice.settings import Settings
 

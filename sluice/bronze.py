@@ -3,6 +3,9 @@
 from sluice.datasets import Topic, checked_name
 
 
-def topic(name: str, *, meaning: str = "") -> Topic:
-    """Declares that topic `name` of the log lands in the table `bronze.name`, raw bytes and nothing dropped."""
-    return Topic(checked_name("bronze", name), name, meaning)
+def topic(name: str, *, topic: str | None = None, meaning: str = "") -> Topic:
+    """Declares that a topic of the log lands in the table `bronze.name`, raw bytes and nothing dropped.
+
+    The topic has the same name, or another that could not name a table: `topic="shop.public.orders"`.
+    """
+    return Topic(checked_name("bronze", name), topic or name, meaning)

@@ -36,6 +36,13 @@ class Catalogue:
     def datasets(self) -> list[Dataset]:
         return [node for node in self.nodes if isinstance(node, Dataset)]
 
+    def topic(self, name: str) -> Topic:
+        """The topic of this name in the log."""
+        for found in self.topics:
+            if found.topic == name:
+                return found
+        raise UsageError(f"No topic {name} lands; those that do: {', '.join(each.topic for each in self.topics)}.")
+
     def upstream_of(self, names: Sequence[str]) -> "Catalogue":
         """The named datasets with all that they are made from; everything when no name is given."""
         by_name = {node.name: node for node in self.nodes}

@@ -23,15 +23,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice import catalogue as catalogues
-from sluice import checks, look, quarantine, requests, results, scaffold
+from sluice import checks, land, look, quarantine, requests, results, scaffold
 from sluice import explain as explaining
 from sluice import maintain as maintaining
 from sluice import replay as replaying
 from sluice.catalogue import Catalogue
 from sluice.conservation import Fates
 from sluice.delta import Lake
-from sluice.errors import LakeLocked, LogError, SluiceError, UsageError
-from sluice.log import Log, Record
+from sluice.errors import LakeLocked, SluiceError, UsageError
+from sluice.log import AnyLog, Record
 from sluice.part import Part
 from sluice.progress import RunProgress
 from sluice.run import Event, Runner
@@ -39,7 +39,7 @@ from sluice.session import is_locked, lake_lock, spark_session
 from sluice.settings import Settings, read_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-log_app = typer.Typer(no_args_is_help=True, help="Write and read the embedded log.")
+log_app = typer.Typer(no_args_is_help=True, help="Write and read the log.")
 app.add_typer(log_app, name="log")
 quarantine_app = typer.Typer(no_args_is_help=True, help="Look at the records that are held back, and release them.")
 app.add_typer(quarantine_app, name="quarantine")
@@ -66,7 +66,7 @@ class Opened:
 
     settings: Settings
     lake: Lake
-    log: Log
+    log: AnyLog
 
     def catalogue(self) -> Catalogue:
         return catalogues.load(self.settings.project)
@@ -74,7 +74,7 @@ class Opened:
 
 def opened(project: Path) -> Opened:
     settings = read_settings(project)
-    return Opened(settings, Lake(settings.lake_root), Log(settings.log_root))
+    return Opened(settings, Lake(settings.lake_root), settings.open_log())
 
 
 @app.command()
@@ -116,10 +116,7 @@ def run(  # noqa: PLR0917 - options, each given by its name
         request = requests.Request(do="refresh", datasets=names, part=part)
         print_changed("changed", asked(here, request), as_json=as_json)
         return
-    if not here.log.root.is_dir():
-        raise LogError(
-            f"There is no log at {here.log.root}. Write records with: sluice log append TOPIC FILE, or set SLUICE_LOG."
-        )
+    here.log.require()
     with driver(here, catalogue, as_json=continuous and as_json) as (runner, progress):
         renewed = partial(attended, here, runner, datasets or [])
         if continuous:
@@ -166,6 +163,8 @@ def driver(here: Opened, catalogue: Catalogue, *, as_json: bool = False) -> Iter
 
 def print_event(event: Event) -> None:
     """What was done, as a line for a supervisor."""
+    if event.kind == "waiting":
+        err.print(f"[yellow bold]Waiting:[/] {escape(event.name)}", highlight=False)
     if event.kind == "done" and event.cause:
         print_json(dataclasses.asdict(event) | {"rows": event.rows.model_dump()}, indent=None)
         sys.stdout.flush()
@@ -199,6 +198,8 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
                 return dict(runner.part_anew(datasets, request.part or Part()))
             case "check":
                 return checks.check(runner.spark, here.lake, catalogue, datasets)
+            case "skip":
+                return land.skip(runner.spark, here.lake, here.log, catalogue.topic(request.topic), request.because)
             case "maintain":
                 return maintaining.maintain(runner.spark, here.lake, request.datasets)
     except (PySparkException, Py4JError) as error:
@@ -263,7 +264,10 @@ def status(project: Project = Path(), as_json: AsJson = False) -> None:
                 state.rows,
                 state.version,
                 state.lag,
-                " ".join(f"{partition}:{offset:,}" for partition, offset in state.offsets.items()),
+                " ".join(
+                    f"{partition}:{offset:,}" + (f" (+{lag:,})" if (lag := state.lags.get(partition)) else "")
+                    for partition, offset in state.offsets.items()
+                ),
                 state.watermark,
                 state.updated_at,
                 *([state.held] if any_held else []),
@@ -753,15 +757,32 @@ def log_topics(project: Project = Path(), as_json: AsJson = False) -> None:
     """List the topics with the offsets that each partition holds."""
     log = opened(project).log
     rows = [
-        [topic, partition, log.start_offset(topic, partition), log.end_offset(topic, partition)]
+        [topic, partition, held.start, held.stop]
         for topic in log.topics()
-        for partition in log.partitions(topic)
+        for partition, held in log.offsets(topic).items()
     ]
     columns = ["topic", "partition", "start_offset", "end_offset"]
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
         print_table(columns, rows)
+
+
+@log_app.command("skip")
+def log_skip(
+    topic: str,
+    because: Annotated[str, typer.Option(help="Why; it stays in the ledger.")],
+    project: Project = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Go on without the records that Kafka removed before they had landed."""
+    here = opened(project)
+    here.catalogue().topic(topic)
+    skipped = asked(here, requests.Request(do="skip", topic=topic, because=because))
+    if as_json:
+        print_json(skipped)
+    else:
+        print_table(["partition", "offsets skipped"], [[partition, count] for partition, count in skipped.items()])
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

@@ -25,6 +25,10 @@ class LogError(SluiceError):
     """The log cannot be read or written as it is."""
 
 
+class LogUnreachable(LogError):
+    """The servers of the log do not answer; they may come back."""
+
+
 class LogGap(LogError):
     """Offsets that should be in the log are not there."""
 

@@ -4,61 +4,108 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
 
 from sluice.errors import SluiceError
 
-packages = ("io.delta:delta-spark_4.2_2.13:4.4.0",)
-sha256_of_jar = {
-    "delta-spark_4.2_2.13-4.4.0.jar": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
-    "delta-storage-4.4.0.jar": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
-}
+
+@dataclass(frozen=True)
+class Bundle:
+    """Packages that are resolved together; of what comes with them, the jars in `<name>.sha256` are kept."""
+
+    name: str
+    packages: tuple[str, ...]
+    excludes: tuple[str, ...] = ()
+
+    @property
+    def sha256_of_jar(self) -> dict[str, str]:
+        lines = Path(__file__).with_name("jars_pinned").joinpath(f"{self.name}.sha256").read_text().splitlines()
+        return {name: digest for digest, name in (line.split() for line in lines)}
 
 
-def jar_files(cache: Path) -> list[Path]:
+delta = Bundle("delta", ("io.delta:delta-spark_4.2_2.13:4.4.0",))
+# The two come apart, because the tokens' jar is not published everywhere at Spark's own version (decision 0017).
+kafka = (
+    Bundle(
+        "kafka",
+        ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",),
+        excludes=("org.apache.spark:spark-token-provider-kafka-0-10_2.13",),
+    ),
+    Bundle(
+        "kafka-token",
+        ("org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",),
+        excludes=(
+            "org.apache.kafka:kafka-clients",
+            "org.apache.hadoop:hadoop-client-api",
+            "org.apache.hadoop:hadoop-client-runtime",
+        ),
+    ),
+)
+# What S3A uses of the AWS SDK, without the bundle of all services, which is 686 MB.
+s3 = Bundle(
+    "s3",
+    (
+        "org.apache.hadoop:hadoop-aws:3.5.0",
+        "software.amazon.awssdk:s3:2.35.4",
+        "software.amazon.awssdk:s3-transfer-manager:2.35.4",
+        "software.amazon.awssdk:sts:2.35.4",
+        "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+    ),
+    excludes=("software.amazon.awssdk:bundle",),
+)
+
+
+def jar_files(cache: Path, bundles: Iterable[Bundle] = (delta,)) -> list[Path]:
     """The jars as files in `cache`, fetched by Spark's own resolver when they are not there yet."""
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(cache / ".lock"):
-        files = [cache / name for name in sha256_of_jar]
-        if not all(file.exists() for file in files):
-            resolve_into(cache)
-        for file in files:
-            check(file)
-    return files
+        return [file for bundle in bundles for file in files_of(bundle, cache)]
 
 
-def resolve_into(cache: Path) -> None:
+def files_of(bundle: Bundle, cache: Path) -> list[Path]:
+    """The jars of one bundle, each with the content that was tried."""
+    wanted = bundle.sha256_of_jar
+    if not all((cache / name).exists() for name in wanted):
+        resolve_into(cache, bundle)
+    for name, sha256 in wanted.items():
+        check(cache / name, sha256)
+    return [cache / name for name in wanted]
+
+
+def resolve_into(cache: Path, bundle: Bundle) -> None:
     """Lets Spark resolve the packages in a folder aside, and takes from it the jars that are needed."""
     from pyspark.find_spark_home import _find_spark_home
 
     with tempfile.TemporaryDirectory(dir=cache) as aside:
         command = [
             str(Path(_find_spark_home(), "bin", "spark-submit")),
-            *("--packages", ",".join(packages)),
+            *("--packages", ",".join(bundle.packages)),
+            *(("--exclude-packages", ",".join(bundle.excludes)) if bundle.excludes else ()),
             *("--conf", f"spark.jars.ivy={aside}"),
             *("--class", "org.apache.spark.launcher.NoMainIsRun", "spark-internal"),
         ]
         # Spark resolves the packages before it looks for the class, which does not exist.
         subprocess.run(command, capture_output=True, text=True, check=False)
         if not Path(aside, "jars").is_dir():
-            raise SluiceError(f"The jars of {', '.join(packages)} could not be fetched. {advice(cache)}")
-        for name in sha256_of_jar:
+            raise SluiceError(f"The jars of {', '.join(bundle.packages)} could not be fetched. {advice(cache, bundle)}")
+        for name, sha256 in bundle.sha256_of_jar.items():
             found = next(Path(aside, "jars").glob(f"*_{name}"), None)
             if found is None:
-                raise SluiceError(f"{name} did not come with {', '.join(packages)}. {advice(cache)}")
-            check(found, name)
+                raise SluiceError(f"{name} did not come with {', '.join(bundle.packages)}. {advice(cache, bundle)}")
+            check(found, sha256)
             shutil.move(found, cache / name)
 
 
-def check(file: Path, name: str = "") -> None:
+def check(file: Path, sha256: str) -> None:
     """Refuses a jar whose content is not the one that was tried."""
     found = hashlib.sha256(file.read_bytes()).hexdigest()
-    wanted = sha256_of_jar[name or file.name]
-    if found != wanted:
-        raise SluiceError(f"{file} has sha256 {found}, not {wanted}: delete it, and it is fetched again.")
+    if found != sha256:
+        raise SluiceError(f"{file} has sha256 {found}, not {sha256}: delete it, and it is fetched again.")
 
 
-def advice(cache: Path) -> str:
-    return f"Check the network, or put {', '.join(sha256_of_jar)} into {cache} yourself."
+def advice(cache: Path, bundle: Bundle) -> str:
+    return f"Check the network, or put {', '.join(bundle.sha256_of_jar)} into {cache} yourself."

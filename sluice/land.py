@@ -1,7 +1,5 @@
 """Land the records of a topic in bronze: each offset once, as it came, or an error that names what is missing."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -10,43 +8,29 @@ from pyspark.sql import functions as F
 
 from sluice.datasets import Topic
 from sluice.delta import Lake
-from sluice.errors import LogGap, LogRecreated
+from sluice.errors import SluiceError
 from sluice.ledger import Entry, LandedPartition, RowCounts
-from sluice.log import Log, Segment, first_bad_line, head_digest, verified_end
+from sluice.log import AnyLog, Batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-line_schema = (
-    "offset bigint, key string, value string, value_base64 string, timestamp timestamp, headers map<string,string>"
-)
 bronze_schema = (
     "topic string, partition int, offset bigint, key binary, value binary, timestamp timestamp, "
     "headers map<string,string>, landed_at timestamp"
 )
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Whole segments that have not landed yet, and how far each partition has landed with them."""
+def land(spark: "SparkSession", lake: Lake, log: AnyLog, topic: Topic, *, records_max: int) -> int:
+    """Appends the next records of a topic to its bronze table in one commit, and returns how many offsets they span.
 
-    segments: Sequence[Segment]
-    landed: dict[int, LandedPartition]
-    records: int
-
-
-def land(spark: "SparkSession", lake: Lake, log: Log, topic: Topic, *, records_max: int) -> int:
-    """Appends the next records of a topic to its bronze table in one commit, and returns how many they are.
-
-    Takes whole segments until `records_max` is reached, at least one. Raises LogGap when an offset is missing, and
-    LogRecreated when the log is not the one that landed before.
+    Raises LogGap when the log has lost what has not landed, and LogRecreated when it is not the one that landed before.
     """
     known = lake.last_commit(topic.name)
     if known is None and topic.optional and not log.exists(topic.topic):
         return 0
-    landed = known.entry.landed if known else {}
-    batch = next_batch(log, topic.topic, landed, records_max)
-    if known and not batch.segments:
+    batch = log.next_batch(topic.topic, known.entry.landed if known else {}, records_max)
+    if known and not batch.records:
         return 0
     entry = Entry(
         dataset=topic.name,
@@ -56,100 +40,53 @@ def land(spark: "SparkSession", lake: Lake, log: Log, topic: Topic, *, records_m
     )
     try:
         write = lake.append if known else lake.replace
-        write(bronze_rows(spark, batch.segments, topic.topic), topic.name, entry)
+        write(bronze_rows(spark, batch), topic.name, entry)
     except (PySparkException, Py4JError):
-        for segment in batch.segments:
-            first_bad_line(segment)
+        batch.blame()
         raise
     return batch.records
 
 
-def waiting(log: Log, topic: str, landed: dict[int, LandedPartition]) -> int:
-    """How many records of a topic have not landed yet: its lag."""
-    if not log.exists(topic):
-        return 0
-    ends = {partition: log.end_offset(topic, partition) for partition in log.partitions(topic)}
-    starts = {partition: log.start_offset(topic, partition) for partition in ends}
-    return sum(
-        end - (landed[partition].next_offset if partition in landed else starts[partition])
-        for partition, end in ends.items()
-    )
-
-
-def next_batch(log: Log, topic: str, landed: dict[int, LandedPartition], records_max: int) -> Batch:
-    """The segments to land next, checked to be whole and to follow what has landed without a gap."""
-    segments = log.segments(topic) if log.exists(topic) else []
-    by_partition: dict[int, list[Segment]] = {partition: [] for partition in landed}
-    for segment in segments:
-        by_partition.setdefault(segment.partition, []).append(segment)
-    fresh = [
-        segment
-        for partition, found in sorted(by_partition.items())
-        for segment in unlanded(topic, partition, found, landed.get(partition))
-    ]
-    # Across partitions by age, so that a bounded batch takes from all of them alike.
-    fresh.sort(key=lambda segment: (segment.base_offset, segment.partition))
-    return verified(topic, fresh, dict(landed), records_max)
-
-
-def unlanded(
-    topic: str, partition: int, segments: Sequence[Segment], landed: LandedPartition | None
-) -> Sequence[Segment]:
-    """The segments after those that have landed; raises LogRecreated when the landed ones are not those of this log."""
-    if landed is None:
-        return segments
-    last = next((segment for segment in segments if segment.base_offset == landed.segment), None)
-    is_same = last is not None and head_digest(last) == landed.head
-    is_trimmed = last is None and bool(segments) and segments[0].base_offset >= landed.next_offset
-    if not is_same and not is_trimmed:
-        raise LogRecreated(
-            f"topic {topic}, partition {partition}: {landed.next_offset} records have landed, but the log no longer "
-            f"holds the segment at offset {landed.segment} that they came from. It was deleted or made anew. Put the "
-            "old log back, or give the new one another topic name or lake (SLUICE_LAKE)."
-        )
-    return [segment for segment in segments if segment.base_offset >= landed.next_offset]
-
-
-def verified(topic: str, fresh: Sequence[Segment], landed: dict[int, LandedPartition], records_max: int) -> Batch:
-    """As many of the fresh segments as fit, each complete and each beginning where the one before it ended."""
-    taken: list[Segment] = []
-    records = 0
-    for segment in fresh:
-        if records >= records_max:
-            break
-        before = landed.get(segment.partition)
-        if before and segment.base_offset != before.next_offset:
-            raise LogGap(
-                f"topic {topic}, partition {segment.partition}: offsets {before.next_offset} to "
-                f"{segment.base_offset - 1} are missing from the log. Bring their segments back, or check the log's "
-                "retention: records must not be deleted before they have landed."
-            )
-        end = verified_end(segment)
-        taken.append(segment)
-        records += end - segment.base_offset
-        landed[segment.partition] = LandedPartition(
-            next_offset=end, segment=segment.base_offset, head=head_digest(segment)
-        )
-    return Batch(taken, landed, records)
-
-
-def bronze_rows(spark: "SparkSession", segments: Sequence[Segment], topic: str) -> "DataFrame":
-    """The records of the segments as rows of a bronze table."""
-    if not segments:
+def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":
+    """The records of a batch as rows of a bronze table."""
+    if not batch.records:
         return spark.createDataFrame([], bronze_schema)
-    lines = (
-        spark.read.schema(line_schema)
-        .options(mode="FAILFAST", maxStringLen=str(2**31 - 1))
-        .json([str(segment.path) for segment in segments])
-    )
-    folder = F.element_at(F.split(F.col("_metadata.file_path"), "/"), -2)
-    return lines.select(
-        F.lit(topic).alias("topic"),
-        folder.cast("int").alias("partition"),
-        "offset",
-        F.col("key").cast("binary").alias("key"),
-        F.coalesce(F.col("value").cast("binary"), F.unbase64("value_base64")).alias("value"),
-        "timestamp",
-        "headers",
-        F.current_timestamp().alias("landed_at"),
-    )
+    return batch.rows(spark).withColumn("landed_at", F.current_timestamp())
+
+
+def waiting(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> dict[int, int]:
+    """How many offsets of each partition of a topic have not landed yet: its lag."""
+    if not log.exists(topic):
+        return {}
+    return {
+        partition: held.stop - (landed[partition].next_offset if partition in landed else held.start)
+        for partition, held in log.offsets(topic).items()
+    }
+
+
+def lost(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> dict[int, range]:
+    """The offsets of each partition that the log has forgotten before they landed."""
+    if not landed or not log.exists(topic):
+        return {}
+    gone = {
+        partition: range(landed[partition].next_offset, held.start)
+        for partition, held in log.offsets(topic).items()
+        if partition in landed
+    }
+    return {partition: offsets for partition, offsets in gone.items() if offsets}
+
+
+def skip(spark: "SparkSession", lake: Lake, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
+    """Says in the ledger that a topic goes on after its lost offsets; how many these are, by partition."""
+    known = lake.last_commit(topic.name)
+    gone = lost(log, topic.topic, known.entry.landed) if known else {}
+    if known is None or not gone:
+        raise SluiceError(f"Nothing of topic {topic.topic} is lost: the log holds all that has not landed.")
+    landed = known.entry.landed | {
+        partition: known.entry.landed[partition].model_copy(update={"next_offset": offsets.stop})
+        for partition, offsets in gone.items()
+    }
+    since = {"changed_at": known.as_input.version, "epoch_from": known.entry.epoch_from}
+    entry = Entry(dataset=topic.name, landed=landed, because=because).model_copy(update=since)
+    lake.note(spark, topic.name, entry)
+    return {str(partition): len(offsets) for partition, offsets in gone.items()}

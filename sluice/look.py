@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,9 +14,9 @@ from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
 from sluice.errors import UsageError
 from sluice.fates import fates_table
-from sluice.land import waiting
-from sluice.ledger import Entry
-from sluice.log import Log
+from sluice.land import lost, waiting
+from sluice.ledger import Entry, LandedPartition
+from sluice.log import AnyLog
 from sluice.results import checks_table
 
 
@@ -32,7 +32,7 @@ class Table:
 class State:
     """One dataset as it stands; `lag` counts records of the log, or versions of inputs, that it has not seen.
 
-    `held` says why it does not follow its declaration; None: it does.
+    `lags` has the records by partition. `held` says why it does not follow its declaration, or the log; None: it does.
     """
 
     dataset: str
@@ -43,6 +43,7 @@ class State:
     watermark: datetime | None
     updated_at: datetime | None
     held: str | None = None
+    lags: Mapping[int, int] = field(default_factory=dict)
 
 
 @contextmanager
@@ -78,7 +79,7 @@ def query(lake: Lake, sql: str, known_at: datetime | None = None) -> Table:
             raise UsageError(f"The query cannot be answered: {error}") from error
 
 
-def status(lake: Lake, log: Log, catalogue: Catalogue) -> list[State]:
+def status(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[State]:
     """Every topic and dataset of the catalogue as it stands, upstream first."""
     refused = refusals(lake)
     return [
@@ -88,19 +89,29 @@ def status(lake: Lake, log: Log, catalogue: Catalogue) -> list[State]:
     ]
 
 
-def topic_state(lake: Lake, log: Log, topic: Topic) -> State:
+def topic_state(lake: Lake, log: AnyLog, topic: Topic) -> State:
     """How much of a topic has landed, and how much waits."""
     commit = lake.last_commit(topic.name)
     landed = commit.entry.landed if commit else {}
+    lags = waiting(log, topic.topic, landed)
     return State(
         dataset=topic.name,
         rows=lake.row_count(topic.name) if commit else None,
         version=commit.version if commit else None,
         offsets={partition: each.next_offset for partition, each in sorted(landed.items())},
-        lag=waiting(log, topic.topic, landed),
+        lag=sum(lags.values()),
         watermark=None,
         updated_at=moment(commit.timestamp_ms) if commit else None,
+        held=gone(log, topic.topic, landed),
+        lags=lags,
     )
+
+
+def gone(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> str | None:
+    """What the log has forgotten before it landed, in words; None when it holds all that is to land."""
+    found = lost(log, topic, landed).items()
+    said = [f"offsets {offsets.start}-{offsets.stop - 1} of partition {partition}" for partition, offsets in found]
+    return f"lost: {', '.join(said)}" if said else None
 
 
 def newest_checks(lake: Lake) -> dict[str, list[dict[str, Any]]]:

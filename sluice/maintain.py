@@ -8,7 +8,7 @@ from sluice.catalogue import Catalogue
 from sluice.datasets import Topic
 from sluice.delta import Lake, retention_days
 from sluice.errors import UsageError
-from sluice.log import Log
+from sluice.log import AnyLog, Log
 from sluice.replay import replays
 from sluice.results import checks_table
 
@@ -38,11 +38,14 @@ def maintain_table(spark: "SparkSession", lake: Lake, table: str) -> dict[str, i
     return lake.compact(spark, table) | {"deleted": lake.vacuum(spark, table)}
 
 
-def trim(log: Log, lake: Lake, catalogue: Catalogue, keep: timedelta) -> dict[str, int]:
+def trim(log: AnyLog, lake: Lake, catalogue: Catalogue, keep: timedelta) -> dict[str, int]:
     """Removes segments of the embedded log that have landed and whose records are older than `keep`; counts them.
 
     Bronze is the record: it has every byte. The newest segment that landed stays, because the log is known by it.
+    How long Kafka keeps records is a setting of its topics.
     """
+    if not isinstance(log, Log):
+        return {}
     oldest = datetime.now(UTC) - keep
     return {node.topic: trimmed(log, lake, node, oldest) for node in catalogue.topics if log.exists(node.topic)}
 

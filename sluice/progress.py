@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -56,6 +57,8 @@ class RunProgress:
     def __call__(self, event: Event) -> None:
         if event.kind == "started" and self.console.is_terminal:
             self.tasks[event.name] = self.bars.add_task(event.name, total=None, said="")
+        if event.kind == "waiting":
+            self.console.print(f"[yellow bold]Waiting:[/] {escape(event.name)}", highlight=False)
         if event.kind == "done":
             task = self.tasks.pop(event.name, None)
             if task is not None:

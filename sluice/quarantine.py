@@ -14,7 +14,7 @@ from sluice.datasets import Dataset
 from sluice.delta import Lake
 from sluice.errors import UsageError
 from sluice.fates import fates_table, releases
-from sluice.log import Log, Record
+from sluice.log import AnyLog, Record
 from sluice.look import connection
 
 
@@ -89,7 +89,7 @@ def held_records(
         return [HeldRecord(*row) for row in found.execute(sql, wanted).fetchall()]
 
 
-def release(log: Log, dataset: Dataset, records: Sequence[HeldRecord], because: str) -> int:
+def release(log: AnyLog, dataset: Dataset, records: Sequence[HeldRecord], because: str) -> int:
     """Says in the log that the records are to be let through; the next run does it. Returns how many they are.
 
     Raises UsageError when one of them cannot be used as it is.

@@ -21,13 +21,17 @@ look_again_seconds = 0.2
 
 
 class Request(BaseModel):
-    """What is to be done: promote a replay, roll datasets back, compute a part of them anew, check or maintain them."""
+    """What is to be done: promote a replay, roll datasets back, compute a part of them anew, check or maintain them.
+
+    Or `skip` what a topic has lost.
+    """
 
     model_config = ConfigDict(frozen=True)
 
-    do: Literal["promote", "rollback", "refresh", "check", "maintain"]
+    do: Literal["promote", "rollback", "refresh", "check", "maintain", "skip"]
     replay: str | None = None
     datasets: tuple[str, ...] = ()
+    topic: str = ""
     part: Part | None = None
     because: str = ""
 

@@ -12,10 +12,10 @@ from sluice.catalogue import Catalogue, Node
 from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
 from sluice.engine import newest_inputs, refresh
-from sluice.errors import SluiceError
+from sluice.errors import LogUnreachable, SluiceError
 from sluice.land import land
 from sluice.ledger import InputVersion, RowCounts, no_rows
-from sluice.log import Log
+from sluice.log import AnyLog
 from sluice.part import Part
 from sluice.results import as_rows, record
 
@@ -28,10 +28,11 @@ class Event:
     """What a run tells while it goes on; `rows` and `seconds` come with 'done'.
 
     A dataset that is `held` was left as it is, because its declaration changed and nobody has promoted that; one that
-    was `refused` because of what its new rows would have been: the expectations that they break.
+    was `refused` because of what its new rows would have been: the expectations that they break. One that is 'waiting'
+    goes on when its log answers again; `name` is why.
     """
 
-    kind: Literal["started", "done"]
+    kind: Literal["started", "done", "waiting"]
     name: str
     cause: str | None = None
     rows: RowCounts = no_rows
@@ -54,7 +55,7 @@ class Runner:
 
     spark: "SparkSession"
     lake: Lake
-    log: Log
+    log: AnyLog
     catalogue: Catalogue
     batch_records_max: int
     parallel: int = 2
@@ -85,7 +86,12 @@ class Runner:
             catalogue = renewed()
             if catalogue is not None:
                 runner = replace(self, catalogue=catalogue)
-            if not any(event.is_effective for event in runner.one_pass()):
+            try:
+                is_idle = not any(event.is_effective for event in runner.one_pass())
+            except LogUnreachable as error:
+                self.listener(Event("waiting", str(error)))
+                is_idle = True
+            if is_idle:
                 stop.wait(poll_seconds)
 
     def one_pass(self, *, rebuild: bool = False) -> list[Event]:

@@ -1,16 +1,19 @@
 """The Spark session, and the lock that makes its process the only writer of a lake."""
 
 import fcntl
+import hashlib
 import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice import jars
 from sluice.errors import LakeLocked, SluiceError
-from sluice.jars import jar_files
 from sluice.java import require_java
 from sluice.settings import Settings
 
@@ -42,6 +45,7 @@ spark_settings = {
 # For a handful of rows planning is the work: no second look at each plan, and no code compiled for each projection.
 small_settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 small_rows_max = 1_000
+ends_within_seconds = 300
 
 
 @contextmanager
@@ -101,8 +105,8 @@ def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[Spar
 
     The JVM inherits `lock`, so that the lake stays locked until it is dead too.
     """
-    require_java()
-    jars = jar_files(settings.jars)
+    java = require_java()
+    files = jars.jar_files(settings.jars, bundles(settings))
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -117,8 +121,13 @@ def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[Spar
             conf.set("spark.ui.enabled", "true").set("spark.ui.port", str(settings.spark_ui_port))
             # Spark's UI takes its address from here alone; by default it is every address of the machine.
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        conf.set("spark.jars", ",".join(str(jar) for jar in jars))
+        conf.set("spark.jars", ",".join(map(str, files)))
         conf.set("spark.sql.warehouse.dir", f"{scratch}/warehouse")
+        archive = ClassArchive.of(settings.jars, java, files)
+        conf.set(
+            "spark.driver.extraJavaOptions",
+            f"{conf.get('spark.driver.extraJavaOptions')} {archive.option(is_driver=lock is not None)}",
+        )
         with open(spark_log(settings, lock), "wb") as log:
             popen_kwargs = {"pass_fds": [lock] if lock is not None else [], "stderr": log}
             gateway = launch_gateway(conf, popen_kwargs=popen_kwargs)  # type: ignore[no-untyped-call]
@@ -129,7 +138,44 @@ def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[Spar
             spark.stop()
             gateway.shutdown()
             gateway.proc.stdin.close()
-            gateway.proc.wait(timeout=60)
+            gateway.proc.wait(timeout=ends_within_seconds)
+            archive.keep()
+
+
+@dataclass(frozen=True)
+class ClassArchive:
+    """Spark's classes as the JVM has them when they are loaded: a start from it takes half the work.
+
+    The first run writes it when it ends, which takes some seconds once; all others read it. A JVM that cannot use it
+    goes on without.
+    """
+
+    path: Path
+    made: Path
+
+    @classmethod
+    def of(cls, cache: Path, java: Path, files: Sequence[Path]) -> "ClassArchive":
+        """The archive for this Java with these jars."""
+        version = subprocess.run([java, "-version"], capture_output=True, check=False).stderr
+        known = hashlib.sha256(version + "".join(f"{file.name}\n" for file in files).encode()).hexdigest()[:16]
+        path = cache / f"classes-{known}.jsa"
+        return cls(path, path.with_name(f".{path.name}.{os.getpid()}"))
+
+    def option(self, *, is_driver: bool) -> str:
+        """What makes the JVM read the archive, or write it; a driver alone loads most of the classes."""
+        if self.path.exists():
+            return f"-XX:SharedArchiveFile={self.path} -Xlog:disable -Xlog:all=error:stderr"
+        return f"-XX:ArchiveClassesAtExit={self.made} -Xlog:disable -Xlog:all=error:stderr" if is_driver else ""
+
+    def keep(self) -> None:
+        """Gives the archive its name when it is whole: the JVM that wrote it has ended."""
+        if self.made.exists():
+            self.made.replace(self.path)
+
+
+def bundles(settings: Settings) -> list[jars.Bundle]:
+    """The jars for where the log and the tables are."""
+    return [jars.delta, *(jars.kafka if settings.is_on_kafka else ())]
 
 
 def spark_log(settings: Settings, lock: int | None) -> Path:

@@ -2,15 +2,18 @@
 
 import difflib
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sluice.errors import UsageError
+from sluice.log import AnyLog, KafkaLog, KafkaSecurity, Log
 
 prefix = "SLUICE_"
+kafka_address = re.compile(r"kafka://[^\s,/:]+:\d+(,[^\s,/:]+:\d+)*")
 
 
 class Settings(BaseSettings):
@@ -30,17 +33,30 @@ class Settings(BaseSettings):
     spark_ui_port: Annotated[int, Field(ge=0, le=65535)] = 0
     poll_seconds: Annotated[float, Field(gt=0)] = 1.0
     changed_declarations: Literal["rebuild", "hold"] = "rebuild"
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    kafka_sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = ""
+    kafka_sasl_username: str = ""
+    kafka_sasl_password: SecretStr = SecretStr("")
+    kafka_ssl_ca: Path | None = None
+    kafka_ssl_keystore: Path | None = None
 
     @field_validator("project")
     @classmethod
     def resolved(cls, value: Path) -> Path:
         return value.resolve()
 
-    @field_validator("lake", "log")
+    @field_validator("lake")
     @classmethod
     def local_only(cls, value: str) -> str:
         if "://" in value:
             raise ValueError("must be a local path")
+        return value
+
+    @field_validator("log")
+    @classmethod
+    def local_or_kafka(cls, value: str) -> str:
+        if "://" in value and not kafka_address.fullmatch(value):
+            raise ValueError("must be a local path, or kafka://HOST:PORT with commas between several")
         return value
 
     @property
@@ -48,8 +64,23 @@ class Settings(BaseSettings):
         return str(Path(self.project, self.lake or ".sluice/lake").resolve())
 
     @property
-    def log_root(self) -> Path:
-        return Path(self.project, self.log or ".sluice/log").resolve()
+    def is_on_kafka(self) -> bool:
+        """True when the log is not the embedded one."""
+        return self.log.startswith("kafka://")
+
+    def open_log(self) -> AnyLog:
+        """The log that the settings point to; nothing is asked of it yet."""
+        if not self.is_on_kafka:
+            return Log(Path(self.project, self.log or ".sluice/log").resolve())
+        security = KafkaSecurity(
+            protocol=self.kafka_security_protocol,
+            sasl_mechanism=self.kafka_sasl_mechanism,
+            sasl_username=self.kafka_sasl_username,
+            sasl_password=self.kafka_sasl_password.get_secret_value(),
+            ssl_ca=self.kafka_ssl_ca,
+            ssl_keystore=self.kafka_ssl_keystore,
+        )
+        return KafkaLog(self.log.removeprefix("kafka://"), security)
 
 
 def read_settings(project: Path) -> Settings:

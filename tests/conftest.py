@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# Most tests are short: a JVM compiles once and lightly, those of the commands that tests run too.
+light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+
+
+def pytest_configure() -> None:
+    os.environ["SLUICE_JAVA_OPTIONS"] = light
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that asks for Spark is marked so."""
     for item in items:
@@ -26,16 +34,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of whoever runs the tests do not reach them, but for the cache of jars."""
     for name in os.environ:
-        if name.startswith("SLUICE_") and name != "SLUICE_JARS":
+        if name.startswith("SLUICE_") and name not in ("SLUICE_JARS", "SLUICE_JAVA_OPTIONS", "SLUICE_SERVERS"):
             monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """Compiled once and lightly: most tests are short."""
-    settings = Settings(
-        spark="local[2]", driver_memory="2g", java_options="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-    )
+    # With the jars for Kafka: the session is made before the first broker is.
+    settings = Settings(log="kafka://127.0.0.1:1", spark="local[2]", driver_memory="2g", java_options=light)
     with spark_session(settings) as session:
         yield session
 

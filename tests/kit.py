@@ -65,7 +65,8 @@ class Lakehouse:
 
     def __init__(self, spark: "SparkSession", folder: Path, partitions: int = 2) -> None:
         self.spark = spark
-        self.log = Log(folder / "log", partitions=partitions)
+        # The embedded one, unless a test gives another.
+        self.log: Any = Log(folder / "log", partitions=partitions)
         self.lake = Lake(str(folder / "lake"))
         self.catalogue = Catalogue(())
 

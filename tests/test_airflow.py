@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from infra.servers import Postgres, running
 from sluice import scaffold
 from sluice.delta import Lake
 from sluice.log import Log, Record
@@ -44,11 +47,13 @@ dags = {
 class Airflow:
     """A running Airflow, by its REST interface, and the project that it runs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.environment = environment
         self.project = folder / "project"
         self.home = folder / "airflow"
         self.told = folder / "told.txt"
         self.port = free_port()
+        self.pid = 0
         self.token = ""
         scaffold.write(self.project)
         self.log = Log(self.project / ".sluice" / "log")
@@ -61,7 +66,7 @@ class Airflow:
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": os.environ["HOME"],
-            **{name: value for name, value in os.environ.items() if name == "SLUICE_JARS"},
+            **{name: value for name, value in os.environ.items() if name in ("SLUICE_JARS", "SLUICE_JAVA_OPTIONS")},
             "LAKEHOUSE_PROJECT": str(self.project),
             # A changed declaration waits for its replay.
             "SLUICE_CHANGED_DECLARATIONS": "hold",
@@ -70,8 +75,10 @@ class Airflow:
             "LAKEHOUSE_NOTIFIER": "told.ToFile",
             "LAKEHOUSE_NOTIFIER_ARGUMENTS": json.dumps({"path": str(self.told), "text": "{text}"}),
             "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+            **self.environment,
         }
         command = [str(python_of_airflow), "-m", "infra.airflow.start", "--home", str(self.home)]
+        command += ["--patience-seconds", "30"]
         with open(self.home.with_suffix(".txt"), "wb") as said:
             return subprocess.Popen(
                 [*command, "--port", str(self.port)],
@@ -164,14 +171,16 @@ class Airflow:
         record = {"order_id": f"a{number}", "placed_at": placed_at, "product_id": "tea", "quantity": quantity}
         self.log.append("orders", [Record(json.dumps(record).encode())])
 
+    def scheduler(self) -> int:
+        """The scheduler of this Airflow; 0 when there is none."""
+        command = ["pgrep", "-P", str(self.pid), "-f", "airflow scheduler"]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        return int(found.stdout.split()[0]) if found.stdout else 0
+
     def driver(self) -> int | None:
         """The process that runs continuously."""
-        found = subprocess.run(
-            ["pgrep", "-f", f"run --continuous --attached --json --project {self.project}"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = ["pgrep", "-f", f"run --continuous --attached --json --project {self.project}"]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
         return int(found.stdout.split()[0]) if found.stdout else None
 
 
@@ -182,15 +191,32 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+def database() -> Iterator[str]:
+    """A database of Airflow's own, on Postgres: SQLite takes one write at a time, which its backfill does not bear."""
+    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+        # Postgres has a user of its own, who must come to its data.
+        Path(folder).chmod(0o711)
+        with running(Postgres(Path(folder, "postgres"))) as postgres:
+            yield postgres.server.url.replace("postgresql://", "postgresql+psycopg2://")
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory, database: str) -> Iterator[Airflow]:
     """An Airflow that is healthy and has read the DAGs; ended with all of its processes."""
+    folder = tmp_path_factory.mktemp("airflow")
+    with started(Airflow(folder, AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=database)) as found:
+        found.wait(lambda: dags <= {each["dag_id"] for each in found.ask("GET", "/api/v2/dags")["dags"]}, "the DAGs")
+        yield found
+
+
+@contextmanager
+def started(found: Airflow) -> Iterator[Airflow]:
     assert python_of_airflow.exists(), "Airflow is not installed: make .venv-airflow/.installed"
-    found = Airflow(tmp_path_factory.mktemp("airflow"))
     process = found.start()
+    found.pid = process.pid
     try:
         found.wait(found.is_healthy, "a healthy Airflow")
         found.log_in()
-        found.wait(lambda: dags <= {each["dag_id"] for each in found.ask("GET", "/api/v2/dags")["dags"]}, "the DAGs")
         yield found
     finally:
         process.send_signal(signal.SIGINT)
@@ -375,6 +401,16 @@ def test_what_is_held_is_released_and_tables_are_maintained(airflow: Airflow) ->
     assert airflow.wait_for_end("maintenance", run) == "success"
     assert airflow.result("maintenance", run, "maintain")["tables"]["silver.orders"]["compacted"] >= 2
     assert query(airflow.lake, "SELECT * FROM silver.orders ORDER BY order_id").rows == before
+
+
+def test_on_sqlite_a_scheduler_that_dies_or_hangs_is_started_again(tmp_path: Path) -> None:
+    """The default database. What failed once: a scheduler that waits for ever is no sign of its end."""
+    with started(Airflow(tmp_path, AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD="5")) as found:
+        first = found.scheduler()
+        os.kill(first, signal.SIGSTOP)
+        found.wait(lambda: found.scheduler() not in (0, first), "another scheduler")
+        found.wait(found.is_healthy, "a healthy Airflow again")
+        assert "scheduler gives no sign of life; it is started again" in found.said()
 
 
 @pytest.mark.browser

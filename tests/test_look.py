@@ -22,4 +22,5 @@ def test_the_audit_notices_facts_that_are_missing_doubled_or_invented_and_versio
         "rows not of silver.sales": 1,
         "rows that are there twice": 1,
         "versions that overlap": 1,
+        "versions with a wrong is_current": 1,
     }

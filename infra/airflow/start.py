@@ -7,16 +7,22 @@ It runs with the Python of Airflow's own environment. SQLite is the default; ano
 """
 
 import argparse
+import contextlib
+import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
 from pathlib import Path
 
 project = Path(__file__).parents[2]
 ends_within_seconds = 150
+# So often within five minutes a process is started before it is given up.
+starts_max = 5
 # What serves logs to other machines listens on every address, and there is no other machine.
 processes = {
     "api-server": ["api-server"],
@@ -34,6 +40,12 @@ def main() -> None:
     parser.add_argument(
         "--tasks", type=int, default=4, help="how many tasks may run at once, the continuous one included"
     )
+    parser.add_argument(
+        "--patience-seconds",
+        type=float,
+        default=180,
+        help="how long a process may give no sign of life before it is started again",
+    )
     options = parser.parse_args()
     # What is written here, passwords among it, is for its owner alone.
     os.umask(0o077)
@@ -46,34 +58,91 @@ def main() -> None:
     run(airflow, environment, "db", "migrate")
     run(airflow, environment, "pools", "set", "lakehouse", "2", "what computes or checks tables")
     print(f"Airflow: http://127.0.0.1:{options.port}  user admin, password in {password_file(home)}", flush=True)
-    sys.exit(supervise(airflow, environment, home))
+    sys.exit(supervise(airflow, environment, home, f"http://127.0.0.1:{options.port}", options.patience_seconds))
 
 
-def supervise(airflow: str, environment: dict[str, str], home: Path) -> int:
-    """Runs all processes until told to stop, or until one of them ends: then the others end too."""
+class Process:
+    """One of Airflow's processes, started again when it ended or no longer gives a sign of life."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str], log: Path) -> None:
+        self.name, self.command, self.environment, self.log = name, command, environment, log
+        self.starts: list[float] = []
+        self.start()
+
+    def start(self) -> None:
+        self.starts.append(time.monotonic())
+        self.healthy_at = time.monotonic()
+        with open(self.log, "ab") as said:
+            # Of a session of its own: Ctrl-C reaches this process alone, and it ends the others in order.
+            self.running = subprocess.Popen(
+                self.command, env=self.environment, stdout=said, stderr=said, start_new_session=True
+            )
+
+    @property
+    def has_ended(self) -> bool:
+        return self.running.poll() is not None
+
+    @property
+    def keeps_ending(self) -> bool:
+        """True when to start it again is of no use."""
+        recent = [each for each in self.starts if each > time.monotonic() - 300]
+        return len(recent) > starts_max
+
+    def end(self) -> None:
+        """Ends it with all that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.running.pid, signal.SIGKILL)
+        self.running.wait()
+
+
+def supervise(airflow: str, environment: dict[str, str], home: Path, address: str, patience_seconds: float) -> int:
+    """Runs all processes until told to stop, or until one of them keeps ending.
+
+    A scheduler that failed waits for its tasks, and the continuous one does not end: so it is watched, not only waited
+    for.
+    """
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    running = {}
-    for name, arguments in processes.items():
-        with open(home / f"{name}.log", "ab") as said:
-            # Of a session of its own: Ctrl-C reaches this process alone, and it ends the others in order.
-            running[name] = subprocess.Popen(
-                [airflow, *arguments], env=environment, stdout=said, stderr=said, start_new_session=True
-            )
-    ended: list[str] = []
-    while not ended and not stop.wait(1):
-        ended = [name for name, process in running.items() if process.poll() is not None]
-    for process in running.values():
-        process.terminate()
-    for process in running.values():
+    running = [
+        Process(name, [airflow, *arguments], environment, home / f"{name}.log") for name, arguments in processes.items()
+    ]
+    lost: list[Process] = []
+    while not lost and not stop.wait(1):
+        healthy = healthy_processes(address)
+        for process in running:
+            if process.name in healthy:
+                process.healthy_at = time.monotonic()
+            elif time.monotonic() > process.healthy_at + patience_seconds:
+                print(f"{process.name} gives no sign of life; it is started again", file=sys.stderr, flush=True)
+                process.end()
+        lost = [process for process in running if process.has_ended and process.keeps_ending]
+        for process in running:
+            if process.has_ended and not lost:
+                print(f"{process.name} ended; it is started again", file=sys.stderr, flush=True)
+                process.end()
+                process.start()
+    for process in running:
+        process.running.terminate()
+    for process in running:
         try:
-            process.wait(ends_within_seconds)
+            process.running.wait(ends_within_seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-    if ended:
-        print(f"Error: {', '.join(ended)} ended; see {home / ended[0]}.log", file=sys.stderr)
-    return 1 if ended else 0
+            process.end()
+    if lost:
+        print(f"Error: {lost[0].name} keeps ending; see {lost[0].log}", file=sys.stderr)
+    return 1 if lost else 0
+
+
+def healthy_processes(address: str) -> set[str]:
+    """The processes that gave a sign of life of late, as the API server tells; when it is silent, all but itself."""
+    try:
+        with urllib.request.urlopen(f"{address}/api/v2/monitor/health", timeout=10) as answer:
+            found = json.loads(answer.read())
+    except (OSError, ValueError):
+        return set(processes) - {"api-server"}
+    known = {name.replace("_", "-") for name, each in found.items() if each and each.get("status") == "healthy"}
+    return known | {"api-server"}
 
 
 def settings(home: Path, port: int, tasks: int) -> dict[str, str]:

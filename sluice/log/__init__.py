@@ -1,4 +1,6 @@
-"""The embedded log: topics of partitions of immutable segments, on files.
+"""The log: topics of partitions of records, on files (`Log`, the default) or on Kafka (`KafkaLog`).
+
+The embedded log: topics of partitions of immutable segments, on files.
 
     <log>/<topic>/<partition>/<base offset, 20 digits>.jsonl[.zst]
 
@@ -11,11 +13,43 @@ offset of its first segment. A segment is written aside under a name that begins
 name: it is there whole or not at all, and never changes. What a crash leaves behind is only such a dot-file.
 """
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from sluice.ledger import LandedPartition
+from sluice.log.kafka import KafkaLog, KafkaSecurity
 from sluice.log.log import Log
 from sluice.log.records import Record, StoredRecord, partition_of
 from sluice.log.segments import Segment, first_bad_line, head_digest, verified_end
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+AnyLog = Log | KafkaLog
+
+
+class Batch(Protocol):
+    """What lands next: how far each partition will have landed with it, and how many offsets it spans."""
+
+    @property
+    def landed(self) -> dict[int, LandedPartition]: ...
+
+    @property
+    def records(self) -> int: ...
+
+    def rows(self, spark: "SparkSession") -> "DataFrame":
+        """The records as rows of a bronze table, but for the time of their landing."""
+
+    @property
+    def blame(self) -> "Callable[[], None]":
+        """Raises what is wrong with the log when its records could not be read; returns when it is something else."""
+
+
 __all__ = [
+    "AnyLog",
+    "Batch",
+    "KafkaLog",
+    "KafkaSecurity",
     "Log",
     "Record",
     "Segment",

@@ -10,7 +10,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from sluice.errors import LogError, UsageError
+from sluice.ledger import LandedPartition
 from sluice.log.records import Record, StoredRecord, decode, encode, partition_of
+from sluice.log.segment_batch import SegmentBatch, next_batch
 from sluice.log.segments import (
     Segment,
     last_offset,
@@ -45,6 +47,16 @@ class Log:
         self.compress = compress
         self.segment_records_max = segment_records_max
         self.lock_seconds = lock_seconds
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+    def require(self) -> None:
+        """Raises a LogError that says what to do when there is no log."""
+        if not self.root.is_dir():
+            raise LogError(
+                f"There is no log at {self}. Write records with: sluice log append TOPIC FILE, or set SLUICE_LOG."
+            )
 
     def topics(self) -> list[str]:
         """The names of the topics that exist."""
@@ -133,6 +145,17 @@ class Log:
         """The offset that the next record of a partition will get."""
         found = segments_in(self.folder(topic, partition), topic, partition)
         return last_offset(found[-1]) + 1 if found else 0
+
+    def offsets(self, topic: str) -> dict[int, range]:
+        """The offsets that each partition holds now."""
+        return {
+            partition: range(self.start_offset(topic, partition), self.end_offset(topic, partition))
+            for partition in self.partitions(topic)
+        }
+
+    def next_batch(self, topic: str, landed: dict[int, LandedPartition], records_max: int) -> SegmentBatch:
+        """What lands next after what has landed: whole segments until there are `records_max`, at least one."""
+        return next_batch(self, topic, landed, records_max)
 
     def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:
         """Removes the segments that end before an offset and whose newest record is older than a time; counts them."""

@@ -1,0 +1,349 @@
+"""The log on Kafka: the verbs of the embedded one, on the topics of a cluster.
+
+Rows go through Spark's own Kafka source. Offsets, small looks and appends go through librdkafka, which needs no JVM.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.errors import LogError, LogUnreachable, UsageError
+from sluice.ledger import LandedPartition
+from sluice.log.kafka_batch import KafkaBatch, next_batch
+from sluice.log.records import Record, StoredRecord
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message, Producer
+    from confluent_kafka.admin import AdminClient
+
+topic_name = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+unread_at_most = 10_000
+
+
+@dataclass(frozen=True)
+class KafkaSecurity:
+    """How the brokers know us and we them; the certificates are PEM files: the authority's, and ours with its key."""
+
+    protocol: str = "PLAINTEXT"
+    sasl_mechanism: str = ""
+    sasl_username: str = ""
+    sasl_password: str = ""
+    ssl_ca: Path | None = None
+    ssl_keystore: Path | None = None
+
+    def of_librdkafka(self) -> dict[str, str]:
+        """In the words of the C client."""
+        return without_empty(
+            {
+                "security.protocol": self.protocol,
+                "sasl.mechanisms": self.sasl_mechanism,
+                "sasl.username": self.sasl_username,
+                "sasl.password": self.sasl_password,
+                "ssl.ca.location": self.ssl_ca,
+                "ssl.certificate.location": self.ssl_keystore,
+                "ssl.key.location": self.ssl_keystore,
+            }
+        )
+
+    def of_java(self) -> dict[str, str]:
+        """In the words of the Java client, which Spark uses."""
+        module = "plain.PlainLoginModule" if self.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
+        login = (
+            f"org.apache.kafka.common.security.{module} required "
+            f'username="{quoted(self.sasl_username)}" password="{quoted(self.sasl_password)}";'
+        )
+        return without_empty(
+            {
+                "security.protocol": self.protocol,
+                "sasl.mechanism": self.sasl_mechanism,
+                "sasl.jaas.config": login if self.sasl_mechanism else None,
+                "ssl.truststore.type": self.ssl_ca and "PEM",
+                "ssl.truststore.location": self.ssl_ca,
+                "ssl.keystore.type": self.ssl_keystore and "PEM",
+                "ssl.keystore.location": self.ssl_keystore,
+            }
+        )
+
+
+class KafkaLog:
+    """The log on the brokers at `servers` (`host:port`, with commas between several).
+
+    An append is durable on all replicas in sync when it returns. Committed records alone are read; their offsets may
+    have gaps, where a transaction ended or a topic was compacted.
+    """
+
+    def __init__(
+        self, servers: str, security: KafkaSecurity, *, partitions: int = 4, answer_seconds: float = 20.0
+    ) -> None:
+        self.servers = servers
+        self.security = security
+        self.default_partitions = partitions
+        self.answer_seconds = answer_seconds
+
+    def __str__(self) -> str:
+        return f"kafka://{self.servers}"
+
+    def require(self) -> None:
+        """Raises a LogError that says what to do when the brokers do not answer."""
+        self.topics()
+
+    def topics(self) -> list[str]:
+        """The names of the topics that exist, but for Kafka's own."""
+        return sorted(name for name in self.partitions_by_topic() if not name.startswith("__"))
+
+    def exists(self, topic: str) -> bool:
+        return topic in self.partitions_by_topic()
+
+    def create(self, topic: str) -> None:
+        """Makes a topic with as many replicas as the cluster gives by default; one that exists stays as it is."""
+        if not topic_name.fullmatch(topic):
+            raise UsageError(f"'{topic}' cannot name a topic; use up to 249 letters, digits, dots, _ and -.")
+        if self.exists(topic):
+            return
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+        with self.answering(f"topic {topic} could not be made") as admin:
+            made = admin.create_topics([NewTopic(topic, num_partitions=self.default_partitions, replication_factor=-1)])
+            made[topic].result(self.answer_seconds)
+        self.wait_until_known(topic)
+
+    def wait_until_known(self, topic: str) -> None:
+        """Returns when every broker can say where the partitions of a new topic are."""
+        import time
+
+        deadline = time.monotonic() + self.answer_seconds
+        while topic not in self.partitions_by_topic():
+            if time.monotonic() > deadline:
+                raise LogError(f"{self} made topic {topic} and does not know it. Look at the brokers' logs.")
+            time.sleep(0.1)
+
+    def partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic."""
+        found = self.partitions_by_topic()
+        if topic not in found:
+            known = ", ".join(name for name in found if not name.startswith("__")) or "none"
+            raise LogError(
+                f"The log {self} has no topic {topic} (topics: {known}). Write one with: sluice log append {topic} FILE"
+            )
+        return found[topic]
+
+    def partitions_by_topic(self) -> dict[str, list[int]]:
+        with self.answering("its topics could not be read") as admin:
+            known = admin.list_topics(timeout=self.answer_seconds).topics
+            return {name: sorted(topic.partitions) for name, topic in known.items() if topic.error is None}
+
+    def topic_id(self, topic: str) -> str:
+        """What tells a topic from another of the same name that was made later."""
+        from confluent_kafka import TopicCollection
+
+        with self.answering(f"topic {topic} could not be described") as admin:
+            described = admin.describe_topics(TopicCollection([topic]))[topic].result(self.answer_seconds)
+            return str(described.topic_id)
+
+    def offsets(self, topic: str) -> dict[int, range]:
+        """The offsets that each partition holds now, as far as transactions have ended."""
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        places = [TopicPartition(topic, partition) for partition in self.partitions(topic)]
+        with self.answering(f"the offsets of topic {topic} could not be read") as admin:
+            asked = [
+                admin.list_offsets(
+                    dict.fromkeys(places, spec),
+                    isolation_level=IsolationLevel.READ_COMMITTED,
+                    request_timeout=self.answer_seconds,
+                )
+                for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            ]
+            starts, ends = [{place.partition: found.result().offset for place, found in each.items()} for each in asked]
+        return {partition: range(start, ends[partition]) for partition, start in sorted(starts.items())}
+
+    def start_offset(self, topic: str, partition: int) -> int:
+        """The offset of the oldest record that a partition still holds, or of the first that it will."""
+        return self.offsets(topic)[partition].start
+
+    def end_offset(self, topic: str, partition: int) -> int:
+        """The offset after the newest record of a partition that may be read."""
+        return self.offsets(topic)[partition].stop
+
+    def append(self, topic: str, records: Iterable[Record]) -> dict[int, int]:
+        """Adds records, those of a key in order in its partition; the partition is the one that Java clients choose.
+
+        Returns the next offset of each partition that got some. Makes the topic when it is not there.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        self.create(topic)
+        ends: dict[int, int] = {}
+        refused: list[KafkaError] = []
+
+        def delivered(error: "KafkaError | None", message: "Message") -> None:
+            if error is not None:
+                refused.append(error)
+            else:
+                partition, offset = message.partition() or 0, message.offset() or 0
+                ends[partition] = max(ends.get(partition, 0), offset + 1)
+
+        with self.answering(f"records could not be appended to topic {topic}"):
+            producer = self.producer
+            for record in records:
+                while len(producer) >= unread_at_most:
+                    producer.poll(0.1)
+                producer.produce(topic, **produced(record), on_delivery=delivered)
+                producer.poll(0)
+            producer.flush()
+            if refused:
+                # What it could not send may be fatal to it; the next append begins with another.
+                self.__dict__.pop("producer", None)
+                raise KafkaException(refused[0])
+        return dict(sorted(ends.items()))
+
+    def read(self, topic: str, partition: int, from_offset: int = 0) -> Iterator[StoredRecord]:
+        """The records of a partition from an offset on, as far as it reached when the reading began."""
+        held = self.offsets(topic)[partition]
+        start = max(held.start, from_offset)
+        if start < held.stop:
+            yield from self.consumed(topic, partition, range(start, held.stop))
+
+    def consumed(self, topic: str, partition: int, wanted: range) -> Iterator[StoredRecord]:
+        """The records at offsets that a partition holds."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        settings = {
+            "group.id": "sluice-look",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+        }
+        with self.answering(f"topic {topic} could not be read"):
+            consumer = Consumer({**self.settings(), **settings})
+            try:
+                consumer.assign([TopicPartition(topic, partition, wanted.start)])
+                yield from polled(consumer, wanted.stop, self.answer_seconds)
+            finally:
+                consumer.close()
+
+    def tail(self, topic: str, records_max: int = 10) -> list[StoredRecord]:
+        """The newest records of a topic by time."""
+        newest = [
+            record
+            for partition, held in self.offsets(topic).items()
+            for record in self.read(topic, partition, max(held.start, held.stop - records_max))
+        ]
+        newest.sort(key=lambda record: (record.timestamp, record.partition, record.offset))
+        return newest[-records_max:]
+
+    def next_batch(self, topic: str, landed: dict[int, LandedPartition], records_max: int) -> KafkaBatch:
+        """What lands next after what has landed: up to `records_max` offsets, from all partitions alike."""
+        held = self.offsets(topic)
+        ranges, then = next_batch(topic, self.topic_id(topic), held, landed, records_max)
+        options = {f"kafka.{name}": value for name, value in self.security.of_java().items()}
+        options["kafka.bootstrap.servers"] = self.servers
+        return KafkaBatch(topic, ranges, then, options, blame=self.require)
+
+    @cached_property
+    def admin(self) -> "AdminClient":
+        """The connection for questions, which all threads share."""
+        try:
+            from confluent_kafka.admin import AdminClient
+        except ImportError as error:
+            raise UsageError("SLUICE_LOG is on Kafka; install what speaks to it: sluice-lakehouse[kafka].") from error
+        return AdminClient(self.settings())
+
+    @cached_property
+    def producer(self) -> "Producer":
+        """The connection for appends, which all threads share."""
+        from confluent_kafka import Producer
+
+        settings = {"enable.idempotence": True, "partitioner": "murmur2_random", "linger.ms": 5}
+        timeouts = {"delivery.timeout.ms": int(self.answer_seconds * 2000)}
+        return Producer({**self.settings(), **settings, **timeouts})
+
+    def settings(self) -> dict[str, Any]:
+        """What every client of librdkafka is given; what it has to say comes as an error, not on stderr."""
+        return {
+            "bootstrap.servers": self.servers,
+            "allow.auto.create.topics": False,
+            "socket.connection.setup.timeout.ms": int(self.answer_seconds * 1000),
+            "log_level": 0,
+            **self.security.of_librdkafka(),
+        }
+
+    @contextmanager
+    def answering(self, failed: str) -> "Iterator[AdminClient]":
+        """A client for questions; what the brokers refuse, or do not answer, is a LogError."""
+        admin = self.admin
+        from confluent_kafka import KafkaException
+
+        try:
+            yield admin
+        except KafkaException as error:
+            reason = error.args[0]
+            said = reason.str() if hasattr(reason, "str") else str(reason)
+            raise LogUnreachable(
+                f"{self}: {failed}: {said}. Check that the brokers run and can be reached, SLUICE_LOG, and the "
+                "SLUICE_KAFKA_* settings."
+            ) from error
+
+
+def polled(consumer: "Consumer", end: int, answer_seconds: float) -> Iterator[StoredRecord]:
+    """The records that a consumer gets, until its partition ends or it has come to an offset."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    while True:
+        message = consumer.poll(answer_seconds)
+        if message is None:
+            raise LogUnreachable(f"Kafka gave no record within {answer_seconds:g} s. Check that its brokers run.")
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:
+                return
+            raise KafkaException(error)
+        offset = message.offset() or 0
+        if offset < end:
+            yield stored(message)
+        if offset >= end - 1:
+            return
+
+
+def produced(record: Record) -> dict[str, Any]:
+    """A record as a producer takes it."""
+    found: dict[str, Any] = {"value": record.value, "key": record.key, "headers": dict(record.headers)}
+    if record.timestamp is not None:
+        found["timestamp"] = round(record.timestamp.timestamp() * 1000)
+    return found
+
+
+def stored(message: "Message") -> StoredRecord:
+    """What a reader sees of a message."""
+    key, value, timestamp = message.key(), message.value(), message.timestamp()
+    return StoredRecord(
+        topic=message.topic() or "",
+        partition=message.partition() or 0,
+        offset=message.offset() or 0,
+        key=None if key is None else as_bytes(key).decode(errors="replace"),
+        value=None if value is None else as_bytes(value),
+        timestamp=datetime.fromtimestamp(timestamp[1] / 1000, UTC),
+        headers={
+            name: as_bytes(each or b"").decode(errors="replace") for name, each in dict(message.headers() or []).items()
+        },
+    )
+
+
+def as_bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+def quoted(text: str) -> str:
+    """Text between the quotes of a JAAS configuration."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def without_empty(settings: Mapping[str, str | Path | None]) -> dict[str, str]:
+    return {name: str(value) for name, value in settings.items() if value}

@@ -1,0 +1,119 @@
+"""What lands next from Kafka: a range of offsets of each partition, or an error that names what is lost."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.errors import LogGap, LogRecreated
+from sluice.ledger import LandedPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class KafkaBatch:
+    """The offsets that land next, and how far each partition has landed with them.
+
+    Not every offset is a record: the end of a transaction has one, and what was aborted or compacted leaves its own.
+    """
+
+    topic: str
+    ranges: Mapping[int, range]
+    landed: dict[int, LandedPartition]
+    options: Mapping[str, str]
+    # What Spark says of brokers that went away is long; they are asked whether they are there.
+    blame: Callable[[], None]
+
+    @property
+    def records(self) -> int:
+        return sum(map(len, self.ranges.values()))
+
+    def rows(self, spark: "SparkSession") -> "DataFrame":
+        """The committed records as rows of a bronze table. The job fails when one of them is lost meanwhile."""
+        # Should a header be called `name#2` by its producer, a record must not stop the landing.
+        spark.conf.set("spark.sql.mapKeyDedupPolicy", "LAST_WIN")
+        starts = {str(partition): wanted.start for partition, wanted in self.ranges.items()}
+        ends = {str(partition): wanted.stop for partition, wanted in self.ranges.items()}
+        messages = (
+            spark.read.format("kafka")
+            .options(**self.options)
+            .option("assign", json.dumps({self.topic: sorted(self.ranges)}))
+            .option("startingOffsets", json.dumps({self.topic: starts}))
+            .option("endingOffsets", json.dumps({self.topic: ends}))
+            .option("kafka.isolation.level", "read_committed")
+            .option("failOnDataLoss", "true")
+            .option("includeHeaders", "true")
+            .load()
+        )
+        return messages.select("topic", "partition", "offset", "key", "value", "timestamp", headers())
+
+
+def next_batch(
+    topic: str, topic_id: str, held: Mapping[int, range], landed: Mapping[int, LandedPartition], records_max: int
+) -> tuple[dict[int, range], dict[int, LandedPartition]]:
+    """The offsets of each partition that land next, and how far it has landed then; `held` are those that Kafka has.
+
+    Raises LogGap when records were removed before they had landed, and LogRecreated when the topic is another.
+    """
+    fresh = {partition: fresh_offsets(topic, topic_id, partition, held, landed) for partition in sorted(held)}
+    gone = sorted(set(landed) - set(held))
+    if gone:
+        raise recreated(topic, f"has no partition {', '.join(map(str, gone))} any more")
+    share = min(1.0, records_max / max(1, sum(map(len, fresh.values()))))
+    # Of each partition its share, and at least one offset, so that none is left behind for ever.
+    ranges = {
+        partition: wanted[: max(1, int(len(wanted) * share))] for partition, wanted in fresh.items() if len(wanted)
+    }
+    then = {
+        partition: LandedPartition(next_offset=ranges.get(partition, wanted).stop, head=topic_id)
+        for partition, wanted in fresh.items()
+    }
+    return ranges, {**landed, **then}
+
+
+def fresh_offsets(
+    topic: str, topic_id: str, partition: int, held: Mapping[int, range], landed: Mapping[int, LandedPartition]
+) -> range:
+    """The offsets of a partition that have not landed."""
+    before = landed.get(partition)
+    if before is not None and before.head != topic_id:
+        raise recreated(topic, "was deleted and made anew")
+    # A partition that is added later must be seen from its beginning; the first look takes what there is.
+    seen = before.next_offset if before else 0 if landed else held[partition].start
+    if seen > held[partition].stop:
+        raise recreated(topic, f"ends at offset {held[partition].stop} of partition {partition}")
+    if seen < held[partition].start:
+        raise LogGap(
+            f"topic {topic}, partition {partition}: offsets {seen} to {held[partition].start - 1} were removed from "
+            "Kafka before they had landed. Raise the topic's retention (retention.ms, retention.bytes). If they can be "
+            f"had elsewhere, append them again; then go on without the lost offsets: sluice log skip {topic} "
+            "--because REASON"
+        )
+    return range(seen, held[partition].stop)
+
+
+def recreated(topic: str, how: str) -> LogRecreated:
+    return LogRecreated(
+        f"topic {topic} is not the one whose records have landed: it {how}. Restore it, or land the new one in another "
+        "table (bronze.topic(NAME, topic=...)) or lake (SLUICE_LAKE)."
+    )
+
+
+def headers() -> "Column":
+    """Kafka's list of headers as a map of text, of which nothing is lost.
+
+    A name that comes again is numbered (`name#2`), and a value that is not UTF-8 stands in base64 as `name_base64`.
+    """
+    from pyspark.sql import functions as F
+
+    earlier = "size(filter(slice(headers, 1, position), other -> other.key <=> header.key))"
+    name = f"header.key || if({earlier} = 0, '', '#' || ({earlier} + 1))"
+    text = "try_validate_utf8(CAST(header.value AS STRING))"
+    is_text = f"(header.value IS NULL OR {text} IS NOT NULL)"
+    return F.expr(
+        "coalesce(map_from_entries(transform(headers, (header, position) -> struct("
+        f"{name} || if({is_text}, '', '_base64'), if({is_text}, {text}, base64(header.value))))), "
+        "CAST(map() AS map<string,string>))"
+    ).alias("headers")

@@ -25,6 +25,10 @@ class LogError(SluiceError):
     """The log cannot be read or written as it is."""
 
 
+class DoorError(SluiceError):
+    """What a door listens to cannot be reached, or refuses it."""
+
+
 class LogGap(LogError):
     """Offsets that should be in the log are not there."""
 

@@ -30,7 +30,7 @@ from sluice.errors import DoorError, LogError, UsageError
 from sluice.log import Log, Record
 
 Tell = Callable[[str], None]
-back_off = wait_exponential_jitter(initial=0.25, max=5.0, jitter=0.25)
+back_off = wait_exponential_jitter(multiplier=0.25, max=5.0, jitter=0.25)
 poll_seconds_max = 0.2
 access_refused, not_allowed = 403, 530
 

@@ -1,4 +1,4 @@
-"""RabbitMQ: a broker of Debian's package as a child process, on loopback alone, that can be killed and started again."""
+"""RabbitMQ as Debian packages it: a child process on loopback alone, that can be killed and started again."""
 
 import os
 import shutil

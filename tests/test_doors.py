@@ -540,11 +540,24 @@ def test_a_flood_is_appended_or_counted_as_lost(tmp_path: Path, where: str, opti
     assert any("datagrams in the kernel" in line for line in door.said)
 
 
+def test_at_a_stop_what_the_kernel_holds_is_appended(tmp_path: Path) -> None:
+    sent = 200
+    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics") as door:
+        port = port_of(door)
+        door.process.send_signal(signal.SIGSTOP)
+        send(port, *[b"m:1|c"] * sent)
+        door.process.send_signal(signal.SIGTERM)
+        door.process.send_signal(signal.SIGCONT)
+        assert door.process.wait(wait_seconds_max) == 0
+    metrics = metrics_of(Log(tmp_path / "log"))
+    lost = sum(each["value"] for each in metrics if each["name"] == statsd.loss_name)
+    assert sum(each["name"] == "m" for each in metrics) + lost == sent
+
+
 def test_metrics_wait_while_the_log_cannot_be_written(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics", "--flush-seconds", "0.05") as door:
         port = port_of(door)
-        eventually(lambda: log.exists("metrics"), "the topic")
         pid = door.process.pid
         unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))

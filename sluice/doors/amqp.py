@@ -1,5 +1,6 @@
 """AMQP: the messages of a queue, acknowledged when the log has them."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +59,8 @@ def listen(log: Log, url: str, options: Options, stop: threading.Event, tell: Te
 
     A DoorError for what does not go away by itself: a wrong password, a queue that is not there.
     """
+    # pika logs each failed attempt at length; what matters of it is told here.
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
     parameters = parameters_of(url)
     log.create(options.topic)
     while not stop.is_set():

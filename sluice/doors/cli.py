@@ -118,7 +118,6 @@ def statsd(  # noqa: PLR0917 - the same
     settings = read_settings(project)
     listening = door.opened_socket(host, port, receive_buffer_bytes)
     held = listening.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-    tell(f"Listening on udp://{address(listening)}, for the log {settings.log_root}; receive buffer {held:,} bytes")
     if receive_buffer_bytes is not None and held < receive_buffer_bytes:
         tell("Warning: the kernel gave a smaller receive buffer than was asked for. Raise net.core.rmem_max.")
     if host not in loopback:
@@ -131,8 +130,11 @@ def statsd(  # noqa: PLR0917 - the same
             tell(f"Lost {flushed.lost_in_kernel:,} datagrams in the kernel and {flushed.lost_in_queue:,} in the queue.")
 
     options = door.Options(topic=topic, flush_seconds=flush_seconds, queue_datagrams_max=queue_datagrams_max)
+    greeting = (
+        f"Listening on udp://{address(listening)}, for the log {settings.log_root}; receive buffer {held:,} bytes"
+    )
     with listening:
-        asyncio.run(door.serve(Log(settings.log_root), options, listening, report, tell))
+        asyncio.run(door.serve(Log(settings.log_root), options, listening, report, tell, greeting))
 
 
 @contextmanager

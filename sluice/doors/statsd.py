@@ -19,7 +19,10 @@ from sluice.errors import DoorError, LogError
 from sluice.log import Log, Record
 
 datagram_bytes_max = 65_535
-datagrams_a_wakeup = 1000
+# Reading more at once would keep signals and flushes waiting.
+datagrams_a_wakeup = 32
+# What a datagram takes of a receive buffer at least, with what the kernel notes of it.
+buffered_bytes_min = 512
 loss_name = "sluice.statsd.lost_datagrams"
 
 # Linux tells how many datagrams a socket had no room for: the last of nine numbers, modulo 2**32.
@@ -88,13 +91,16 @@ def drops_of(listening: socket.socket) -> int:
     return int(struct.unpack(meminfo_format, listening.getsockopt(socket.SOL_SOCKET, so_meminfo, size))[-1])
 
 
-async def serve(log: Log, options: Options, listening: socket.socket, report: Report, tell: Tell) -> None:
+async def serve(
+    log: Log, options: Options, listening: socket.socket, report: Report, tell: Tell, greeting: str
+) -> None:
     """Appends every `flush_seconds` until SIGTERM or SIGINT, and then once more what the socket still holds."""
-    await asyncio.to_thread(log.create, options.topic)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    await asyncio.to_thread(log.create, options.topic)
+    tell(greeting)
     door = Door(log, options, listening, report)
     loop.add_reader(listening, door.receive)
     while not stop.is_set():
@@ -150,7 +156,8 @@ class Door:
 
     async def finish(self) -> None:
         """Appends what the kernel still holds; those who go on sending do not keep the door open."""
-        for _ in range(1 + self.options.queue_datagrams_max // datagrams_a_wakeup):
+        held_max = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // buffered_bytes_min
+        for _ in range(1 + held_max // datagrams_a_wakeup):
             if not self.receive():
                 break
         if self.unwritten is not None:

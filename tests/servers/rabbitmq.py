@@ -1,5 +1,6 @@
 """RabbitMQ as Debian packages it: a child process on loopback alone, that can be killed and started again."""
 
+import logging
 import os
 import shutil
 import signal
@@ -17,6 +18,8 @@ from pika.exceptions import AMQPError
 script = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 how_to_install = "apt-get install -y --no-install-recommends rabbitmq-server"
 start_seconds_max = 60
+# A broker that is not there yet is nothing to write home about.
+logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
 class RabbitMQ:

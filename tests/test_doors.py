@@ -569,6 +569,34 @@ def test_metrics_wait_while_the_log_cannot_be_written(tmp_path: Path) -> None:
         assert door.ends() == 0
 
 
+def test_metrics_and_losses_are_events_and_what_is_none_is_quarantined(lakehouse: "Lakehouse", tmp_path: Path) -> None:
+    metrics = bronze.topic("metrics")
+    schema = (
+        "id string, name string, value double, type string, sample_rate double, "
+        "tags array<struct<key: string, value: string>>, received_at timestamp"
+    )
+    lakehouse.declare(
+        metrics,
+        silver.events("metric_events", source=metrics, schema=schema, keys=["id"], event_time="received_at"),
+    )
+    options = ["--port", "0", "--topic", "metrics", "--flush-seconds", "600", "--queue-datagrams-max", "1"]
+    with listening(tmp_path, "statsd", *options) as door:
+        send(
+            port_of(door), b"views:1|c|@0.5|#page:home\nviews:1|c|@0.5|#page:home\nno metric", b"lost:1|c", b"lost:1|c"
+        )
+        assert door.ends() == 0
+    lakehouse.run()
+    view = ("views", 1.0, [("page", "home")])
+    lost = (statsd.loss_name, 2.0, [("where", "queue")])
+    found = lakehouse.table("silver.metric_events").select("name", "value", "tags").collect()
+    assert sorted((row["name"], row["value"], [tuple(tag) for tag in row["tags"]]) for row in found) == [
+        lost,
+        view,
+        view,
+    ]
+    assert lakehouse.rows("silver._fates", "fate", "reason") == [("quarantined", "malformed_json")]
+
+
 # AMQP
 
 

@@ -134,7 +134,7 @@ def statsd(  # noqa: PLR0917 - the same
         f"Listening on udp://{address(listening)}, for the log {settings.log_root}; receive buffer {held:,} bytes"
     )
     with listening:
-        asyncio.run(door.serve(Log(settings.log_root), options, listening, report, tell, greeting))
+        asyncio.run(door.serve(Log(settings.log_root), options, listening, report, tell, greeting=greeting))
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def drops_of(listening: socket.socket) -> int:
 
 
 async def serve(
-    log: Log, options: Options, listening: socket.socket, report: Report, tell: Tell, greeting: str
+    log: Log, options: Options, listening: socket.socket, report: Report, tell: Tell, *, greeting: str
 ) -> None:
     """Appends every `flush_seconds` until SIGTERM or SIGINT, and then once more what the socket still holds."""
     stop = asyncio.Event()
@@ -160,9 +160,15 @@ class Door:
         for _ in range(1 + held_max // datagrams_a_wakeup):
             if not self.receive():
                 break
-        if self.unwritten is not None:
+        try:
+            if self.unwritten is not None:
+                await self.flush()
             await self.flush()
-        await self.flush()
+        except LogError as error:
+            lost = len(self.unwritten[1]) if self.unwritten else 0
+            raise LogError(
+                f"{error} {lost + len(self.waiting)} records or datagrams that had come are lost."
+            ) from error
 
     def taken(self) -> tuple[Flushed, list[Record]]:
         """What waits, as records, and what was lost since the last time."""

@@ -29,7 +29,9 @@ from pika.spec import Basic
 
 from sluice import bronze, silver
 from sluice.doors import amqp, statsd
+from sluice.doors.cli import http as listen_over_http
 from sluice.doors.records import key_in, with_field
+from sluice.errors import UsageError
 from sluice.log import Log, StoredRecord
 from tests.servers.rabbitmq import RabbitMQ
 
@@ -409,6 +411,13 @@ def test_what_keeps_a_door_shut_is_told(tmp_path: Path, served: Served) -> None:
     assert (code, "must be a URL" in said, "secret" in said) == (2, True, False)
 
 
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "sluice.doors.http", raising=False)
+    with pytest.raises(UsageError, match=r"uvicorn is not installed.*sluice-lakehouse\[doors\]"):
+        listen_over_http()
+
+
 # Records
 
 
@@ -675,14 +684,14 @@ def test_messages_come_again_after_a_kill_between_append_and_ack(rabbitmq: Rabbi
 def test_nothing_confirmed_is_lost_when_door_and_broker_are_killed(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     producer = Producer(rabbitmq, "killed")
-    publishing = threading.Thread(target=producer.publish, args=(0, 3000))
+    publishing = threading.Thread(target=producer.publish, args=(0, 2000))
     arguments = ["amqp", "--queue", "killed", "--topic", "orders", "--batch-records-max", "50", "--prefetch", "200"]
     with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as door:
         publishing.start()
-        eventually(lambda: len(ids_of(log, "orders")) > 200, "the first messages")
+        eventually(lambda: len(ids_of(log, "orders")) > 150, "the first messages")
         door.ends(signal.SIGKILL)
     with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as door:
-        eventually(lambda: len(ids_of(log, "orders")) > 600, "more messages")
+        eventually(lambda: len(ids_of(log, "orders")) > 450, "more messages")
         assert publishing.is_alive()
         rabbitmq.kill()
         door.hears("(cannot be reached)")
@@ -691,7 +700,7 @@ def test_nothing_confirmed_is_lost_when_door_and_broker_are_killed(rabbitmq: Rab
         eventually(lambda: ids_of(log, "orders").keys() >= producer.confirmed, "all that was confirmed")
         eventually(lambda: producer.messages_left() == 0, "an empty queue")
         assert door.ends() == 0
-    assert len(producer.confirmed) == 3000
+    assert len(producer.confirmed) == 2000
     assert ids_of(log, "orders").keys() == producer.confirmed
     assert producer.messages_left() == 0
     values = {record.headers["message_id"]: record.value for record in records_of(log, "orders")}

@@ -30,6 +30,7 @@ from sluice import replay as replaying
 from sluice.catalogue import Catalogue
 from sluice.conservation import Fates
 from sluice.delta import Lake
+from sluice.doors.cli import listen_app
 from sluice.errors import LakeLocked, SluiceError, UsageError
 from sluice.log import AnyLog, Record
 from sluice.part import Part
@@ -41,6 +42,7 @@ from sluice.settings import Settings, read_settings
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 log_app = typer.Typer(no_args_is_help=True, help="Write and read the log.")
 app.add_typer(log_app, name="log")
+app.add_typer(listen_app, name="listen")
 quarantine_app = typer.Typer(no_args_is_help=True, help="Look at the records that are held back, and release them.")
 app.add_typer(quarantine_app, name="quarantine")
 replay_app = typer.Typer(

@@ -29,6 +29,10 @@ class LogUnreachable(LogError):
     """The servers of the log do not answer; they may come back."""
 
 
+class DoorError(SluiceError):
+    """What a door listens to cannot be reached, or refuses it."""
+
+
 class LogGap(LogError):
     """Offsets that should be in the log are not there."""
 

@@ -39,6 +39,8 @@ class Settings(BaseSettings):
     kafka_sasl_password: SecretStr = SecretStr("")
     kafka_ssl_ca: Path | None = None
     kafka_ssl_keystore: Path | None = None
+    http_token: SecretStr = SecretStr("")
+    amqp: SecretStr = SecretStr("")
 
     @field_validator("project")
     @classmethod

@@ -1,0 +1,44 @@
+"""What the doors do alike: append, find a key in a value, and put an identifier where a declaration can reach it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from sluice.errors import LogError
+from sluice.log import AnyLog, Record
+
+
+def append(log: AnyLog, topic: str, records: Sequence[Record]) -> dict[int, int]:
+    """Appends records, and returns the next offset of each partition that got some; a LogError when it cannot."""
+    try:
+        return log.append(topic, records)
+    except OSError as error:
+        raise LogError(f"The log cannot be written: {error.strerror or error}.") from error
+
+
+def key_in(value: bytes, field: str) -> str | None:
+    """The key that a field of a JSON object holds; what is no such object, or lacks the field, has none."""
+    found = (object_in(value) or {}).get(field)
+    return None if found is None else str(found)
+
+
+def with_field(value: bytes, field: str, text: str) -> bytes:
+    """A JSON object with one more field at its beginning; one that has the field, or is no object, stays as it is.
+
+    The field is put into the bytes: to write the whole object anew would change its numbers.
+    """
+    found = object_in(value)
+    if found is None or field in found:
+        return value
+    before, brace, rest = value.partition(b"{")
+    comma = b"," if found else b""
+    return b"".join([before, brace, orjson.dumps(field), b":", orjson.dumps(text), comma, rest])
+
+
+def object_in(value: bytes) -> dict[str, Any] | None:
+    try:
+        found = orjson.loads(value)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,734 @@
+"""The doors: what was acknowledged is in the log, whatever is killed meanwhile, and what is lost is counted."""
+
+import http.client
+import json
+import os
+import random
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pika
+import pytest
+from filelock import FileLock
+from hypothesis import given
+from hypothesis import strategies as st
+from pika.exceptions import AMQPError
+from pika.spec import Basic
+
+from sluice import bronze, silver
+from sluice.doors import amqp, statsd
+from sluice.doors.cli import http as listen_over_http
+from sluice.doors.records import key_in, with_field
+from sluice.errors import UsageError
+from sluice.log import Log, StoredRecord
+from tests.servers.rabbitmq import RabbitMQ
+
+if TYPE_CHECKING:
+    from tests.kit import Lakehouse
+
+pytestmark = pytest.mark.servers
+token = "a-token-of-these-tests"
+wait_seconds_max = 30
+
+
+def eventually(condition: Callable[[], Any], what: str) -> Any:
+    """What a condition gives, once it gives something."""
+    deadline = time.monotonic() + wait_seconds_max
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.02)
+    return found
+
+
+class Listening:
+    """A door: `sluice listen …` as a child process."""
+
+    def __init__(self, project: Path, *arguments: str, **settings: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sluice.cli", "listen", *arguments, "--project", str(project)],
+            env=os.environ | {"SLUICE_LOG": str(project / "log"), "SLUICE_HTTP_TOKEN": token} | settings,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said: list[str] = []
+        self.lines: list[str] = []
+        self.readers = [
+            threading.Thread(target=collect, args=each)
+            for each in ((self.process.stderr, self.said), (self.process.stdout, self.lines))
+        ]
+        for each in self.readers:
+            each.start()
+
+    def hears(self, pattern: str) -> str:
+        """The first group of a pattern in what the door said, once it said it."""
+
+        def found() -> re.Match[str] | None:
+            assert self.process.poll() is None, self.said
+            return re.search(pattern, "".join(self.said))
+
+        return str(eventually(found, f"{pattern} in {self.said}")[1])
+
+    def ends(self, number: int = signal.SIGTERM) -> int:
+        """Sends a signal, and returns the exit code."""
+        self.process.send_signal(number)
+        code = self.process.wait(wait_seconds_max)
+        for each in self.readers:
+            each.join()
+        return code
+
+    def flushes(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+
+def collect(pipe: Any, into: list[str]) -> None:
+    with pipe:
+        into.extend(pipe)
+
+
+@contextmanager
+def listening(project: Path, *arguments: str, **settings: str) -> Iterator[Listening]:
+    door = Listening(project, *arguments, **settings)
+    try:
+        yield door
+    finally:
+        if door.process.poll() is None:
+            door.ends(signal.SIGKILL)
+
+
+def records_of(log: Log, topic: str) -> list[StoredRecord]:
+    if not log.exists(topic):
+        return []
+    return [record for partition in log.partitions(topic) for record in log.read(topic, partition)]
+
+
+# HTTP
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: dict[str, Any] = field(default_factory=dict)
+
+
+def post(
+    port: int, body: bytes = b"{}", path: str = "/topics/orders", bearer: str | None = token, **headers: str
+) -> Answer:
+    """One request; names of headers are given with _ for -."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=wait_seconds_max)
+    authorization = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
+    named = authorization | {name.replace("_", "-"): text for name, text in headers.items()}
+    try:
+        connection.request("POST", path, body, {name: text.encode() for name, text in named.items()})
+        response = connection.getresponse()
+        return Answer(response.status, dict(response.headers), json.loads(response.read()))
+    finally:
+        connection.close()
+
+
+def health(port: int) -> dict[str, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=wait_seconds_max)
+    connection.request("GET", "/health")
+    try:
+        found: dict[str, Any] = json.loads(connection.getresponse().read())
+        return found
+    finally:
+        connection.close()
+
+
+def port_of(door: Listening) -> int:
+    return int(door.hears(r"Listening on \w+://127\.0\.0\.1:(\d+)"))
+
+
+@dataclass(frozen=True)
+class Served:
+    """A door of HTTP that several tests knock on."""
+
+    port: int
+    log: Log
+    door: Listening
+
+    def new(self, before: int) -> list[StoredRecord]:
+        """The records since there were so many."""
+        found = sorted(records_of(self.log, "orders"), key=lambda record: record.timestamp)
+        return found[before:]
+
+    def count(self) -> int:
+        return len(records_of(self.log, "orders"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    project = tmp_path_factory.mktemp("http")
+    log = Log(project / "log", partitions=2)
+    for topic in ("orders", "hidden"):
+        log.create(topic)
+    options = ["--topic", "orders", "--request-bytes-max", "10000", "--request-seconds-max", "1"]
+    with listening(project, "http", "--port", "0", *options) as door:
+        yield Served(port_of(door), log, door)
+
+
+@pytest.mark.parametrize("value", [b'{"a":1}', b"", b"\x00\xff\n", "text ✓\n\n".encode()])
+def test_a_body_is_a_record_as_it_is(served: Served, value: bytes) -> None:
+    before = served.count()
+    answer = post(served.port, value, Sluice_Key="Zürich", Idempotency_Key="once")
+    (record,) = served.new(before)
+    assert (record.value, record.key, record.headers) == (value, "Zürich", {"idempotency_key": "once"})
+    assert answer.status == 201
+    assert answer.body == {"topic": "orders", "records": 1, "next_offsets": {str(record.partition): record.offset + 1}}
+
+
+def test_a_batch_is_a_record_a_line(served: Served) -> None:
+    before = served.count()
+    body = b'{"id":"a"}\n\nno json\n{"id":7}\r\n{"id":null}'
+    answer = post(
+        served.port,
+        body,
+        "/topics/orders?key_field=id",
+        Content_Type="application/x-ndjson; charset=utf-8",
+        Idempotency_Key="b",
+    )
+    found = {record.headers["idempotency_key"]: (record.key, record.value) for record in served.new(before)}
+    assert found == {
+        "b/0": ("a", b'{"id":"a"}'),
+        "b/1": (None, b"no json"),
+        "b/2": ("7", b'{"id":7}\r'),
+        "b/3": (None, b'{"id":null}'),
+    }
+    assert (answer.status, answer.body["records"]) == (201, 4)
+
+
+batch = {"Content_Type": "application/x-ndjson"}
+
+
+@pytest.mark.parametrize(
+    ("status", "says", "request_of"),
+    [
+        (401, "Send the token", {"bearer": None}),
+        (401, "Send the token", {"bearer": "another"}),
+        (401, "Send the token", {"bearer": "", "body": b"x" * 100_000}),
+        (404, "does not lead to a topic hidden", {"path": "/topics/hidden"}),
+        (404, "does not lead to a topic ..", {"path": "/topics/.."}),
+        (404, "Not Found", {"path": "/topics/..%2Forders"}),
+        (413, "10000 bytes", {"body": b"x" * 10_001}),
+        (400, "no records", {"body": b"\n\n", **batch}),
+        (400, "only parameter is key_field", {"path": "/topics/orders?keyfield=a"}),
+        (400, "not both", {"path": "/topics/orders?key_field=a", "Sluice_Key": "b"}),
+        (400, "1 to 255 characters", {"Idempotency_Key": "x" * 256}),
+        (400, "1 to 255 characters", {"Idempotency_Key": ""}),
+        (415, "without a Content-Encoding", {"Content_Encoding": "gzip"}),
+    ],
+)
+def test_a_wrong_request_is_told_and_leaves_nothing(
+    served: Served, status: int, says: str, request_of: dict[str, Any]
+) -> None:
+    before = served.count()
+    answer = post(served.port, **request_of)
+    assert answer.status == status
+    assert says in answer.body["error"]
+    assert served.count() == before
+    assert ("WWW-Authenticate" in {name.title().replace("Www", "WWW") for name in answer.headers}) == (status == 401)
+
+
+def raw(port: int, data: bytes) -> bytes:
+    """What the door answers to bytes, until it closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=wait_seconds_max) as connection:
+        connection.sendall(data)
+        answer = b""
+        while chunk := connection.recv(4096):
+            answer += chunk
+        return answer
+
+
+head = f"POST /topics/orders HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {token}\r\n".encode()
+
+
+def test_a_body_of_unknown_length_is_held_to_the_limit(served: Served) -> None:
+    chunk = b"1000\r\n" + b"x" * 0x1000 + b"\r\n"
+    before = served.count()
+    assert raw(served.port, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 3).startswith(b"HTTP/1.1 413 ")
+    assert raw(served.port, b"no http at all\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert raw(served.port, head + b"Sluice-Key: \xff\r\nContent-Length: 0\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert served.count() == before
+
+
+def test_slow_clients_are_ended(served: Served) -> None:
+    assert raw(served.port, head + b"Content-Length: 10\r\n\r\nslow").startswith(b"HTTP/1.1 408 ")
+    assert raw(served.port, b"POST /topics/orders HTTP/1.1\r\nHo") == b""
+    assert raw(served.port, b"") == b""
+
+
+def test_a_log_that_cannot_be_written_is_503_until_it_can(served: Served) -> None:
+    before = served.count()
+    pid = served.door.process.pid
+    unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))
+    try:
+        answer = post(served.port)
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
+    assert (answer.status, answer.headers["Retry-After".lower()]) == (503, "5")
+    assert "nothing was acknowledged" in answer.body["error"]
+    assert "File too large" in served.door.hears(r"(Refused with 503: .*)\n")
+    assert served.count() == before
+    assert post(served.port).status == 201
+
+
+def test_requests_that_come_meanwhile_are_appended_together(served: Served) -> None:
+    before = len(served.log.segments("orders"))
+    answers: list[Answer] = []
+
+    def send(number: int) -> None:
+        answers.append(post(served.port, str(number).encode(), Sluice_Key="one partition"))
+
+    threads = [threading.Thread(target=send, args=[number]) for number in range(20)]
+    with FileLock(served.log.root / "orders" / "0" / ".lock"), FileLock(served.log.root / "orders" / "1" / ".lock"):
+        threads[0].start()
+        eventually(lambda: health(served.port)["requests_waiting"] == 1, "the first request")
+        for each in threads[1:]:
+            each.start()
+        eventually(lambda: health(served.port)["requests_waiting"] == 20, "the others")
+        assert answers == []
+    for each in threads:
+        each.join()
+    assert [answer.status for answer in answers] == [201] * 20
+    assert len(served.log.segments("orders")) == before + 2
+
+
+def test_topics_are_made_where_that_is_allowed(tmp_path: Path) -> None:
+    with listening(tmp_path, "http", "--port", "0", "--create") as door:
+        port = port_of(door)
+        assert post(port, b"a", "/topics/new").status == 201
+        assert "cannot name a topic" in post(port, b"a", "/topics/New").body["error"]
+        assert post(port, b"a", "/topics/..").status == 400
+    assert [record.value for record in records_of(Log(tmp_path / "log"), "new")] == [b"a"]
+    assert [each.name for each in (tmp_path / "log").iterdir()] == ["new"]
+
+
+class Senders:
+    """Clients that send records of their own until the door is gone, each under a key of its own."""
+
+    def __init__(self, port: int, clients: int = 8) -> None:
+        self.port = port
+        self.sent: dict[str, bytes] = {}
+        self.acknowledged: set[str] = set()
+        self.threads = [threading.Thread(target=self.send, args=[number]) for number in range(clients)]
+        for each in self.threads:
+            each.start()
+
+    def send(self, client: int) -> None:
+        dice = random.Random(client)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=wait_seconds_max)
+        try:
+            for number in range(100_000):
+                key = f"{client}-{number}"
+                self.sent[key] = dice.randbytes(dice.randrange(2000))
+                headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": key}
+                connection.request("POST", "/topics/orders", self.sent[key], headers)
+                response = connection.getresponse()
+                response.read()
+                if response.status == 201:
+                    self.acknowledged.add(key)
+        except (OSError, http.client.HTTPException):
+            return
+        finally:
+            connection.close()
+
+    def end(self) -> None:
+        for each in self.threads:
+            each.join()
+
+
+def in_log(log: Log) -> Counter[tuple[str, bytes | None]]:
+    return Counter((record.headers["idempotency_key"], record.value) for record in records_of(log, "orders"))
+
+
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    log.create("orders")
+    with listening(tmp_path, "http", "--port", "0") as door:
+        senders = Senders(port_of(door))
+        eventually(lambda: len(senders.acknowledged) >= 200, "two hundred acknowledgements")
+        door.ends(signal.SIGKILL)
+        senders.end()
+    found = in_log(log)
+    assert set(found.values()) == {1}
+    assert found.keys() <= set(senders.sent.items())
+    assert {key for key, _ in found} >= senders.acknowledged
+    retried = senders.sent.keys() - senders.acknowledged
+    assert retried
+    with listening(tmp_path, "http", "--port", "0") as door:
+        port = port_of(door)
+        assert {post(port, senders.sent[key], Idempotency_Key=key).status for key in retried} == {201}
+    found = in_log(log)
+    assert found.keys() == set(senders.sent.items())
+    assert {key for (key, _), times in found.items() if times > 1} <= retried
+    # Each append is one segment per partition at most, and many requests share one.
+    assert len(log.segments("orders")) < len(found)
+
+
+def test_at_a_stop_what_was_let_in_is_acknowledged(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    log.create("orders")
+    with listening(tmp_path, "http", "--port", "0") as door:
+        senders = Senders(port_of(door))
+        eventually(lambda: len(senders.acknowledged) >= 100, "a hundred acknowledgements")
+        assert door.ends(signal.SIGTERM) == 0
+        senders.end()
+    assert {key for key, _ in in_log(log)} == senders.acknowledged
+    assert "Traceback" not in "".join(door.said)
+
+
+def said_at_once(project: Path, *arguments: str, **settings: str) -> tuple[int, str]:
+    """The exit code and the message of a door that does not open."""
+    with listening(project, *arguments, **settings) as door:
+        code = door.process.wait(wait_seconds_max)
+        for each in door.readers:
+            each.join()
+        return code, "".join(door.said)
+
+
+def test_what_keeps_a_door_shut_is_told(tmp_path: Path, served: Served) -> None:
+    code, said = said_at_once(tmp_path, "http", SLUICE_HTTP_TOKEN="")
+    assert (code, "Set SLUICE_HTTP_TOKEN" in said) == (2, True)
+    code, said = said_at_once(tmp_path, "http", "--port", str(served.port))
+    assert (code, "Give another --port" in said) == (1, True)
+    code, said = said_at_once(tmp_path, "amqp", "--queue", "q", "--topic", "t", SLUICE_AMQP="http://u:secret@h")
+    assert (code, "must be a URL" in said, "secret" in said) == (2, True, False)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "sluice.doors.http", raising=False)
+    with pytest.raises(UsageError, match=r"uvicorn is not installed.*sluice-lakehouse\[doors\]"):
+        listen_over_http()
+
+
+# Records
+
+
+text_of_json = st.text(st.characters(codec="utf-8"), max_size=5)
+values_of_json = text_of_json | st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.integers()
+
+
+@given(st.dictionaries(text_of_json.filter(lambda name: name != "id"), values_of_json, max_size=3), text_of_json)
+def test_a_field_is_put_before_what_stays_byte_by_byte(fields: dict[str, Any], text: str) -> None:
+    value = json.dumps(fields).encode()
+    found = with_field(value, "id", text)
+    assert json.loads(found) == fields | {"id": text}
+    assert found.endswith(value[1:])
+    assert key_in(found, "id") == text
+
+
+@pytest.mark.parametrize("value", [b"", b"[1]", b"no json", b'{"id": null}', b"\xff"])
+def test_what_has_the_field_or_is_no_object_stays_as_it_is(value: bytes) -> None:
+    assert with_field(value, "id", "x") == value
+
+
+def test_what_comes_twice_has_the_fate_duplicate(lakehouse: "Lakehouse", tmp_path: Path) -> None:
+    orders, payments = bronze.topic("orders"), bronze.topic("payments")
+    lakehouse.declare(
+        orders,
+        payments,
+        silver.events("by_http", source=orders, schema="idempotency_key string, n int", keys=["idempotency_key"]),
+        silver.events("by_amqp", source=payments, schema="message_id string, n int", keys=["message_id"]),
+    )
+    lakehouse.log.create("orders")
+    with listening(tmp_path, "http", "--port", "0", "--id-field", "idempotency_key") as door:
+        port = port_of(door)
+        for n, key in [(1, "a"), (1, "a"), (2, "b"), (3, "b")]:
+            assert post(port, json.dumps({"n": n}).encode(), Idempotency_Key=key).status == 201
+    options = amqp.Options(queue="q", topic="payments", id_field="message_id")
+    properties = pika.BasicProperties(message_id="m")
+    for redelivered in (False, True):
+        method = Basic.Deliver(routing_key="q", redelivered=redelivered)
+        lakehouse.log.append("payments", [amqp.record_of(method, properties, b'{"n": 1}', options)])
+    lakehouse.run()
+    assert lakehouse.rows("silver.by_http", "idempotency_key", "n") == [("a", 1), ("b", 2)]
+    assert lakehouse.rows("silver.by_amqp", "message_id", "n") == [("m", 1)]
+    fates = lakehouse.rows("silver._fates", "dataset", "fate", "reason")
+    assert fates == [
+        ("silver.by_amqp", "duplicate", "same_payload"),
+        ("silver.by_http", "duplicate", "other_payload"),
+        ("silver.by_http", "duplicate", "same_payload"),
+    ]
+
+
+# StatsD
+
+
+def send(port: int, *datagrams: bytes) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for each in datagrams:
+            sender.sendto(each, ("127.0.0.1", port))
+
+
+def metrics_of(log: Log) -> list[dict[str, Any]]:
+    return [json.loads(record.value or b"") for record in records_of(log, "metrics")]
+
+
+def test_metrics_are_records_and_what_is_none_stays_as_it_came(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics", "--flush-seconds", "0.05") as door:
+        send(
+            port_of(door), b"page.views:1|c|@0.5|#page:home,new\nload:-2.5|g\nusers:a:b|s\n", b"no metric\xff\n\nx:1|c"
+        )
+        eventually(lambda: len(records_of(log, "metrics")) == 5, "five records")
+        assert door.ends() == 0
+    found = records_of(log, "metrics")
+    (malformed,) = [record for record in found if record.headers]
+    assert (malformed.value, malformed.headers) == (b"no metric\xff", {"malformed": "statsd"})
+    metrics = {each["name"]: each for each in (json.loads(r.value or b"") for r in found if not r.headers)}
+    ids = {metrics[name].pop("id") for name in metrics}
+    assert len(ids) == 4
+    assert all(each.pop("received_at").endswith("Z") for each in metrics.values())
+    assert metrics["page.views"] == {
+        "name": "page.views",
+        "value": 1.0,
+        "type": "c",
+        "sample_rate": 0.5,
+        "tags": [{"key": "page", "value": "home"}, {"key": "new", "value": None}],
+    }
+    assert metrics["load"] == {
+        "name": "load", "value": -2.5, "type": "g", "sample_rate": 1.0, "tags": [], "relative": True,
+    }  # fmt: skip
+    assert metrics["users"]["value"] == "a:b"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b":1|c", b"a:|c", b"a:1", b"a:1|x", b"a:x|c", b"a:nan|g", b"a:1e999|g", b"a:1|c|@0", b"a:1|c|@2", b"a:1|c|?"],
+)
+def test_a_line_that_is_no_metric_is_known(line: bytes) -> None:
+    assert statsd.metric_of(line) is None
+
+
+@pytest.mark.parametrize(
+    ("where", "options"),
+    [
+        ("kernel", ["--receive-buffer-bytes", "5000"]),
+        ("queue", ["--queue-datagrams-max", "50", "--flush-seconds", "600"]),
+    ],
+)
+def test_a_flood_is_appended_or_counted_as_lost(tmp_path: Path, where: str, options: list[str]) -> None:
+    sent = 3000
+    log = Log(tmp_path / "log")
+    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics", "--json", *options) as door:
+        port = port_of(door)
+        if where == "kernel":
+            # A door that does not get to read is what a flood amounts to.
+            door.process.send_signal(signal.SIGSTOP)
+        send(port, *[f"m:{number}|c".encode() for number in range(sent)])
+        door.process.send_signal(signal.SIGCONT)
+        assert door.ends() == 0
+    metrics = metrics_of(log)
+    appended = [each for each in metrics if each["name"] == "m"]
+    losses = {each["tags"][0]["value"]: each["value"] for each in metrics if each["name"] == statsd.loss_name}
+    assert losses[where] > 0
+    assert sum(losses.values()) == sent - len(appended)
+    assert len({each["value"] for each in appended}) == len(appended) > 0
+    counted = Counter[str]()
+    for flush in door.flushes():
+        counted.update({name: flush[name] for name in ("datagrams", "lost_in_kernel", "lost_in_queue")})
+    assert counted["datagrams"] == len(appended)
+    assert counted["lost_in_kernel"] + counted["lost_in_queue"] == sum(losses.values())
+    assert any("datagrams in the kernel" in line for line in door.said)
+
+
+def test_at_a_stop_what_the_kernel_holds_is_appended(tmp_path: Path) -> None:
+    sent = 200
+    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics") as door:
+        port = port_of(door)
+        door.process.send_signal(signal.SIGSTOP)
+        send(port, *[b"m:1|c"] * sent)
+        door.process.send_signal(signal.SIGTERM)
+        door.process.send_signal(signal.SIGCONT)
+        assert door.process.wait(wait_seconds_max) == 0
+    metrics = metrics_of(Log(tmp_path / "log"))
+    lost = sum(each["value"] for each in metrics if each["name"] == statsd.loss_name)
+    assert sum(each["name"] == "m" for each in metrics) + lost == sent
+
+
+def test_metrics_wait_while_the_log_cannot_be_written(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics", "--flush-seconds", "0.05") as door:
+        port = port_of(door)
+        pid = door.process.pid
+        unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))
+        send(port, b"a:1|c")
+        assert "cannot be written" in door.hears(r"(.*Trying again in .*)\n")
+        send(port, b"b:1|c")
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
+        eventually(lambda: sorted(each["name"] for each in metrics_of(log)) == ["a", "b"], "both metrics")
+        assert door.ends() == 0
+
+
+def test_metrics_and_losses_are_events_and_what_is_none_is_quarantined(lakehouse: "Lakehouse", tmp_path: Path) -> None:
+    metrics = bronze.topic("metrics")
+    schema = (
+        "id string, name string, value double, type string, sample_rate double, "
+        "tags array<struct<key: string, value: string>>, received_at timestamp"
+    )
+    lakehouse.declare(
+        metrics,
+        silver.events("metric_events", source=metrics, schema=schema, keys=["id"], event_time="received_at"),
+    )
+    options = ["--port", "0", "--topic", "metrics", "--flush-seconds", "600", "--queue-datagrams-max", "1"]
+    with listening(tmp_path, "statsd", *options) as door:
+        send(
+            port_of(door), b"views:1|c|@0.5|#page:home\nviews:1|c|@0.5|#page:home\nno metric", b"lost:1|c", b"lost:1|c"
+        )
+        assert door.ends() == 0
+    lakehouse.run()
+    view = ("views", 1.0, [("page", "home")])
+    lost = (statsd.loss_name, 2.0, [("where", "queue")])
+    found = lakehouse.table("silver.metric_events").select("name", "value", "tags").collect()
+    assert sorted((row["name"], row["value"], [tuple(tag) for tag in row["tags"]]) for row in found) == [
+        lost,
+        view,
+        view,
+    ]
+    assert lakehouse.rows("silver._fates", "fate", "reason") == [("quarantined", "malformed_json")]
+
+
+# AMQP
+
+
+@pytest.fixture(scope="module")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+    with RabbitMQ(tmp_path_factory.mktemp("rabbitmq")) as broker:
+        yield broker
+
+
+class Producer:
+    """Publishes numbered messages, each until the broker confirms it."""
+
+    def __init__(self, broker: RabbitMQ, queue: str) -> None:
+        self.broker = broker
+        self.queue = queue
+        self.confirmed: set[str] = set()
+        with self.broker.connection() as connection:
+            connection.channel().queue_declare(queue, durable=True)
+
+    def publish(self, first: int, end: int) -> None:
+        """Confirmed publishes; a message whose confirmation was lost with the broker is published again."""
+        remaining = list(range(first, end))
+        deadline = time.monotonic() + wait_seconds_max
+        while remaining:
+            assert time.monotonic() < deadline, "the broker did not come back"
+            try:
+                with self.broker.connection() as connection:
+                    channel = connection.channel()
+                    channel.confirm_delivery()
+                    while remaining:
+                        self.publish_one(channel, remaining[0])
+                        remaining.pop(0)
+            except (AMQPError, OSError):
+                time.sleep(0.1)
+
+    def publish_one(self, channel: Any, number: int) -> None:
+        properties = pika.BasicProperties(message_id=str(number), delivery_mode=2)
+        channel.basic_publish("", self.queue, f'{{"n": {number}}}'.encode(), properties, mandatory=True)
+        self.confirmed.add(str(number))
+
+    def messages_left(self) -> int:
+        with self.broker.connection() as connection:
+            return int(connection.channel().queue_declare(self.queue, passive=True).method.message_count)
+
+
+def ids_of(log: Log, topic: str) -> Counter[str]:
+    return Counter(record.headers["message_id"] for record in records_of(log, topic))
+
+
+def test_messages_come_again_after_a_kill_between_append_and_ack(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", partitions=2)
+    log.create("orders")
+    producer = Producer(rabbitmq, "redelivered")
+    producer.publish(0, 10)
+    arguments = ["amqp", "--queue", "redelivered", "--topic", "orders"]
+    # The second partition is held: the first has its half when the door is killed, and nothing is acknowledged.
+    with (
+        FileLock(log.root / "orders" / "1" / ".lock"),
+        listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as door,
+    ):
+        eventually(lambda: log.segments("orders"), "the first half")
+        door.ends(signal.SIGKILL)
+    first = ids_of(log, "orders")
+    assert len(first) == 5
+    with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as door:
+        eventually(lambda: len(ids_of(log, "orders")) == 10, "all messages")
+        eventually(lambda: len(records_of(log, "orders")) == 15, "the first half again")
+        assert door.ends() == 0
+    assert producer.messages_left() == 0
+    assert {each for each, times in ids_of(log, "orders").items() if times == 2} == set(first)
+    again = [record for record in records_of(log, "orders") if record.headers.get("redelivered") == "true"]
+    assert len(again) == 10
+    assert {record.headers["routing_key"] for record in again} == {"redelivered"}
+
+
+def test_nothing_confirmed_is_lost_when_door_and_broker_are_killed(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    producer = Producer(rabbitmq, "killed")
+    publishing = threading.Thread(target=producer.publish, args=(0, 2000))
+    arguments = ["amqp", "--queue", "killed", "--topic", "orders", "--batch-records-max", "50", "--prefetch", "200"]
+    with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as door:
+        publishing.start()
+        eventually(lambda: len(ids_of(log, "orders")) > 150, "the first messages")
+        door.ends(signal.SIGKILL)
+    with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as door:
+        eventually(lambda: len(ids_of(log, "orders")) > 450, "more messages")
+        assert publishing.is_alive()
+        rabbitmq.kill()
+        door.hears("(cannot be reached)")
+        rabbitmq.start()
+        publishing.join()
+        eventually(lambda: ids_of(log, "orders").keys() >= producer.confirmed, "all that was confirmed")
+        eventually(lambda: producer.messages_left() == 0, "an empty queue")
+        assert door.ends() == 0
+    assert len(producer.confirmed) == 2000
+    assert ids_of(log, "orders").keys() == producer.confirmed
+    assert producer.messages_left() == 0
+    values = {record.headers["message_id"]: record.value for record in records_of(log, "orders")}
+    assert values == {each: f'{{"n": {each}}}'.encode() for each in producer.confirmed}
+
+
+def test_nothing_is_acknowledged_while_the_log_cannot_be_written(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    log.create("orders")
+    producer = Producer(rabbitmq, "full")
+    with listening(tmp_path, "amqp", "--queue", "full", "--topic", "orders", SLUICE_AMQP=rabbitmq.url) as door:
+        door.hears("(Connected to)")
+        pid = door.process.pid
+        unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))
+        producer.publish(0, 3)
+        door.hears("(Nothing is acknowledged)")
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
+        eventually(lambda: ids_of(log, "orders") == Counter({"0": 1, "1": 1, "2": 1}), "the messages")
+        assert door.ends() == 0
+    assert producer.messages_left() == 0
+
+
+def test_what_does_not_pass_by_itself_ends_the_door(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    to = ["amqp", "--queue", "nowhere", "--topic", "orders"]
+    code, said = said_at_once(tmp_path, *to, SLUICE_AMQP=rabbitmq.url)
+    assert (code, "no queue 'nowhere'" in said) == (1, True)
+    code, said = said_at_once(tmp_path, *to, SLUICE_AMQP=rabbitmq.url.replace("guest:guest", "guest:wrong"))
+    assert (code, "refused the connection" in said, "wrong" in said) == (1, True, False)
+    code, said = said_at_once(tmp_path, *to, SLUICE_AMQP=rabbitmq.url.replace("%2F", "elsewhere"))
+    assert (code, "refused the connection" in said) == (1, True)

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sluice.errors import UsageError
@@ -30,6 +30,8 @@ class Settings(BaseSettings):
     spark_ui_port: Annotated[int, Field(ge=0, le=65535)] = 0
     poll_seconds: Annotated[float, Field(gt=0)] = 1.0
     changed_declarations: Literal["rebuild", "hold"] = "rebuild"
+    # An address of libpq; it may hold a password, so it is never printed.
+    postgres: SecretStr = SecretStr("")
 
     @field_validator("project")
     @classmethod

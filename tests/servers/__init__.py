@@ -1,0 +1,1 @@
+"""Servers of one's own, for tests that need real ones."""

@@ -138,6 +138,10 @@ class Reader:
         self.place = end + 1
         return found
 
+    def schema(self) -> str:
+        """The name of a schema; that of the built-in one is not spelled out."""
+        return self.text() or "pg_catalog"
+
     def time(self) -> datetime:
         return epoch + timedelta(microseconds=self.number("q"))
 
@@ -178,7 +182,7 @@ def commit(reader: Reader) -> Commit:
 
 
 def relation(reader: Reader) -> Relation:
-    oid, schema, table = reader.number("I"), reader.text(), reader.text()
+    oid, schema, table = reader.number("I"), reader.schema(), reader.text()
     identities: dict[int | bytes, Identity] = {b"d": "default", b"n": "nothing", b"f": "full", b"i": "index"}
     identity = identities[reader.take("c")]
     return Relation(oid, schema, table, identity, tuple(column(reader) for _ in range(reader.number("H"))))
@@ -191,7 +195,7 @@ def column(reader: Reader) -> Column:
 
 
 def type_(reader: Reader) -> Type:
-    return Type(reader.number("I"), reader.text(), reader.text())
+    return Type(reader.number("I"), reader.schema(), reader.text())
 
 
 def insert(reader: Reader) -> Insert:

@@ -19,7 +19,7 @@ start_seconds_max = 30.0
 
 
 class Postgres:
-    """Starts and ends a server; `kill` is a crash, after which `start` recovers. Settings are those of postgresql.conf."""
+    """Starts and ends a server with settings of postgresql.conf; `kill` is a crash, after which `start` recovers."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.binaries = find_binaries()

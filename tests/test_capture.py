@@ -424,15 +424,15 @@ def test_values_are_the_same_in_the_snapshot_and_in_the_stream(shop: Shop) -> No
         "CREATE TABLE kinds (id bigint PRIMARY KEY, price numeric(12,2), big numeric, ratio double precision, "
         "small real, odd double precision, is_new boolean, day date, at timestamp, at_zone timestamptz, "
         "never timestamptz, clock time, long interval, bytes bytea, doc jsonb, unique_id uuid, tags text[], "
-        "grid int[][], bounds int[], moments timestamptz[], feels mood, feelings mood[], n amount, code char(4), at_host inet, nothing text, "
-        "twice int GENERATED ALWAYS AS (3) STORED)",
+        "grid int[][], bounds int[], moments timestamptz[], feels mood, feelings mood[], n amount, code char(4), "
+        "at_host inet, nothing text, twice int GENERATED ALWAYS AS (3) STORED)",
     )
     insert = (
         "INSERT INTO kinds VALUES ({}, 12.30, 123456789012345678901234567890.5, 0.1, 1.1, 'NaN', true, '2026-03-01', "
         "'2026-03-01 10:00:00.123456', '2026-03-01 10:00:00+02', 'infinity', '10:00', '1 day 2 hours', '\\x00ff', "
         "'{{\"a\": 1}}', '0e37df36-f698-11e6-8dd4-cb9ced3df976', ARRAY['a', NULL, 'b, \"c\" \\', 'NULL'], "
-        "'{{{{1,2}},{{3,4}}}}', '[0:1]={{5,6}}', ARRAY['2026-03-01 10:00:00+00'::timestamptz], 'so so', ARRAY['happy']::mood[], "
-        "7, 'ab', '10.0.0.1', NULL)"
+        "'{{{{1,2}},{{3,4}}}}', '[0:1]={{5,6}}', ARRAY['2026-03-01 10:00:00+00'::timestamptz], 'so so', "
+        "ARRAY['happy']::mood[], 7, 'ab', '10.0.0.1', NULL)"
     )
     shop.execute(insert.format(1))
     shop.once("kinds")
@@ -607,7 +607,7 @@ def test_nothing_is_lost_when_the_reader_is_killed_again_and_again_under_load(sh
 
 
 def test_a_snapshot_that_is_killed_begins_anew_and_what_was_deleted_meanwhile_is_gone(shop: Shop) -> None:
-    shop.execute("INSERT INTO products SELECT g, 'x', 0 FROM generate_series(10, 150000) g")
+    shop.execute("INSERT INTO products SELECT g, 'x', 0 FROM generate_series(10, 80000) g")
     process = shop.command()
     until(shop.count, "the first rows are in the log")
     process.kill()
@@ -643,7 +643,7 @@ def test_a_position_is_confirmed_only_when_everything_up_to_it_is_in_the_log(sho
     assert place(shop.envelopes()[-1]) == place(shop.envelopes()[-2])
     assert shop.ops("orders") == "cccc"
     assert [each["transaction"]["total_order"] for each in shop.envelopes("orders")] == [2, 3, 4, 5]
-    assert shop.confirmed() > confirmed
+    until(lambda: shop.confirmed() > confirmed, "the server has heard of it")
 
 
 def test_a_large_transaction_goes_to_the_log_in_parts(shop: Shop) -> None:
@@ -747,11 +747,19 @@ def test_a_partitioned_table_goes_to_one_topic(shop: Shop) -> None:
 
 
 def test_idle_tables_do_not_hold_back_what_others_write(shop: Shop) -> None:
-    shop.execute("CREATE TABLE other (filler text)")
+    # What is published and not captured arrives too, and must be confirmed as well.
+    shop.execute(
+        "CREATE TABLE other (filler text)",
+        "CREATE TABLE published (filler text)",
+        f"CREATE PUBLICATION {shop.name} FOR TABLE products, published",
+    )
     stream = shop.capture(report_seconds=0.2).begin()
     with shop.following(stream):
         for _ in range(3):
-            shop.execute("INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)")
+            shop.execute(
+                "INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)",
+                "INSERT INTO published SELECT repeat('x', 1000) FROM generate_series(1, 50)",
+            )
         written = int(shop.execute("SELECT (pg_current_wal_lsn() - '0/0')::bigint")[0][0])
         until(lambda: shop.confirmed() >= written, "what others wrote is confirmed")
         shop.execute("CHECKPOINT", "SELECT pg_log_standby_snapshot()" if newer(shop) else "CHECKPOINT")
@@ -844,14 +852,36 @@ def test_a_slot_that_somebody_dropped_is_an_error_once_changes_were_captured(sho
     assert shop.folded() == shop.rows()
 
 
+def test_a_new_snapshot_that_fails_takes_nothing_away(shop: Shop) -> None:
+    shop.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+    shop.once("products", "orders")
+    shop.log.lock_seconds = 0.1
+    shop.execute("DELETE FROM products WHERE id = 2")
+    with (
+        FileLock(shop.log.folder("shop_orders", 0) / ".lock"),
+        FileLock(shop.log.folder("shop_orders", 1) / ".lock"),
+        pytest.raises(LogError, match="Another writer has held topic shop_orders"),
+    ):
+        shop.once("products", "orders", new_snapshot=True)
+    assert shop.ops() == "rrrrr"
+    # The slot is still where it was, so nothing has to be begun again.
+    shop.once("products", "orders")
+    assert "".join(sorted(shop.ops())) == "drrrrr"
+    assert shop.folded() == shop.rows()
+    shop.once("products", "orders", new_snapshot=True)
+    assert shop.ops().count("t") == 1
+    assert (shop.folded(), shop.folded("orders")) == (shop.rows(), shop.rows("orders"))
+
+
 def test_sigterm_ends_after_the_transaction_under_way(shop: Shop) -> None:
     shop.once()
     shop.execute("INSERT INTO products SELECT g, 'x', 0 FROM generate_series(10, 40009) g")
     process = shop.command()
     until(lambda: shop.count() > 3, "the first part is in the log")
     process.terminate()
-    process.communicate(timeout=wait_seconds_max)
+    _, errors = process.communicate(timeout=wait_seconds_max)
     assert process.returncode == 0
+    assert "the slot holds back" in errors
     assert shop.count() == 40003
     shop.once()
     assert shop.count() == 40003
@@ -918,13 +948,10 @@ def test_a_second_reader_of_a_slot_is_refused(shop: Shop, monkeypatch: pytest.Mo
             shop.once()
 
 
-def test_the_command_tells_its_progress_and_never_a_password(shop: Shop) -> None:
+def test_the_command_tells_its_progress_to_machines(shop: Shop) -> None:
     output, errors = shop.command("--once", "--json").communicate(timeout=wait_seconds_max)
     assert [json.loads(line)["kind"] for line in output.splitlines()][-1] == "done"
     assert not errors
-    output, errors = shop.command("--once").communicate(timeout=wait_seconds_max)
-    assert not output
-    assert "the slot holds back" in errors
 
 
 @pytest.mark.parametrize(
@@ -975,7 +1002,6 @@ def test_silver_makes_a_history_of_what_was_captured(shop: Shop, lakehouse: Lake
         keys=["id"],
     )
     lakehouse.declare(topic, history)
-    lakehouse.run()
 
     def current() -> list[Any]:
         columns = ("id", "name", "stock", "CAST(price AS string)", "CAST(since AS string)", "CAST(seen AS string)")
@@ -984,18 +1010,15 @@ def test_silver_makes_a_history_of_what_was_captured(shop: Shop, lakehouse: Lake
 
     def expected() -> list[Any]:
         columns = "id, name, stock, price::text, since::text, (seen AT TIME ZONE 'UTC')::text"
-        return sorted(shop.execute(f"SELECT {columns} FROM products"))
+        return sorted(shop.execute(f"SELECT {columns} FROM products WHERE id < 99"))
 
-    assert current() == expected()
     shop.execute(
         "UPDATE products SET stock = 5 WHERE id = 1",
         "UPDATE products SET id = 20 WHERE id = 2",
         "BEGIN; DELETE FROM products WHERE id = 3; INSERT INTO products VALUES (3, 'again'); COMMIT",
     )
     shop.once()
-    lakehouse.run()
-    assert current() == expected()
-    shop.execute("DELETE FROM products WHERE id = 1")
+    shop.execute("DELETE FROM products WHERE id = 1", "INSERT INTO products (id, seen) VALUES (99, 'infinity')")
     # The position is lost, and with it the delete: the new snapshot says who is gone.
     shop.once(new_snapshot=True)
     lakehouse.run()
@@ -1010,4 +1033,5 @@ def test_silver_makes_a_history_of_what_was_captured(shop: Shop, lakehouse: Lake
         (20, 20, True),
     ]
     assert all(each.balanced for each in lakehouse.audits())
-    assert not [each for each in lakehouse.fates() if each[0] == "quarantined"]
+    # A time that Spark cannot hold is told, and not taken for none.
+    assert [each[:2] for each in lakehouse.fates() if each[0] == "quarantined"] == [("quarantined", "wrong_type")]

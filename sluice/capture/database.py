@@ -178,8 +178,8 @@ class Database:
             require_identity(table)
         return found
 
-    def require_slot(self, name: str, database: str) -> Slot | None:
-        """A slot that can be read from here on, or None; waits a while for a reader that was killed to be noticed."""
+    def free_slot(self, name: str, database: str) -> Slot | None:
+        """A slot that nobody reads, or None; waits a while for a reader that was killed to be noticed."""
         deadline = time.monotonic() + active_seconds_max
         with self.session() as connection:
             while (slot := slot_of(connection, name)) and slot.active_pid and time.monotonic() < deadline:
@@ -195,14 +195,7 @@ class Database:
                 f"Another process reads the slot {name} (its server process is {slot.active_pid}). Stop it, or choose "
                 "another --slot and --publication."
             )
-        require_held(name, slot)
         return slot
-
-    def drop_slot(self, name: str) -> None:
-        """Gives up a slot, if there is one."""
-        with self.session() as connection:
-            if slot_of(connection, name):
-                execute(connection, "SELECT pg_drop_replication_slot(%s)", name)
 
     def end_of_wal(self) -> int:
         """The position up to which the server's log is written."""

@@ -61,10 +61,11 @@ class Origin:
             **more,
         }
 
-    def of_snapshot(self, table: TableName, key: str | None, after: Row | None, at: datetime, lsn: int) -> Record:
-        """A row of a snapshot; without a row, the truncate that goes before a snapshot taken anew."""
-        source = self.source(table, at, lsn, snapshot="true")
-        return Record(envelope("t" if after is None else "r", None, after, source, None), key=key)
+    def of_snapshot(
+        self, op: str, table: TableName, at: datetime, lsn: int, *, row: Row | None = None, key: str | None = None
+    ) -> Record:
+        """A row of a snapshot; or without a row, something about the whole table."""
+        return Record(envelope(op, None, row, self.source(table, at, lsn, snapshot="true"), None), key=key)
 
 
 def envelope(op: str, before: Row | None, after: Row | None, source: Row, transaction: Row | None) -> bytes:

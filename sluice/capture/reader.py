@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sluice.capture.batch import Batch
-from sluice.capture.database import Database, PostgresError, Table, quoted, require_held, slot_of
+from sluice.capture.database import Database, PostgresError, Slot, Table, quoted, require_held, slot_of
 from sluice.capture.envelope import Envelopes, Origin, TableName
 from sluice.capture.pgoutput import Commit, Relation, decode
 from sluice.capture.snapshot import Snapshot
@@ -59,9 +59,8 @@ class Capture:
         origin = Origin(prefix, name)
         self.database.publish(self.publication, self.tables)
         self.warn_of_values_apart()
-        if new_snapshot:
-            self.database.drop_slot(self.slot)
-        if not self.resumed(name, topics, may_begin_anew=new_snapshot):
+        slot = self.database.free_slot(self.slot, name)
+        if new_snapshot or not self.resumed(slot, topics):
             self.tell("snapshot", "taking a snapshot, once the transactions under way have ended")
             Snapshot(
                 self.database,
@@ -76,22 +75,22 @@ class Capture:
         envelopes = Envelopes(origin, frozenset(self.tables), self.key_of)
         return Stream(self, envelopes, topics, Batch(self.log, self.batch_records))
 
-    def resumed(self, database: str, topics: dict[TableName, str], *, may_begin_anew: bool) -> bool:
+    def resumed(self, slot: Slot | None, topics: dict[TableName, str]) -> bool:
         """Whether there is a slot to go on from; the slot is there only when its snapshot is in the log."""
-        slot = self.database.require_slot(self.slot, database)
         missing = sorted(topic for topic in topics.values() if not self.log.exists(topic))
-        if slot is not None:
-            if missing:
-                raise UsageError(
-                    f"The slot {self.slot} exists, and the log {self.log.root} has no topic {', '.join(missing)}: "
-                    "the slot was made for other tables, or for another log. Capture new tables with another --slot "
-                    "and --publication, or begin anew with --new-snapshot."
-                )
-            self.tell("resumed", f"going on from {lsn_text(slot.confirmed_lsn)}", confirmed_lsn=slot.confirmed_lsn)
-            return True
-        if not may_begin_anew and any(streamed(self.log, topic) for topic in topics.values() if topic not in missing):
-            require_held(self.slot, None)
-        return False
+        if slot is None:
+            if any(streamed(self.log, topic) for topic in topics.values() if topic not in missing):
+                require_held(self.slot, None)
+            return False
+        require_held(self.slot, slot)
+        if missing:
+            raise UsageError(
+                f"The slot {self.slot} exists, and the log {self.log.root} has no topic {', '.join(missing)}: the slot "
+                "was made for other tables, or for another log. Capture new tables with another --slot and "
+                "--publication, or begin anew with --new-snapshot."
+            )
+        self.tell("resumed", f"going on from {lsn_text(slot.confirmed_lsn)}", confirmed_lsn=slot.confirmed_lsn)
+        return True
 
     def key_of(self, relation: Relation) -> tuple[str, ...]:
         """The primary key of a table whose replica identity is another, as the catalog has it now."""

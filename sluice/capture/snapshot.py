@@ -36,8 +36,8 @@ class Snapshot:
     batch_records: int
     tell: Callable[[Table, int], None]
 
-    def take(self) -> int:
-        """Appends every row; returns how many there were."""
+    def take(self) -> None:
+        """Appends every row, and makes the slot, in the place of one of the same name."""
         temporary = f"{self.slot[:40]}_snapshot_{os.getpid()}"
         with self.database.replication() as keeper, self.database.session() as session:
             with keeper.cursor() as cursor:
@@ -47,10 +47,11 @@ class Snapshot:
                 )
                 _, _, exported, _ = cursor.fetchone() or ("", "", "", "")
             with self.database.session() as reader:
-                count = self.append_all(reader, exported, *self.position(session, temporary))
+                self.append_all(reader, exported, *self.position(session, temporary))
             require_held(temporary, slot_of(session, temporary))
+            if slot_of(session, self.slot):
+                execute(session, "SELECT pg_drop_replication_slot(%s)", self.slot)
             execute(session, "SELECT pg_copy_logical_replication_slot(%s, %s, false)", temporary, self.slot)
-        return count
 
     def position(self, session: "Connection", temporary: str) -> tuple[int, datetime]:
         """The position and time that the rows are given.
@@ -63,7 +64,8 @@ class Snapshot:
             raise SluiceError(f"The temporary slot {temporary} is gone. Start again; the snapshot is taken anew.")
         return slot.restart_lsn, one(session, "SELECT clock_timestamp()")[0]
 
-    def append_all(self, reader: "Connection", exported: str, lsn: int, at: datetime) -> int:
+    def append_all(self, reader: "Connection", exported: str, lsn: int, at: datetime) -> None:
+        """Appends the rows of every table as the exported snapshot has them."""
         reader.set_session(isolation_level="REPEATABLE READ", readonly=True, autocommit=False)
         execute(reader, f"SET TRANSACTION SNAPSHOT '{exported}'")
         tables = self.database.tables(reader, self.publication, list(self.topics))
@@ -71,29 +73,30 @@ class Snapshot:
             execute(reader, f"LOCK TABLE {source(table)} IN ACCESS SHARE MODE")
         for table in tables:
             require_unchanged(reader, table)
+        known = [table for table in tables if self.has_records(table)]
         for table in tables:
-            self.begin_topic(table, lsn, at)
-        return sum(self.append_table(reader, table, lsn, at) for table in tables)
+            self.append_table(reader, table, lsn, at)
+        for table in known:
+            # Keys that the snapshot lacks are gone. Said last, so that a snapshot which is killed takes nothing away.
+            # Positions are multiples of eight: one less is after all that was captured before, and before every row.
+            truncate = self.origin.of_snapshot("t", table.full_name, at, lsn - 1)
+            self.log.append(self.topics[table.full_name], [truncate])
 
-    def begin_topic(self, table: Table, lsn: int, at: datetime) -> None:
-        """Makes the topic; where it has records, a truncate says that keys which the snapshot lacks are gone."""
+    def has_records(self, table: Table) -> bool:
+        """Whether the topic of a table, which is made if need be, had records before."""
         topic = self.topics[table.full_name]
         self.log.create(topic)
-        if any(self.log.end_offset(topic, partition) for partition in self.log.partitions(topic)):
-            # Positions are multiples of eight: this is after all that was captured before, and before every row.
-            self.log.append(topic, [self.origin.of_snapshot(table.full_name, None, None, at, lsn - 1)])
+        return any(self.log.end_offset(topic, partition) for partition in self.log.partitions(topic))
 
-    def append_table(self, reader: "Connection", table: Table, lsn: int, at: datetime) -> int:
+    def append_table(self, reader: "Connection", table: Table, lsn: int, at: datetime) -> None:
         batch, count = Batch(self.log, self.batch_records), 0
         for row in rows_of(reader, table):
-            record = self.origin.of_snapshot(table.full_name, key_text(table.key, row), row, at, lsn)
+            record = self.origin.of_snapshot("r", table.full_name, at, lsn, row=row, key=key_text(table.key, row))
             batch.add(self.topics[table.full_name], record)
             if batch.is_full:
                 count += batch.append()
                 self.tell(table, count)
-        count += batch.append()
-        self.tell(table, count)
-        return count
+        self.tell(table, count + batch.append())
 
 
 def rows_of(reader: "Connection", table: Table) -> Iterator[Row]:

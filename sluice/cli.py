@@ -27,6 +27,7 @@ from sluice import checks, land, look, quarantine, requests, results, scaffold
 from sluice import explain as explaining
 from sluice import maintain as maintaining
 from sluice import replay as replaying
+from sluice.capture.commands import capture_app
 from sluice.catalogue import Catalogue
 from sluice.conservation import Fates
 from sluice.delta import Lake
@@ -43,6 +44,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 log_app = typer.Typer(no_args_is_help=True, help="Write and read the log.")
 app.add_typer(log_app, name="log")
 app.add_typer(listen_app, name="listen")
+app.add_typer(capture_app, name="capture")
 quarantine_app = typer.Typer(no_args_is_help=True, help="Look at the records that are held back, and release them.")
 app.add_typer(quarantine_app, name="quarantine")
 replay_app = typer.Typer(

@@ -41,6 +41,8 @@ class Settings(BaseSettings):
     kafka_ssl_keystore: Path | None = None
     http_token: SecretStr = SecretStr("")
     amqp: SecretStr = SecretStr("")
+    # An address of libpq; it may hold a password, so it is never printed.
+    postgres: SecretStr = SecretStr("")
 
     @field_validator("project")
     @classmethod

@@ -7,14 +7,15 @@ BIN := $(VENV)/bin
 # An environment of its own: Airflow pins what it depends on, and never imports the engine.
 AIRFLOW := .venv-airflow
 PORT ?= 8080
+SERVERS = $(abspath $(DEMO))/servers
 export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow test lint format lock benchmark clean prerequisites
+.PHONY: help demo airflow servers servers-down test lint format lock benchmark clean prerequisites
 
 help: ## Print this help
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 prerequisites:
 	@$(PYTHON) -c 'import sys; sys.exit("Error: Sluice needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Install one and run: make PYTHON=python3.11 $(MAKECMDGOALS)" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
@@ -33,6 +34,12 @@ $(AIRFLOW)/.installed: requirements-airflow.lock | prerequisites
 	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-airflow.lock
 	@touch $@
 
+# What the tests start beside Python and Java. The cache outlives the checkout: a second one finds everything there.
+$(VENV)/.servers: $(wildcard infra/servers/*.py infra/servers/jars.sha256 infra/servers/versitygw/*) $(VENV)/.installed
+	@echo "Installing the servers (once, a few minutes) …"
+	@$(BIN)/python -m infra.servers install --for-tests
+	@touch $@
+
 demo: $(VENV)/.installed ## A year of real flights from the log to gold (MONTHS=1 for a quick look)
 	@$(BIN)/python -m infra.sources.nycflights --log $(SLUICE_LOG) --months $(MONTHS)
 	@$(BIN)/sluice run
@@ -41,7 +48,13 @@ demo: $(VENV)/.installed ## A year of real flights from the log to gold (MONTHS=
 airflow: $(VENV)/.installed $(AIRFLOW)/.installed ## Airflow on this machine, with the lakehouse's DAGs (PORT=8080)
 	@$(AIRFLOW)/bin/python -m infra.airflow.start --home $(abspath $(DEMO))/airflow --port $(PORT)
 
-test: $(VENV)/.installed $(AIRFLOW)/.installed ## Every test
+servers: $(VENV)/.installed ## Kafka, Connect, S3, Postgres and Spark on this machine, without containers
+	@$(BIN)/python -m infra.servers up --folder $(SERVERS)
+
+servers-down: $(VENV)/.installed ## End them; their data stays
+	@$(BIN)/python -m infra.servers down --folder $(SERVERS)
+
+test: $(VENV)/.installed $(AIRFLOW)/.installed $(VENV)/.servers ## Every test
 	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/pytest $(TESTS)
 
 lint: $(VENV)/.installed ## Style, types, and which module may import which
@@ -63,5 +76,6 @@ lock: $(VENV)/.installed ## Resolve the dependencies anew (needs uv)
 	@uv pip compile infra/airflow/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet -o requirements-airflow.lock
 
-clean: ## Remove the demo's log and tables
+clean: ## Remove the demo's log and tables, and what the servers keep
+	@test ! -S $(SERVERS)/supervisor.sock || $(BIN)/python -m infra.servers down --folder $(SERVERS)
 	@rm -rf $(DEMO)

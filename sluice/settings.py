@@ -14,6 +14,8 @@ from sluice.log import AnyLog, KafkaLog, KafkaSecurity, Log
 
 prefix = "SLUICE_"
 kafka_address = re.compile(r"kafka://[^\s,/:]+:\d+(,[^\s,/:]+:\d+)*")
+# Read where the servers of a stack are installed, and no business of the engine.
+elsewhere = {"SLUICE_SERVERS"}
 
 
 class Settings(BaseSettings):
@@ -91,7 +93,7 @@ def read_settings(project: Path) -> Settings:
     """The settings of a project; a UsageError names the variable that is wrong, or that does not exist."""
     known = {f"{prefix}{name.upper()}" for name in Settings.model_fields if name != "project"}
     for name in os.environ:
-        if name.startswith(prefix) and name not in known:
+        if name.startswith(prefix) and name not in known | elsewhere:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}."
             raise UsageError(f"{name} is not a setting; {hint}")

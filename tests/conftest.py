@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings of whoever runs the tests do not reach them, but for the cache of jars."""
+    """The settings of whoever runs the tests do not reach them, but for the caches."""
     for name in os.environ:
         if name.startswith("SLUICE_") and name not in ("SLUICE_JARS", "SLUICE_JAVA_OPTIONS", "SLUICE_SERVERS"):
             monkeypatch.delenv(name)

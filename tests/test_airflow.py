@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from infra.servers import Postgres, running
 
+from infra.servers import Postgres, running
 from sluice import scaffold
 from sluice.delta import Lake
 from sluice.log import Log, Record

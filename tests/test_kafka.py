@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
-from infra.servers import Kafka, Running, running
 
+from infra.servers import Kafka, Running, running
 from sluice import bronze, scaffold
 from sluice.catalogue import load
 from sluice.delta import Lake

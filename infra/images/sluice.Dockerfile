@@ -10,6 +10,7 @@ COPY requirements.lock pyproject.toml README.md ./
 RUN pip install --no-cache-dir --require-hashes -r requirements.lock
 COPY sluice sluice
 COPY pipelines pipelines
+COPY expectations expectations
 COPY infra infra
 RUN pip install --no-cache-dir --no-deps .
 USER sluice

@@ -1,0 +1,84 @@
+"""Spark standalone: a master and its workers, by the scripts of the pyspark that is installed."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infra.servers.jars import spark_home
+from infra.servers.server import Server, free_port, loopback, page, private_folder
+from sluice.java import require_java
+
+
+@dataclass(frozen=True)
+class Daemon(Server):
+    """What a master and a worker have in common."""
+
+    web_port: int = field(default_factory=free_port)
+
+    @classmethod
+    def install(cls) -> None:
+        """It came with pyspark."""
+        require_java()
+
+    def prepare(self) -> None:
+        private_folder(self.folder)
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {
+            # Every socket of the daemon, its web pages included, is bound to this.
+            "SPARK_LOCAL_IP": loopback,
+            "SPARK_PUBLIC_DNS": loopback,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.master.rest.enabled=false",
+            # Whoever starts it has the log.
+            "SPARK_LOG_DIR": str(self.folder),
+        }
+
+    def says(self) -> dict[str, Any]:
+        """What its web page knows, or nothing."""
+        found = page(self.web_port, "/json/")
+        return dict(json.loads(found)) if found else {}
+
+    def start_class(self, main: str, *arguments: str) -> list[str]:
+        address = ["--host", loopback, "--port", str(self.port), "--webui-port", str(self.web_port)]
+        return [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}", *address, *arguments]
+
+
+@dataclass(frozen=True)
+class SparkMaster(Daemon):
+    """It knows the workers and gives them to drivers. It trusts whoever reaches loopback."""
+
+    def command(self) -> list[str]:
+        return self.start_class("master.Master")
+
+    def is_healthy(self) -> bool:
+        return self.says().get("status") == "ALIVE"
+
+    def workers(self) -> int:
+        """How many have registered and are alive."""
+        return int(self.says().get("aliveworkers", 0))
+
+    def settings(self) -> dict[str, str]:
+        return {"SLUICE_SPARK": f"spark://{self.address}"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkWorker(Daemon):
+    """It runs executors for drivers, with one core and a bounded heap."""
+
+    master: str
+    cores: int = 1
+    memory: str = "1g"
+
+    def command(self) -> list[str]:
+        size = ["--cores", str(self.cores), "--memory", self.memory, "--work-dir", str(self.work)]
+        return self.start_class("worker.Worker", *size, f"spark://{self.master}")
+
+    def is_healthy(self) -> bool:
+        """Whether the master has taken it: before that it has no address of a master."""
+        return bool(self.says().get("masterurl"))
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "work"

@@ -421,6 +421,8 @@ def test_people_see_the_dags_the_assets_the_form_and_the_backfill(airflow: Airfl
 
     kept = Path(screenshots) if screenshots else tmp_path
     address = f"http://127.0.0.1:{airflow.port}"
+    assets = airflow.ask("GET", "/api/v2/assets?limit=100")["assets"]
+    (gold,) = [each["id"] for each in assets if each["name"] == "gold.revenue_daily"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1400, "height": 900})
@@ -428,9 +430,11 @@ def test_people_see_the_dags_the_assets_the_form_and_the_backfill(airflow: Airfl
         page.fill("input[name=username]", "admin")
         page.fill("input[name=password]", json.loads((airflow.home / "passwords.json").read_text())["admin"])
         page.click("button[type=submit]")
+        page.wait_for_url(f"{address}/", wait_until="networkidle")
         for name, path, seen in (
             ("dags", "/dags", "run_continuously"),
             ("assets", "/assets", "gold.revenue_daily"),
+            ("asset-graph", f"/assets/{gold}", "silver.priced_orders"),
             ("dag", "/dags/compute_silver", "silver.priced_orders"),
         ):
             page.goto(f"{address}{path}")
@@ -450,7 +454,7 @@ def test_people_see_the_dags_the_assets_the_form_and_the_backfill(airflow: Airfl
         browser.close()
     assert all(
         (kept / f"airflow-{name}.png").stat().st_size > 20_000
-        for name in ("dags", "assets", "dag", "replay", "backfill")
+        for name in ("dags", "assets", "asset-graph", "dag", "replay", "backfill")
     )
 
 

@@ -26,7 +26,8 @@ class S3(Server):
     def install(cls) -> None:
         if program().exists():
             return
-        go = shutil.which("go")
+        # Go's own installer leaves it to the user to put it on the PATH.
+        go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
         if go is None:
             raise SluiceError("versitygw is built with Go 1.25 or newer, and there is no go on the PATH. Install it.")
         program().parent.mkdir(parents=True, exist_ok=True)

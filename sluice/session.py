@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 spark_settings = {
     "spark.app.name": "sluice",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -187,13 +185,24 @@ def spark_log(settings: Settings, lock: int | None) -> Path:
 
 
 def sized(settings: Settings) -> dict[str, str]:
-    """What depends on the machine: one shuffle task per core, and memory."""
-    asked = settings.spark.removeprefix("local[").removesuffix("]")
-    cores = os.cpu_count() or 1 if asked == "*" else int(asked)
+    """What depends on the machines: one shuffle task per core, memory, and who may reach the driver."""
     log4j = Path(__file__).with_name("log4j2.properties")
     options = f"-Dlog4j2.configurationFile={log4j} -XX:+UseParallelGC {settings.java_options}"
-    return {
+    here = {
         "spark.driver.memory": settings.driver_memory,
-        "spark.sql.shuffle.partitions": str(cores),
         "spark.driver.extraJavaOptions": options,
+        "spark.sql.shuffle.partitions": str(cores(settings)),
     }
+    if settings.is_on_cluster:
+        here |= {"spark.cores.max": str(cores(settings)), "spark.executor.memory": settings.executor_memory}
+    if not settings.is_on_cluster or settings.spark.startswith(("spark://127.0.0.1:", "spark://localhost:")):
+        here |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    return here
+
+
+def cores(settings: Settings) -> int:
+    """How many tasks run at once."""
+    if settings.is_on_cluster:
+        return settings.cluster_cores
+    asked = settings.spark.removeprefix("local[").removesuffix("]")
+    return os.cpu_count() or 1 if asked == "*" else int(asked)

@@ -26,8 +26,10 @@ class Settings(BaseSettings):
     project: Path = Path()
     lake: str = ""
     log: str = ""
-    spark: Annotated[str, Field(pattern=r"^local\[(\d+|\*)\]$")] = "local[*]"
+    spark: Annotated[str, Field(pattern=r"^(local\[(\d+|\*)\]|spark://[^\s/:]+:\d+(,[^\s/:]+:\d+)*)$")] = "local[*]"
     driver_memory: Annotated[str, Field(pattern=r"^\d+[mg]$")] = "2g"
+    cluster_cores: Annotated[int, Field(ge=1)] = 4
+    executor_memory: Annotated[str, Field(pattern=r"^\d+[mg]$")] = "1g"
     jars: Path = Path.home() / ".cache" / "sluice" / "jars"
     java_options: str = ""
     batch_records_max: Annotated[int, Field(ge=1)] = 5_000_000
@@ -68,6 +70,11 @@ class Settings(BaseSettings):
     @property
     def lake_root(self) -> str:
         return str(Path(self.project, self.lake or ".sluice/lake").resolve())
+
+    @property
+    def is_on_cluster(self) -> bool:
+        """True when Spark's work is done by other processes than its driver."""
+        return self.spark.startswith("spark://")
 
     @property
     def is_on_kafka(self) -> bool:

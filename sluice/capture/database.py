@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sluice.capture.envelope import TableName
@@ -70,7 +70,8 @@ class Database:
     Everything raises a SluiceError that says what Postgres said, and what to do.
     """
 
-    address: str
+    # It may hold a password.
+    address: str = field(repr=False)
 
     @contextlib.contextmanager
     def session(self) -> "Iterator[Connection]":

@@ -175,8 +175,9 @@ class Stream:
             if message is not None:
                 self.take(cursor, message)
             if self.envelopes.transaction is None:
-                is_reached = until_lsn is not None and max(cursor.wal_end or 0, self.read_lsn) >= until_lsn
-                if stop.is_set() or (message is None and is_reached):
+                # Transactions come in the order of their commits; without one to read, the server says how far it is.
+                reached_lsn = max(cursor.wal_end or 0, self.read_lsn) if message is None else self.read_lsn
+                if stop.is_set() or (until_lsn is not None and reached_lsn >= until_lsn):
                     self.settle(cursor)
                     return
                 if message is None:

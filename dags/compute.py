@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from airflow.sdk import CronDataIntervalTimetable, dag, get_current_context, task
 from lakehouse import project
 from lakehouse.defaults import asset, deadline, start_date, with_alerts
@@ -28,7 +26,7 @@ def compute(layer: str):
         start_date=start_date,
         catchup=False,
         max_active_runs=4,
-        deadline=deadline(f"compute_{layer}", timedelta(hours=1)),
+        deadline=deadline(f"compute_{layer}"),
         tags=["lakehouse", layer, "backfill"],
         doc_md=meaning.format(layer=layer),
         default_args=with_alerts(f"computing {layer} anew"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 
 from airflow.sdk import dag, task
 from airflow.sdk.exceptions import AirflowException
@@ -16,7 +15,7 @@ from lakehouse.defaults import asset, deadline, start_date, with_alerts
     start_date=start_date,
     catchup=False,
     max_active_runs=1,
-    deadline=deadline("quality", timedelta(hours=1)),
+    deadline=deadline("quality"),
     tags=["lakehouse", "quality"],
     default_args={**with_alerts("the quality of tables"), "retries": 0},
 )

@@ -73,6 +73,8 @@ class Airflow:
             "LAKEHOUSE_SLUICE": str(sluice),
             "PYTHONPATH": f"{repository / 'dags'}:{repository / 'tests' / 'airflow'}",
             "LAKEHOUSE_NOTIFIER": "told.ToFile",
+            # Every run of a DAG that has a deadline is late.
+            "LAKEHOUSE_DEADLINE_MINUTES": "0.05",
             "LAKEHOUSE_NOTIFIER_ARGUMENTS": json.dumps({"path": str(self.told), "text": "{text}"}),
             "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
             **self.environment,
@@ -379,6 +381,8 @@ def test_what_is_critical_stops_what_is_downstream_and_only_that(airflow: Airflo
     assert "silver.products" in (airflow.project / ".sluice" / "lake" / "_reports" / "index.html").read_text()
     airflow.wait(airflow.told.exists, "the alert")
     assert f"the quality of tables: quality.silver.products failed, {run}" in airflow.told.read_text()
+    late = "quality: a run is not done 0:00:03 after it was queued"
+    airflow.wait(lambda: late in airflow.told.read_text(), "the missed deadline to be told")
     suite.unlink()
     airflow.unpause("quality", paused=True)
 

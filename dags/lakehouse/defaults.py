@@ -49,8 +49,9 @@ async def told_late(text: str, context: Any = None) -> None:
     await asyncio.to_thread(tell, text, context)
 
 
-def deadline(dag_id: str, interval: timedelta) -> DeadlineAlert:
-    """Tells the notifier of a run that is not done so long after it was queued."""
+def deadline(dag_id: str) -> DeadlineAlert:
+    """Tells the notifier of a run that is not done `LAKEHOUSE_DEADLINE_MINUTES` (an hour) after it was queued."""
+    interval = timedelta(minutes=float(os.environ.get("LAKEHOUSE_DEADLINE_MINUTES", "60")))
     text = f"{dag_id}: a run is not done {interval} after it was queued"
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,

@@ -1,1 +1,1 @@
-"""Change capture: the rows of a database and every change after them, in Debezium's envelope, into the embedded log."""
+"""Change capture: the rows of a database and every change after them, in Debezium's envelope, into the log."""

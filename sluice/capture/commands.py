@@ -16,7 +16,7 @@ from sluice.capture.reader import Capture, Progress
 from sluice.errors import UsageError
 from sluice.settings import read_settings
 
-capture_app = typer.Typer(no_args_is_help=True, help="Capture the changes of a database into the embedded log.")
+capture_app = typer.Typer(no_args_is_help=True, help="Capture the changes of a database into the log.")
 err = Console(stderr=True, soft_wrap=True)
 
 

@@ -102,7 +102,7 @@ class Shop:
     def said(self) -> str:
         return "\n".join(path.read_text(errors="replace")[-3000:] for path in self.folder.glob("*.txt"))
 
-    def wait(self, is_true: Callable[[], Any], what: str, seconds: float = 180) -> None:
+    def wait(self, is_true: Callable[[], Any], what: str, seconds: float = 400) -> None:
         deadline = time.monotonic() + seconds
         while not is_true():
             assert time.monotonic() < deadline, f"waited in vain for {what}\n{self.said()}"
@@ -181,12 +181,12 @@ class Shop:
         return list(query(self.lake, current).rows)
 
     def crash(self, server: Running[Any]) -> None:
-        """Kills a server, lets the others notice, and starts it again on the same data."""
+        """Kills a server, lets the others notice, starts it again on the same data, and lets them go on."""
+        before = self.orders
         server.kill()
         time.sleep(2)
         server.start()
-        before = self.in_gold()
-        self.wait(lambda: self.in_gold() > before + 3, f"gold to go on after {type(server.server).__name__}")
+        self.wait(lambda: self.orders > before + 10, f"orders to go on after {type(server.server).__name__}")
 
 
 @pytest.fixture

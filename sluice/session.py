@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -110,7 +111,10 @@ def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[Spar
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with tempfile.TemporaryDirectory(prefix="sluice-") as scratch:
+    prefix = scratch_prefix(settings)
+    if lock is not None:
+        remove_scratch(prefix)
+    with tempfile.TemporaryDirectory(prefix=prefix if lock is not None else "sluice-") as scratch:
         conf = SparkConf(loadDefaults=False)
         conf.setMaster(settings.spark)
         for name, value in (spark_settings | sized(settings) | {"spark.local.dir": scratch}).items():
@@ -174,6 +178,17 @@ class ClassArchive:
 def bundles(settings: Settings) -> list[jars.Bundle]:
     """The jars for where the log and the tables are."""
     return [jars.delta, *(jars.kafka if settings.is_on_kafka else ())]
+
+
+def scratch_prefix(settings: Settings) -> str:
+    """How the scratch folders of this lake's drivers are named."""
+    return f"sluice-{hashlib.sha256(settings.lake_root.encode()).hexdigest()[:16]}-"
+
+
+def remove_scratch(prefix: str) -> None:
+    """Removes what drivers that were killed left behind: whoever holds the lake is the only one."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def spark_log(settings: Settings, lock: int | None) -> Path:

@@ -30,10 +30,13 @@ class Daemon(Server):
             "SPARK_LOCAL_IP": loopback,
             "SPARK_PUBLIC_DNS": loopback,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.master.rest.enabled=false",
+            "SPARK_DAEMON_JAVA_OPTS": " ".join(self.java_options()),
             # Whoever starts it has the log.
             "SPARK_LOG_DIR": str(self.folder),
         }
+
+    def java_options(self) -> list[str]:
+        return ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dspark.master.rest.enabled=false"]
 
     def says(self) -> dict[str, Any]:
         """What its web page knows, or nothing."""
@@ -51,6 +54,11 @@ class SparkMaster(Daemon):
 
     def command(self) -> list[str]:
         return self.start_class("master.Master")
+
+    def java_options(self) -> list[str]:
+        """One that comes back after a crash knows the drivers and workers that it had; else all executors would end."""
+        recovery = {"recoveryMode": "FILESYSTEM", "recoveryDirectory": str(self.folder / "recovery")}
+        return [*super().java_options(), *[f"-Dspark.deploy.{name}={value}" for name, value in recovery.items()]]
 
     def is_healthy(self) -> bool:
         return self.says().get("status") == "ALIVE"

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from sluice import scaffold
 from sluice.delta import Lake
+from sluice.session import scratch_prefix
+from sluice.settings import Settings
 from tests.end_to_end.scaffolded import content
 
 pytestmark = pytest.mark.spark
@@ -91,3 +94,5 @@ def test_a_run_killed(moment: str, published: Path, undisturbed: dict[str, list[
 
     finish(project)
     assert content_of(project) == undisturbed
+    prefix = scratch_prefix(Settings(project=project))
+    assert list(Path(tempfile.gettempdir()).glob(f"{prefix}*")) == [], "what the killed run had there is gone"

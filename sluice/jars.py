@@ -4,7 +4,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,27 +77,39 @@ def files_of(bundle: Bundle, cache: Path) -> list[Path]:
 
 
 def resolve_into(cache: Path, bundle: Bundle) -> None:
-    """Lets Spark resolve the packages in a folder aside, and takes from it the jars that are needed."""
-    from pyspark.find_spark_home import _find_spark_home
-
+    """Takes from what is resolved the jars that are needed."""
     with tempfile.TemporaryDirectory(dir=cache) as aside:
-        command = [
-            str(Path(_find_spark_home(), "bin", "spark-submit")),
-            *("--packages", ",".join(bundle.packages)),
-            *(("--exclude-packages", ",".join(bundle.excludes)) if bundle.excludes else ()),
-            *("--conf", f"spark.jars.ivy={aside}"),
-            *("--class", "org.apache.spark.launcher.NoMainIsRun", "spark-internal"),
-        ]
-        # Spark resolves the packages before it looks for the class, which does not exist.
-        subprocess.run(command, capture_output=True, text=True, check=False)
-        if not Path(aside, "jars").is_dir():
+        fetched = resolved(bundle.packages, bundle.excludes, Path(aside))
+        if not fetched:
             raise SluiceError(f"The jars of {', '.join(bundle.packages)} could not be fetched. {advice(cache, bundle)}")
         for name, sha256 in bundle.sha256_of_jar.items():
-            found = next(Path(aside, "jars").glob(f"*_{name}"), None)
+            # Their names begin with those of their publishers.
+            found = next((file for file in fetched if file.name.endswith(f"_{name}")), None)
             if found is None:
                 raise SluiceError(f"{name} did not come with {', '.join(bundle.packages)}. {advice(cache, bundle)}")
             check(found, sha256)
             shutil.move(found, cache / name)
+
+
+def resolved(packages: Sequence[str], excludes: Sequence[str], aside: Path) -> list[Path]:
+    """The jars of packages and of all that they need, fetched by Spark's resolver; none when that failed."""
+    command = [
+        str(spark_home() / "bin" / "spark-submit"),
+        *("--packages", ",".join(packages)),
+        *(("--exclude-packages", ",".join(excludes)) if excludes else ()),
+        *("--conf", f"spark.jars.ivy={aside}"),
+        *("--class", "org.apache.spark.launcher.NoMainIsRun", "spark-internal"),
+    ]
+    # Spark resolves the packages before it looks for the class, which does not exist.
+    subprocess.run(command, capture_output=True, text=True, check=False)
+    return sorted(aside.glob("jars/*.jar"))
+
+
+def spark_home() -> Path:
+    """Where the Spark of the pyspark that is installed is."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    return Path(_find_spark_home())
 
 
 def check(file: Path, sha256: str) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from filelock import FileLock
 
 from infra.servers.server import cache
 from sluice.errors import SluiceError
+from sluice.jars import resolved, spark_home
 
 packages = (
     "org.apache.kafka:kafka_2.13:4.3.1",
@@ -29,8 +29,11 @@ def install_jars() -> None:
         if all((folder() / name).exists() for name in wanted().values()):
             return
         with tempfile.TemporaryDirectory(dir=folder()) as aside:
-            resolve(Path(aside))
-            take([*spark_home().glob("jars/scala-library-*.jar"), *Path(aside, "jars").glob("*.jar")])
+            fetched = resolved(packages, (), Path(aside))
+            if not fetched:
+                raise SluiceError(f"The jars of {', '.join(packages)} could not be fetched. Check the network.")
+            # It brings all but Scala's library, which Spark has itself.
+            take([*spark_home().glob("jars/scala-library-*.jar"), *fetched])
 
 
 def folder() -> Path:
@@ -50,20 +53,6 @@ def wanted() -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in sums.read_text().splitlines())
 
 
-def resolve(aside: Path) -> None:
-    """Lets Spark resolve the packages in a folder. It brings all but Scala's library, which Spark has itself."""
-    command = [
-        str(spark_home() / "bin" / "spark-submit"),
-        *("--packages", ",".join(packages)),
-        *("--conf", f"spark.jars.ivy={aside}"),
-        *("--class", "org.apache.spark.launcher.NoMainIsRun", "spark-internal"),
-    ]
-    # The class does not exist: the packages are resolved before it is looked for.
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if not (aside / "jars").is_dir():
-        raise SluiceError(f"The jars of Kafka could not be fetched. Check the network. {done.stderr[-500:]}")
-
-
 def take(fetched: list[Path]) -> None:
     """Keeps those that are wanted, known by their content."""
     by_digest = {hashlib.sha256(file.read_bytes()).hexdigest(): file for file in fetched}
@@ -79,10 +68,3 @@ def take(fetched: list[Path]) -> None:
         part = folder() / f"{name}.part"
         shutil.copyfile(by_digest[digest], part)
         part.replace(folder() / name)
-
-
-def spark_home() -> Path:
-    """Where the Spark of the pyspark that is installed is."""
-    from pyspark.find_spark_home import _find_spark_home
-
-    return Path(_find_spark_home())

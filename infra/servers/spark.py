@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infra.servers.jars import spark_home
 from infra.servers.server import Server, free_port, loopback, page, private_folder
+from sluice.jars import spark_home
 from sluice.java import require_java
 
 

@@ -438,7 +438,7 @@ def test_people_see_the_dags_the_assets_the_form_and_the_backfill(airflow: Airfl
         for name, path, seen in (
             ("dags", "/dags", "run_continuously"),
             ("assets", "/assets", "gold.revenue_daily"),
-            ("asset-graph", f"/assets/{gold}", "silver.priced_orders"),
+            ("asset-graph", f"/assets/{gold}", "gold.revenue_daily"),
             ("dag", "/dags/compute_silver", "silver.priced_orders"),
         ):
             page.goto(f"{address}{path}")

@@ -17,7 +17,7 @@ def test_the_audit_notices_facts_that_are_missing_doubled_or_invented_and_versio
     lakehouse.spark.sql(f"INSERT INTO {facts} SELECT * FROM {facts} WHERE id = '1'").collect()
     lakehouse.spark.sql(f"UPDATE {facts} SET id = 'x' WHERE id = '2'").collect()
     lakehouse.spark.sql(f"UPDATE {versions} SET valid_to = NULL WHERE price = 0").collect()
-    assert {each.law: each.broken for each in lakehouse.laws()} == {
+    assert {each.law: each.broken for each in lakehouse.laws() if each.broken} == {
         "rows of silver.sales that are missing": 2,
         "rows not of silver.sales": 1,
         "rows that are there twice": 1,

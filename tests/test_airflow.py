@@ -418,11 +418,11 @@ def test_on_sqlite_a_scheduler_that_dies_or_hangs_is_started_again(tmp_path: Pat
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(chromium is None, reason="no Chromium on this machine")
 def test_people_see_the_dags_the_assets_the_form_and_the_backfill(airflow: Airflow, tmp_path: Path) -> None:
     """A real browser; with KEEP_SCREENSHOTS a folder, what it saw is kept there for the documentation."""
     from playwright.sync_api import sync_playwright
 
+    assert chromium, "There is no Chromium. Run: python -m infra.servers install --for-tests"
     kept = Path(screenshots) if screenshots else tmp_path
     address = f"http://127.0.0.1:{airflow.port}"
     assets = airflow.ask("GET", "/api/v2/assets?limit=100")["assets"]

@@ -30,7 +30,7 @@ def install(
         typer.echo(f"{kind.__name__} …", err=True)
         kind.install()
     if for_tests:
-        debian.install("rabbitmq-server")
+        debian.install("rabbitmq-server", "chromium")
 
 
 @app.command()

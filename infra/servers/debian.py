@@ -30,7 +30,7 @@ def install(*packages: str) -> None:
 
 def is_installed(package: str) -> bool:
     """Whether Debian has it, or its program came in another way."""
-    program = {"postgresql": "postgres", "rabbitmq-server": "rabbitmq-server"}[package]
+    program = {"postgresql": "postgres"}.get(package, package)
     debian_keeps = Path("/usr/lib/postgresql").glob(f"*/bin/{program}")
     return shutil.which(program) is not None or any(debian_keeps)
 

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # An environment of its own: Airflow pins what it depends on, and never imports the engine.
 AIRFLOW := .venv-airflow
 PORT ?= 8080
-# Processes that run tests side by side, each a file at a time.
+# Processes that run tests side by side, each a file at a time; the long files come first by their names.
 WORKERS ?= 2
 SERVERS = $(abspath $(DEMO))/servers
 export SLUICE_LAKE = $(abspath $(DEMO))/lake
@@ -57,7 +57,7 @@ servers-down: $(VENV)/.installed ## End them; their data stays
 	@$(BIN)/python -m infra.servers down --folder $(SERVERS)
 
 test: $(VENV)/.installed $(AIRFLOW)/.installed $(VENV)/.servers ## Every test
-	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/pytest -n $(WORKERS) --dist loadfile $(TESTS)
+	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 lint: $(VENV)/.installed ## Style, types, and which module may import which
 	@$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """Land the records of a topic in bronze: each offset once, as it came, or an error that names what is missing."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -54,23 +55,24 @@ def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":
     return batch.rows(spark).withColumn("landed_at", F.current_timestamp())
 
 
-def waiting(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> dict[int, int]:
-    """How many offsets of each partition of a topic have not landed yet: its lag."""
-    if not log.exists(topic):
-        return {}
+def held_by(log: AnyLog, topic: str) -> dict[int, range]:
+    """The offsets that the log holds of a topic, by partition; none when there is no such topic."""
+    return log.offsets(topic) if log.exists(topic) else {}
+
+
+def waiting(held: Mapping[int, range], landed: Mapping[int, LandedPartition]) -> dict[int, int]:
+    """How many offsets of each partition have not landed yet: its lag."""
     return {
-        partition: held.stop - (landed[partition].next_offset if partition in landed else held.start)
-        for partition, held in log.offsets(topic).items()
+        partition: offsets.stop - (landed[partition].next_offset if partition in landed else offsets.start)
+        for partition, offsets in held.items()
     }
 
 
-def lost(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> dict[int, range]:
+def lost(held: Mapping[int, range], landed: Mapping[int, LandedPartition]) -> dict[int, range]:
     """The offsets of each partition that the log has forgotten before they landed."""
-    if not landed or not log.exists(topic):
-        return {}
     gone = {
-        partition: range(landed[partition].next_offset, held.start)
-        for partition, held in log.offsets(topic).items()
+        partition: range(landed[partition].next_offset, offsets.start)
+        for partition, offsets in held.items()
         if partition in landed
     }
     return {partition: offsets for partition, offsets in gone.items() if offsets}
@@ -79,7 +81,7 @@ def lost(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> dict[in
 def skip(spark: "SparkSession", lake: Lake, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
     """Says in the ledger that a topic goes on after its lost offsets; how many these are, by partition."""
     known = lake.last_commit(topic.name)
-    gone = lost(log, topic.topic, known.entry.landed) if known else {}
+    gone = lost(held_by(log, topic.topic), known.entry.landed) if known else {}
     if known is None or not gone:
         raise SluiceError(f"Nothing of topic {topic.topic} is lost: the log holds all that has not landed.")
     landed = known.entry.landed | {

@@ -14,8 +14,8 @@ from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
 from sluice.errors import UsageError
 from sluice.fates import fates_table
-from sluice.land import lost, waiting
-from sluice.ledger import Entry, LandedPartition
+from sluice.land import held_by, lost, waiting
+from sluice.ledger import Entry
 from sluice.log import AnyLog
 from sluice.results import checks_table
 
@@ -93,7 +93,8 @@ def topic_state(lake: Lake, log: AnyLog, topic: Topic) -> State:
     """How much of a topic has landed, and how much waits."""
     commit = lake.last_commit(topic.name)
     landed = commit.entry.landed if commit else {}
-    lags = waiting(log, topic.topic, landed)
+    held = held_by(log, topic.topic)
+    lags = waiting(held, landed)
     return State(
         dataset=topic.name,
         rows=lake.row_count(topic.name) if commit else None,
@@ -102,15 +103,14 @@ def topic_state(lake: Lake, log: AnyLog, topic: Topic) -> State:
         lag=sum(lags.values()),
         watermark=None,
         updated_at=moment(commit.timestamp_ms) if commit else None,
-        held=gone(log, topic.topic, landed),
+        held=gone(lost(held, landed)),
         lags=lags,
     )
 
 
-def gone(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> str | None:
-    """What the log has forgotten before it landed, in words; None when it holds all that is to land."""
-    found = lost(log, topic, landed).items()
-    said = [f"offsets {offsets.start}-{offsets.stop - 1} of partition {partition}" for partition, offsets in found]
+def gone(found: Mapping[int, range]) -> str | None:
+    """The offsets that the log has forgotten before they landed, in words; None when there are none."""
+    said = [f"offsets {each.start}-{each.stop - 1} of partition {partition}" for partition, each in found.items()]
     return f"lost: {', '.join(said)}" if said else None
 
 

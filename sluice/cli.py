@@ -176,7 +176,7 @@ def print_event(event: Event) -> None:
 
 def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue | None:
     """Does what the driver was asked for; if so, the catalogue as the project declares it now."""
-    if not requests.attend(here.settings.lake_root, partial(performed, here, runner)):
+    if not requests.attend(here.lake.files, partial(performed, here, runner)):
         return None
     try:
         return here.catalogue().upstream_of(datasets)
@@ -214,10 +214,10 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
 def asked(here: Opened, request: requests.Request) -> dict[str, Any]:
     """Has the request done, by the run under way if there is one, and else here."""
     catalogue = here.catalogue()
-    path = requests.ask(here.settings.lake_root, request)
+    name = requests.ask(here.lake.files, request)
     try:
         told = False
-        for answer in requests.answered(path):
+        for answer in requests.answered(here.lake.files, name):
             if answer is not None:
                 if answer.error:
                     raise SluiceError(answer.error)
@@ -230,7 +230,7 @@ def asked(here: Opened, request: requests.Request) -> dict[str, Any]:
                     err.print("A run is under way; it does this between two passes …", highlight=False)
                 told = True
     finally:
-        path.unlink(missing_ok=True)
+        requests.withdraw(here.lake.files, name)
     raise SluiceError("The request was withdrawn.")
 
 

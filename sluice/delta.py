@@ -4,11 +4,12 @@ Rows go through Spark. Versions, the ledger and small looks (status, audit, quer
 JVM.
 """
 
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable, write_deltalake
@@ -18,7 +19,9 @@ from pyarrow import compute as pc
 
 from sluice.difference import operation
 from sluice.errors import SluiceError
+from sluice.files import Files
 from sluice.ledger import Commit, Entry, InputVersion
+from sluice.s3 import S3, is_s3
 
 if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
@@ -40,6 +43,7 @@ table_properties = {
     "delta.deletedFileRetentionDuration": f"interval {retention_days} days",
 }
 creation = threading.Lock()
+is_commit = re.compile(r"\d+\.json")
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
 
 
@@ -68,10 +72,27 @@ class Lake:
     def path(self, table: str) -> str:
         return f"{self.root}/{table.replace('.', '/')}"
 
+    @cached_property
+    def files(self) -> Files:
+        """What stands below the root beside the tables' rows."""
+        return Files(self.root)
+
+    @cached_property
+    def storage_options(self) -> dict[str, str] | None:
+        """What delta-rs must know of an object store."""
+        return S3.of(self.root).delta_options() if is_s3(self.root) else None
+
+    def open(self, table: str, version: int | None = None) -> DeltaTable:
+        """A table, as it is or at a version; a TableNotFoundError when it does not exist."""
+        return DeltaTable(self.path(table), version, storage_options=self.storage_options)
+
+    def exists(self, table: str) -> bool:
+        return DeltaTable.is_deltatable(self.path(table), self.storage_options)
+
     def last_commit(self, table: str) -> Commit | None:
         """The newest ledger entry of a table, or None when the table does not exist."""
         try:
-            found = DeltaTable(self.path(table))
+            found = self.open(table)
         except TableNotFoundError:
             return None
         for limit in (1, 20, None):
@@ -89,7 +110,7 @@ class Lake:
     def commits(self, table: str) -> list[Commit]:
         """Every commit of a table that the ledger knows, the oldest first."""
         try:
-            found = DeltaTable(self.path(table))
+            found = self.open(table)
         except TableNotFoundError:
             return []
         table_id = str(found.metadata().id)
@@ -101,14 +122,14 @@ class Lake:
 
     def rows_changed(self, table: str, since: int, until: int) -> int:
         """How many rows the ledger says were changed after version `since`, up to `until`."""
-        found = DeltaTable(self.path(table))
+        found = self.open(table)
         newest = found.history(found.version() - since) if found.version() > since else []
         entries = [Entry.from_json(each.get("userMetadata")) for each in newest if each["version"] <= until]
         return sum(entry.rows.total for entry in entries if entry)
 
     def newest_version(self, table: str) -> int:
         """The newest version of a table, whoever committed it."""
-        return DeltaTable(self.path(table)).version()
+        return self.open(table).version()
 
     def version_at(self, table: str, timestamp_ms: int) -> int:
         """The newest version of a table that the ledger knows from a time or before it; 0 when it knows none."""
@@ -117,12 +138,16 @@ class Lake:
 
     def oldest_version(self, table: str) -> int:
         """The oldest version whose commit the log still holds."""
-        files = Path(self.path(table), "_delta_log").glob("[0-9]*.json")
-        return min((int(file.stem) for file in files), default=0)
+        return min(map(int, self.log_files(table)), default=0)
+
+    def log_files(self, table: str) -> list[str]:
+        """The versions whose commits the log still holds, as they are written there."""
+        names = [name.rsplit("/", 1)[-1] for name in Files(self.path(table)).below("_delta_log")]
+        return [name.removesuffix(".json") for name in names if is_commit.fullmatch(name)]
 
     def row_count(self, table: str) -> int:
         """The number of rows, from the log and the deletion vectors."""
-        found = DeltaTable(self.path(table))
+        found = self.open(table)
         deleted = 0
         if has_deletion_vectors(found):
             for batch in RecordBatchReader.from_stream(found.deletion_vectors()):
@@ -137,7 +162,7 @@ class Lake:
 
         None when it was not there yet.
         """
-        found = DeltaTable(self.path(table), version)
+        found = self.open(table, version)
         if known_at is not None:
             first = min(each["timestamp"] for each in found.history())
             if known_at.timestamp() * 1000 < first:
@@ -149,11 +174,11 @@ class Lake:
         """The names of all tables that exist, bronze first."""
         layers = ("bronze", "silver", "gold")
         return [
-            f"{layer}.{folder.name}"
+            table
             for layer in layers
-            for folder in sorted(Path(self.root, layer).glob("*"))
+            for name in self.files.folders(layer)
             # One that is being made has a log without a commit.
-            if any((folder / "_delta_log").glob("[0-9]*.json"))
+            if self.log_files(table := f"{layer}.{name}")
         ]
 
     def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
@@ -190,7 +215,7 @@ class Lake:
             self.create_shared(df, table, partition_by=list(only))
             condition = " AND ".join(f"`{name}` = '{value}'" for name, value in only.items())
             options = {"replaceWhere": condition}
-        elif DeltaTable.is_deltatable(self.path(table)):
+        elif self.exists(table):
             options = {"overwriteSchema": "true"}
         else:
             options = table_properties
@@ -203,7 +228,7 @@ class Lake:
     def create_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
         """Makes an empty table for the rows of several datasets, which may all want it at once."""
         with creation:
-            if not DeltaTable.is_deltatable(self.path(table)):
+            if not self.exists(table):
                 writer = df.limit(0).write.format("delta").options(**table_properties)
                 writer.partitionBy(*partition_by).save(self.path(table))
 
@@ -211,7 +236,9 @@ class Lake:
         """Adds rows in one commit without Spark; any number of processes may do it at once."""
         for _ in range(concurrent_adds_max):
             try:
-                write_deltalake(self.path(table), rows, mode="append", schema_mode="merge")
+                write_deltalake(
+                    self.path(table), rows, mode="append", schema_mode="merge", storage_options=self.storage_options
+                )
             except (CommitFailedError, FileExistsError):
                 # Another made the table, or committed the version, between our look and our commit.
                 continue
@@ -257,7 +284,7 @@ class Lake:
 
         Gold stays as it is: it is read by programs that know no deletion vectors.
         """
-        if not table.startswith("silver.") or has_deletion_vectors(DeltaTable(self.path(table))):
+        if not table.startswith("silver.") or has_deletion_vectors(self.open(table)):
             return
         if self.row_count(table) >= self.deletion_vectors_from_rows:
             vectors = "'delta.enableDeletionVectors' = 'true'"
@@ -276,7 +303,7 @@ class Lake:
 
     def compact(self, spark: "SparkSession", table: str) -> dict[str, int]:
         """Writes small files together into larger ones, in one commit that changes no row, or none."""
-        if len(DeltaTable(self.path(table)).file_uris()) < 2:
+        if len(self.open(table).file_uris()) < 2:
             return {"compacted": 0, "into": 0}
         (row,) = spark.sql(f"OPTIMIZE delta.`{self.path(table)}`").select("metrics.*").collect()
         return {"compacted": row["numFilesRemoved"], "into": row["numFilesAdded"]}
@@ -284,7 +311,7 @@ class Lake:
     def vacuum(self, spark: "SparkSession", table: str) -> int:
         """Deletes the files that no version within the retention refers to; returns how many."""
         # Spark's takes half a minute for any table. What finds nothing to delete here has nothing there.
-        if not DeltaTable(self.path(table)).vacuum(retention_days * 24, dry_run=True):
+        if not self.open(table).vacuum(retention_days * 24, dry_run=True):
             return 0
         before = self.file_count(table)
         spark.sql(f"VACUUM delta.`{self.path(table)}`").collect()
@@ -292,7 +319,7 @@ class Lake:
 
     def compact_added(self, table: str) -> dict[str, int]:
         """The same for a table that is added to without Spark, by any number of processes, and so only ever by this."""
-        found = DeltaTable(self.path(table))
+        found = self.open(table)
         compacted = found.optimize.compact()
         deleted = found.vacuum(retention_days * 24, dry_run=False)
         return {
@@ -303,7 +330,8 @@ class Lake:
 
     def file_count(self, table: str) -> int:
         """How many files of data lie below a table, in use or not."""
-        return sum(1 for path in Path(self.path(table)).rglob("*.parquet") if "_delta_log" not in path.parts)
+        names = Files(self.path(table)).below("")
+        return sum(name.endswith(".parquet") and not name.startswith("_delta_log/") for name in names)
 
     def note(self, spark: "SparkSession", table: str, entry: Entry) -> None:
         """Moves the cursor of a table whose rows stay as they are: a commit of one property, no data."""

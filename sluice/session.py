@@ -175,13 +175,17 @@ class ClassArchive:
 
 def bundles(settings: Settings) -> list[jars.Bundle]:
     """The jars for where the log and the tables are."""
-    return [jars.delta, *(jars.kafka if settings.is_on_kafka else ())]
+    return [
+        jars.delta,
+        *(jars.kafka if settings.is_on_kafka else ()),
+        *([jars.s3] if is_s3(settings.lake_root) else ()),
+    ]
 
 
 def spark_log(settings: Settings, lock: int | None) -> Path:
     """Where the JVM writes what it has to say; what matters of it reaches the user by the command's own message."""
     name = ".spark.log" if lock is not None else ".spark-reader.log"
-    path = Path(settings.lake_root, name)
+    path = settings.spark_logs / name
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -50,7 +50,7 @@ def test_a_setting_that_does_not_exist_is_named_with_its_neighbour(tmp_path: Pat
     [
         ("SLUICE_POLL_SECONDS", "soon", "SLUICE_POLL_SECONDS='soon' cannot be used"),
         ("SLUICE_DRIVER_MEMORY", "much", "SLUICE_DRIVER_MEMORY='much' cannot be used"),
-        ("SLUICE_LAKE", "s3a://bucket", "must be a local path"),
+        ("SLUICE_LAKE", "s3://bucket", "must be a local path, or s3a://BUCKET/PREFIX"),
     ],
 )
 def test_a_wrong_value_is_named(tmp_path: Path, name: str, value: str, says: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sluice import bucket, checks, land, look, quarantine, requests, results, scaffold
 from sluice import catalogue as catalogues
-from sluice import checks, land, look, quarantine, requests, results, scaffold
 from sluice import explain as explaining
 from sluice import maintain as maintaining
 from sluice import replay as replaying
@@ -33,11 +33,13 @@ from sluice.conservation import Fates
 from sluice.delta import Lake
 from sluice.doors.cli import listen_app
 from sluice.errors import LakeLocked, SluiceError, UsageError
+from sluice.lock import is_locked, lake_lock
 from sluice.log import AnyLog, Record
 from sluice.part import Part
 from sluice.progress import RunProgress
 from sluice.run import Event, Runner
-from sluice.session import is_locked, lake_lock, spark_session
+from sluice.s3 import S3, is_s3
+from sluice.session import spark_session
 from sluice.settings import Settings, read_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -69,8 +71,14 @@ class Opened:
     """A project with its settings, its tables and its log."""
 
     settings: Settings
-    lake: Lake
     log: AnyLog
+
+    @cached_property
+    def lake(self) -> Lake:
+        """The tables; a SluiceError when they are in a bucket that cannot be used."""
+        if is_s3(self.settings.lake_root):
+            bucket.require(S3.of(self.settings.lake_root))
+        return Lake(self.settings.lake_root)
 
     def catalogue(self) -> Catalogue:
         return catalogues.load(self.settings.project)
@@ -78,7 +86,7 @@ class Opened:
 
 def opened(project: Path) -> Opened:
     settings = read_settings(project)
-    return Opened(settings, Lake(settings.lake_root), settings.open_log())
+    return Opened(settings, settings.open_log())
 
 
 @app.command()
@@ -146,8 +154,14 @@ def part_of(since: datetime | None, until: datetime | None, records: Sequence[st
 @contextmanager
 def driver(here: Opened, catalogue: Catalogue, *, as_json: bool = False) -> Iterator[tuple[Runner, RunProgress]]:
     """The one process that may write the lake, with its progress on stderr, or as lines of JSON on stdout."""
+    settings = here.settings
     with (
-        lake_lock(here.settings.lake_root) as lock,
+        lake_lock(
+            settings.lake_root,
+            lease_seconds=settings.lease_seconds,
+            is_single_writer=settings.single_writer,
+            told=lambda text: err.print(text, highlight=False, markup=False),
+        ) as lock,
         RunProgress(err, catalogue) as progress,
         spark_session(here.settings, lock) as spark,
     ):

@@ -18,7 +18,7 @@ from pyarrow import RecordBatchReader
 from pyarrow import compute as pc
 
 from sluice.difference import operation
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, Superseded
 from sluice.files import Files
 from sluice.ledger import Commit, Entry, InputVersion
 from sluice.s3 import S3, is_s3
@@ -45,10 +45,17 @@ table_properties = {
 creation = threading.Lock()
 is_commit = re.compile(r"\d+\.json")
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
+# Delta writes nothing for an application whose number is not above the last that the table has of it.
+application, number = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 
 
 def has_deletion_vectors(table: DeltaTable) -> bool:
     return "deletionVectors" in (table.protocol().reader_features or [])
+
+
+def signed(entry: Entry, fence: int) -> dict[str, str]:
+    """What a commit says of itself, as options of the one write; as settings of a session they outlive it."""
+    return {"userMetadata": entry.to_json(), "txnAppId": entry.dataset, "txnVersion": str(fence + 1)}
 
 
 @dataclass(frozen=True)
@@ -104,8 +111,20 @@ class Lake:
                         version=commit["version"],
                         timestamp_ms=commit["timestamp"],
                         entry=entry,
+                        fence=found.transaction_version(entry.dataset) or 0,
                     )
         return None
+
+    def fence(self, table: str, dataset: str) -> int:
+        """The number of the newest commit of rows that a dataset made to a table, which it may share; 0: none.
+
+        A commit names the number after the one that was read with what it was computed from, and Delta lets one
+        commit have it. So two drivers cannot both write what follows the same state, however late one of them is.
+        """
+        try:
+            return self.open(table).transaction_version(dataset) or 0
+        except TableNotFoundError:
+            return 0
 
     def commits(self, table: str) -> list[Commit]:
         """Every commit of a table that the ledger knows, the oldest first."""
@@ -207,10 +226,15 @@ class Lake:
         df: "DataFrame",
         table: str,
         entry: Entry,
+        fence: int,
+        *,
         only: Mapping[str, str] | None = None,
         cluster_by: Sequence[str] = (),
     ) -> None:
-        """Writes all rows of a table, or of `only` one slice of it, in one commit; makes the table if need be."""
+        """Writes all rows of a table, or of `only` one slice of it, in one commit; makes the table if need be.
+
+        Of this and the other ways to write rows: Superseded when another driver was faster (`fence`).
+        """
         if only:
             self.create_shared(df, table, partition_by=list(only))
             condition = " AND ".join(f"`{name}` = '{value}'" for name, value in only.items())
@@ -223,7 +247,8 @@ class Lake:
             df = df.sortWithinPartitions(*cluster_by)
         writer = df.write.format("delta").mode("overwrite").options(**options)
         writer = writer.option("maxRecordsPerFile", self.rows_per_file)
-        writer.option("userMetadata", entry.to_json()).save(self.path(table))
+        writer.options(**signed(entry, fence)).save(self.path(table))
+        self.require_written(table, entry)
 
     def create_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
         """Makes an empty table for the rows of several datasets, which may all want it at once."""
@@ -245,15 +270,18 @@ class Lake:
             return
         raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")
 
-    def append(self, df: "DataFrame", table: str, entry: Entry) -> None:
+    def append(self, df: "DataFrame", table: str, entry: Entry, fence: int) -> None:
         """Adds rows in one commit."""
-        df.write.format("delta").mode("append").option("userMetadata", entry.to_json()).save(self.path(table))
+        df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
+        self.require_written(table, entry)
 
     def merge(
         self,
         difference: "DataFrame",
         table: str,
         entry: Entry,
+        fence: int,
+        *,
         grain: Iterable[str],
         condition: str = "true",
     ) -> None:
@@ -267,7 +295,9 @@ class Lake:
         values = ", ".join(f"new.`{name}`" for name in columns)
         view = f"_difference_{table.replace('.', '_')}"
         difference.createOrReplaceTempView(view)
-        spark.conf.set(user_metadata, entry.to_json())
+        settings = {user_metadata: entry.to_json(), application: entry.dataset, number: str(fence + 1)}
+        for name, value in settings.items():
+            spark.conf.set(name, value)
         try:
             spark.sql(
                 f"MERGE INTO delta.`{self.path(table)}` AS own USING {view} AS new ON {matched} AND {condition} "
@@ -276,8 +306,19 @@ class Lake:
                 f"WHEN NOT MATCHED AND new.{operation} <> 'deleted' THEN INSERT ({names}) VALUES ({values})"
             ).collect()
         finally:
-            spark.conf.unset(user_metadata)
+            for name in settings:
+                spark.conf.unset(name)
             spark.catalog.dropTempView(view)
+        self.require_written(table, entry)
+
+    def require_written(self, table: str, entry: Entry) -> None:
+        """Delta does not tell that it wrote nothing, because another had the number already; the ledger does."""
+        # The rows of a table that is shared follow from the dataset's own.
+        if table != entry.dataset:
+            return
+        commit = self.last_commit(table)
+        if commit is None or commit.entry.to_json() != entry.to_json():
+            raise Superseded(f"Another sluice wrote {table} at the same time, and this one wrote nothing. Run again.")
 
     def mark_deleted_rows(self, spark: "SparkSession", table: str) -> None:
         """From a certain size on, a changed row of silver is marked deleted, and the rest of its file is not rewritten.

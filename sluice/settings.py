@@ -34,6 +34,8 @@ class Settings(BaseSettings):
     java_options: str = ""
     batch_records_max: Annotated[int, Field(ge=1)] = 5_000_000
     parallel: Annotated[int, Field(ge=1, le=64)] = 2
+    lease_seconds: Annotated[float, Field(ge=3, le=600)] = 30.0
+    single_writer: bool = False
     spark_ui_port: Annotated[int, Field(ge=0, le=65535)] = 0
     poll_seconds: Annotated[float, Field(gt=0)] = 1.0
     changed_declarations: Literal["rebuild", "hold"] = "rebuild"

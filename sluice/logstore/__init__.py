@@ -26,7 +26,9 @@ def build(to: Path, class_path: list[Path]) -> None:
     """Compiles the source into a jar; a UsageError when it cannot be compiled."""
     javac = shutil.which("javac")
     if javac is None:
-        raise UsageError("There is no javac on the PATH: install a JDK (Debian: apt-get install openjdk-17-jdk-headless).")
+        raise UsageError(
+            "There is no javac on the PATH: install a JDK (Debian: apt-get install openjdk-17-jdk-headless)."
+        )
     with tempfile.TemporaryDirectory() as folder:
         command = [javac, "--release", java_release, "-g:none", "-proc:none", "-Xlint:-options", "-encoding", "UTF-8"]
         command += ["-classpath", os.pathsep.join(map(str, class_path)), "-d", folder, str(source)]

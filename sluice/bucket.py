@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from minio import Minio
     from obstore.store import S3Store
 
+# What goes wrong with an object store, in obstore's words.
+StoreError = (BaseError, OSError)
 answers_within_seconds = 10
 # What a server calls what is the matter, and what to do about it.
 advice = {
     "InvalidAccessKeyId": "it does not know the key. Check AWS_ACCESS_KEY_ID",
+    # What versitygw calls it.
+    "XAdminUserNotFound": "it does not know the key. Check AWS_ACCESS_KEY_ID",
     "SignatureDoesNotMatch": "the secret is not the key's. Check AWS_SECRET_ACCESS_KEY",
     "ExpiredToken": "the session token has expired. Get another (AWS_SESSION_TOKEN)",
     "AccessDenied": "the key has no permission. Ask for one to list, read, write and delete objects there",
@@ -47,7 +51,7 @@ def require(where: S3, *, make: bool = False) -> bool:
             client.make_bucket(where.bucket, location=where.region)
             return True
     except S3Error as error:
-        known = advice.get(error.code or "", f"{error.code}: {error.message}")
+        known = advice.get(error.code or "", f"{error.code}: {error.message}".rstrip("."))
         raise SluiceError(f"The bucket {where.bucket} at {where.address} cannot be used: {known}.") from error
     except (MinioException, HTTPError, OSError, ValueError) as error:
         raise SluiceError(
@@ -122,9 +126,14 @@ def won_by_one(condition: str, outcomes: Iterable[bool]) -> list[str]:
     return [] if sum(won) == 1 else [f"{sum(won)} of {len(won)} writers were told that their {condition} held"]
 
 
+def is_of_store(error: Exception) -> bool:
+    """True of an error that an object store is behind, whichever library raised it."""
+    return isinstance(error, BaseError) or "S3 error" in str(error)
+
+
 def forget(store: "S3Store", name: str) -> None:
     try:
         obstore.delete(store, name)
-    except (BaseError, OSError):
+    except StoreError:
         # What was found is not changed by an object that stays.
         return

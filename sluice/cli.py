@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from obstore.exceptions import BaseError
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice import bucket, checks, land, look, quarantine, requests, results, scaffold
+from sluice import bucket, checks, doctor, land, look, quarantine, requests, results, scaffold
 from sluice import catalogue as catalogues
 from sluice import explain as explaining
 from sluice import maintain as maintaining
@@ -263,6 +264,18 @@ def stop_with_parent(stop: threading.Event, parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     stop.set()
+
+
+@app.command("doctor")
+def examine(project: Project = Path(), as_json: AsJson = False) -> None:
+    """Try all that a run needs: Java, jars, log, the tables' place and what it promises; exit 1 if one fails."""
+    found = doctor.examine(read_settings(project))
+    if as_json:
+        print_json([dataclasses.asdict(each) for each in found])
+    else:
+        print_table(["check", "ok", "found"], [[each.check, "yes" if each.ok else "NO", each.found] for each in found])
+    if not all(each.ok for each in found):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -841,6 +854,10 @@ def main() -> None:
         fail(str(error), error.exit_code)
     except (PySparkException, Py4JError) as error:
         fail(spark_message(error), 1)
+    except (BaseError, OSError) as error:
+        if not bucket.is_of_store(error):
+            raise
+        fail(f"The object store failed: {' '.join(str(error).split())[:500]} Try again, or: sluice doctor", 1)
 
 
 def spark_message(error: PySparkException | Py4JError) -> str:

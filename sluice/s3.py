@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 scheme = "s3a://"
 # Where there is no other, AWS's first.
 region_default = "us-east-1"
+# A server that is started again is waited for.
+retries_max, retries_seconds = 30, 30
 
 
 def is_s3(root: str) -> bool:
@@ -70,9 +72,11 @@ class S3:
         if self.ca_bundle:
             client["root_certificate"] = self.ca_bundle.read_bytes()
         options: dict[str, Any] = {"endpoint": self.endpoint} if self.endpoint else {}
+        patience = timedelta(seconds=retries_seconds)
         if timeout_seconds is not None:
-            client["timeout"] = timedelta(seconds=timeout_seconds)
-            options["retry_config"] = {"max_retries": 2, "retry_timeout": timedelta(seconds=timeout_seconds)}
+            patience = timedelta(seconds=timeout_seconds)
+            client["timeout"] = patience
+        options["retry_config"] = {"max_retries": retries_max, "retry_timeout": patience}
         return S3Store(self.bucket, prefix=self.prefix or None, region=self.region, client_options=client, **options)
 
     def delta_options(self) -> dict[str, str]:
@@ -81,8 +85,9 @@ class S3:
         if self.endpoint:
             options |= {"aws_endpoint": self.endpoint, "aws_allow_http": str(self.is_plain_http).lower()}
         if self.ca_bundle:
-            options["root_certificate"] = self.ca_bundle.read_text()
-        return options
+            # It takes an authority from here alone.
+            os.environ["SSL_CERT_FILE"] = str(self.ca_bundle)
+        return options | {"max_retries": str(retries_max), "retry_timeout": f"{retries_seconds}s"}
 
     def spark_settings(self) -> dict[str, str]:
         """For Spark: S3A, and a log store whose commits are put only where there is no object."""

@@ -414,11 +414,18 @@ def example(row: Mapping[str, Any]) -> str | None:
 
 
 @app.command("report")
-def write_report(project: Project = Path(), as_json: AsJson = False) -> None:
+def write_report(
+    project: Project = Path(),
+    show: Annotated[str | None, typer.Option(help="Only print this file of the report that is there.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Write the report of the newest checks that are kept, without checking anything."""
     from sluice import report
 
     here = opened(project)
+    if show is not None:
+        typer.echo(report.file(here.lake, show), nl=False)
+        return
     index = report.write(here.lake, here.catalogue(), look.newest_checks(here.lake))
     if as_json:
         print_json({"index": str(index)})

@@ -1,12 +1,21 @@
 """Refresh: what changed upstream is all that is recomputed, and only what differs is written."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from sluice import bronze, gold, silver
-from sluice.datasets import Dataset
-from sluice.errors import LogError, LogGap, LogRecreated
+from sluice.datasets import Dataset, Topic
+from sluice.delta import Lake
+from sluice.engine import refresh
+from sluice.errors import LogError, LogGap, LogRecreated, Superseded
+from sluice.land import land
 from sluice.windows import window
 from tests.kit import Lakehouse, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 readings = bronze.topic("readings")
 
@@ -173,3 +182,38 @@ def test_the_audit_notices_a_fate_that_is_missing_doubled_or_invented(lakehouse:
 
     lakehouse.spark.sql(f"UPDATE {fates} SET offset = 99").collect()
     assert lakehouse.audit()["silver.events"].unknown == 1
+
+
+def test_a_driver_that_is_late_writes_nothing(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has read the ledger, another does the same work, and only then it begins to write."""
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5), reading("b", 1.5)).run()
+    lakehouse.publish("readings", reading("c", 0.7))
+    waiting = {"bronze.readings", "silver.events", "gold.hours"}
+
+    def begins_late(write: Callable[..., None]) -> Callable[..., None]:
+        def late(lake: Lake, df: "DataFrame", table: str, *rest: Any, **options: Any) -> None:
+            if table in waiting:
+                waiting.remove(table)
+                done_by_another(lakehouse, table)
+            write(lake, df, table, *rest, **options)
+
+        return late
+
+    for verb in ("append", "merge"):
+        monkeypatch.setattr(Lake, verb, begins_late(getattr(Lake, verb)))
+    for table in ("bronze.readings", "silver.events", "gold.hours"):
+        with pytest.raises(Superseded, match=f"Another sluice wrote {table} at the same time"):
+            lakehouse.run()
+    assert lakehouse.run() == {}
+    assert len(lakehouse.rows("bronze.readings")) == 3
+    assert lakehouse.rows("gold.hours", "window_start", "readings") == [(0.0, 2), (1.0, 1)]
+    assert all(each.balanced for each in lakehouse.audits())
+
+
+def done_by_another(lakehouse: Lakehouse, table: str) -> None:
+    """What a second driver does meanwhile: it brings the one table up to date."""
+    node = next(each for each in lakehouse.catalogue.nodes if each.name == table)
+    if isinstance(node, Topic):
+        assert land(lakehouse.spark, lakehouse.lake, lakehouse.log, node, records_max=100)
+    else:
+        assert refresh(lakehouse.spark, lakehouse.lake, node).rows.total

@@ -441,6 +441,8 @@ def test_a_check_on_s3_is_asked_of_the_run_and_its_report_is_there(on_s3: OnS3, 
     index = on_s3.answer("report")["index"]
     assert index == f"{on_s3.lake.root}/_reports/index.html"
     assert "silver.orders.html" in on_s3.lake.files.read("_reports/index.html")
+    assert "silver.orders.html" in on_s3.sluice("report", "--show", "index.html").stdout
+    assert sluice(on_s3.project, "report", "--show", "../_lease.json", **on_s3.environment).returncode == 2
     assert on_s3.lake.files.below("_requests") == []
 
 

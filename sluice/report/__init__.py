@@ -16,6 +16,7 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, select_autoescap
 
 from sluice.catalogue import Catalogue
 from sluice.delta import Lake
+from sluice.errors import UsageError
 from sluice.expect import built_in_type
 from sluice.look import query
 from sluice.results import checks_table, state_of
@@ -52,6 +53,14 @@ def write(lake: Lake, catalogue: Catalogue, checked: Mapping[str, Sequence[Row]]
     pages = {name.removeprefix(f"{folder_name}/") for name in lake.files.below(folder_name)}
     lake.files.write(f"{folder_name}/index.html", index_page(pages, overview(lake, catalogue)))
     return f"{lake.root}/{folder_name}/index.html"
+
+
+def file(lake: Lake, name: str) -> str:
+    """A page of the report, or what it is shown with; a UsageError when there is none of that name."""
+    # By what there is, so that no name can lead out of the folder.
+    if f"{folder_name}/{name}" not in lake.files.below(folder_name):
+        raise UsageError(f"The report has no file {name}; write it with: sluice check")
+    return lake.files.read(f"{folder_name}/{name}")
 
 
 def page_name(dataset: str) -> str:

@@ -49,7 +49,10 @@ class Files:
             return
 
     def delete_folder(self, folder: str) -> None:
-        """Deletes all files below a folder, and on a file system the folders too."""
+        """Deletes all files below a folder, and on a file system the folders too; an object store has none.
+
+        Empty objects by which Spark marks a folder may stay there.
+        """
         names = self.below(folder)
         store = self.store
         if isinstance(store, LocalStore):

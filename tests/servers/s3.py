@@ -1,18 +1,25 @@
 """Object stores as tests want them: with TLS and users, and one that ignores what a request is conditional on."""
 
+import hashlib
 import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+from minio.credentials.credentials import Credentials
+from minio.signer import sign_v4_s3
+
 from infra.servers import S3
-from infra.servers.s3 import access_key, program
+from infra.servers.s3 import access_key, program, region
 
 curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
 
@@ -80,9 +87,11 @@ def unconditional(server: S3) -> Iterator[str]:
 
         def forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            kept = {name: value for name, value in self.headers.items() if not name.lower().startswith("if-")}
+            headers = dict(self.headers.items())
+            if any(name.lower().startswith("if-") for name in headers):
+                headers = signed(server, self.command, self.path, body)
             upstream = HTTPConnection(server.address, timeout=30)
-            upstream.request(self.command, self.path, body, kept)
+            upstream.request(self.command, self.path, body, headers)
             answer = upstream.getresponse()
             said = answer.read()
             self.send_response(answer.status)
@@ -110,3 +119,23 @@ def unconditional(server: S3) -> Iterator[str]:
         proxy.shutdown()
         thread.join()
         proxy.server_close()
+
+
+def signed(server: S3, method: str, path: str, body: bytes) -> dict[str, str]:
+    """The headers of a request that says nothing but what it wants: those that the client signed bind it to them."""
+    digest, now = hashlib.sha256(body).hexdigest(), datetime.now(UTC)
+    headers: dict[str, Any] = {
+        "Host": server.address,
+        "x-amz-content-sha256": digest,
+        "x-amz-date": f"{now:%Y%m%dT%H%M%SZ}",
+    }
+    found: dict[str, Any] = sign_v4_s3(
+        method=method,
+        url=urlsplit(f"http://{server.address}{path}"),
+        region=region,
+        headers=headers,
+        credentials=Credentials(access_key, server.secret_key),
+        content_sha256=digest,
+        date=now,
+    )
+    return found

@@ -88,6 +88,7 @@ class Lease:
     renewed_at: float
     jvm: Killable | None = None
     over: threading.Event = field(default_factory=threading.Event)
+    writing: threading.Lock = field(default_factory=threading.Lock)
 
     def keep(self) -> None:
         """Renews it from now on, and watches that this succeeds."""
@@ -96,18 +97,21 @@ class Lease:
 
     def renew(self) -> None:
         while not self.over.wait(self.seconds * renewed_after):
-            asked_at = time.monotonic()
-            held = self.seen.held
-            try:
-                seen = put(self.store, held.model_copy(update={"beat": held.beat + 1}), self.seen)
-            except (BaseError, OSError):
-                # The store may be back before the time is over.
-                continue
-            if seen is None:
-                if not self.over.is_set():
+            with self.writing:
+                if not self.over.is_set() and not self.is_renewed():
                     self.lose("Another sluice has taken the lake over")
-                return
+
+    def is_renewed(self) -> bool:
+        """Renews it, or leaves it to the next time; False when it is another's."""
+        asked_at, held = time.monotonic(), self.seen.held
+        try:
+            seen = put(self.store, held.model_copy(update={"beat": held.beat + 1}), self.seen)
+        except (BaseError, OSError):
+            # The store may be back before the time is over.
+            return True
+        if seen is not None:
             self.seen, self.renewed_at = seen, asked_at
+        return seen is not None
 
     def watch(self) -> None:
         while not self.over.wait(0.1):
@@ -126,42 +130,43 @@ class Lease:
     def release(self) -> None:
         """Lets the next one have it at once."""
         self.over.set()
-        try:
-            put(self.store, self.seen.held.model_copy(update={"released": True}), self.seen)
-        except (BaseError, OSError):
-            # Then the next one waits for its length.
-            return
+        with self.writing:
+            try:
+                put(self.store, self.seen.held.model_copy(update={"released": True}), self.seen)
+            except (BaseError, OSError):
+                # Then the next one waits for its length.
+                return
 
 
-def acquire(store: S3Store, seconds: float, told: Callable[[str], None]) -> Lease:
-    """The lease, for this process; a LakeLocked names the one that renews it."""
+def free(store: S3Store, seconds: float, told: Callable[[str], None]) -> Seen | None:
+    """The lease once nobody has it; None when there never was one. A LakeLocked names the one that renews it."""
+    first = read(store)
+    if first is None or first.held.released:
+        return first
+    since, is_told = time.monotonic(), False
+    while (waited := time.monotonic() - since) < seconds:
+        time.sleep(min(1.0, seconds * renewed_after / 2))
+        now = read(store)
+        if now is None or now.held.released:
+            return now
+        if now.tag != first.tag:
+            raise locked(now)
+        if waited > 2 * renewed_after * seconds and not is_told:
+            told(f"{first.held.holder} held the lake and does not move; it is taken over after {seconds:.0f} seconds …")
+            is_told = True
+    return first
+
+
+def take(store: S3Store, seconds: float, over: Seen | None) -> Lease:
+    """The lease, for this process, in place of what was seen to be free; a LakeLocked when another was faster."""
     me = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-    seen = read(store)
-    if seen is not None and not seen.held.released:
-        seen = abandoned(store, seen, seconds, told)
     asked_at = time.monotonic()
-    mine = put(store, Held(epoch=seen.held.epoch + 1 if seen else 1, holder=me), seen)
+    mine = put(store, Held(epoch=over.held.epoch + 1 if over else 1, holder=me), over)
     if mine is None:
         raise locked(read(store))
     lease = Lease(store, mine, seconds, asked_at)
     lease.keep()
     return lease
-
-
-def abandoned(store: S3Store, first: Seen, seconds: float, told: Callable[[str], None]) -> Seen:
-    """What was seen of a lease, once it is free; a LakeLocked when it is renewed."""
-    told(f"{first.held.holder} holds the lake; looking for {seconds:.0f} seconds whether it still lives …")
-    since = time.monotonic()
-    while time.monotonic() - since < seconds:
-        time.sleep(min(1.0, seconds * renewed_after / 2))
-        now = read(store)
-        if now is None:
-            raise locked(None)
-        if now.held.released:
-            return now
-        if now.tag != first.tag:
-            raise locked(now)
-    return first
 
 
 def locked(by: Seen | None) -> LakeLocked:

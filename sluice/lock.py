@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice import bucket
+from sluice import bucket, lease
 from sluice.errors import LakeLocked, SluiceError
-from sluice.lease import Lease, acquire, is_held, renewed_after
 from sluice.s3 import S3, is_s3
 
 lease_seconds_default = 30.0
@@ -22,7 +21,7 @@ class Lock:
     """The right to write a lake. The JVM inherits the `descriptors`, and ends with the `lease`."""
 
     descriptors: tuple[int, ...] = ()
-    lease: Lease | None = None
+    lease: "lease.Lease | None" = None
 
 
 @contextmanager
@@ -44,7 +43,9 @@ def lake_lock(
     where = S3.of(lake_root)
     if bucket.require(where, make=True):
         told(f"Made the bucket {where.bucket} at {where.address}.")
-    store = where.store(lease_seconds * renewed_after)
+    store = where.store(lease_seconds * lease.renewed_after)
+    # Before the probe: whoever waits for a run under way looks often.
+    seen = lease.free(store, lease_seconds, told)
     wrong = bucket.broken_conditions(store, rounds=probe_rounds, writers=probe_writers)
     if wrong and is_single_writer:
         yield Lock()
@@ -55,11 +56,11 @@ def lake_lock(
             "there. Use a server that does, or see to it that one process alone writes the lake, and say so: "
             "SLUICE_SINGLE_WRITER=true"
         )
-    lease = acquire(store, lease_seconds, told)
+    held = lease.take(store, lease_seconds, seen)
     try:
-        yield Lock(lease=lease)
+        yield Lock(lease=held)
     finally:
-        lease.release()
+        held.release()
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def folder_lock(root: str) -> Iterator[int]:
 def is_locked(lake_root: str) -> bool:
     """True while some process writes the lake; of a lease, also when its holder died and nobody has noticed yet."""
     if is_s3(lake_root):
-        return is_held(S3.of(lake_root).store())
+        return lease.is_held(S3.of(lake_root).store())
     try:
         with folder_lock(lake_root):
             return False

@@ -131,6 +131,10 @@ def test_a_project_of_ones_own_runs(tmp_path: Path) -> None:
     for topic, key in (("products", "product_id"), ("orders", "order_id")):
         file = str(project / f"{topic}.jsonl")
         assert sluice("log", "append", topic, file, "--key-field", key, *named, here=tmp_path).returncode == 0
+    examined = sluice("doctor", "--json", *named, here=tmp_path)
+    assert {each["check"]: each["ok"] for each in json.loads(examined.stdout)} == dict.fromkeys(
+        ("java", "jars", "log", "lake"), True
+    )
     done = sluice("run", "--json", *named, here=tmp_path)
     assert done.returncode == 0, done.stderr
     assert {"gold.revenue_daily", "bronze.orders"} <= {event["name"] for event in json.loads(done.stdout)}
@@ -221,6 +225,9 @@ def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
     done = sluice("run", here=project)
     assert done.returncode == 1
     assert "There is no log at" in " ".join(done.stderr.split())
+    examined = sluice("doctor", here=project)
+    assert examined.returncode == 1
+    assert "There is no log at" in " ".join(examined.stdout.split())
 
 
 def test_an_unknown_dataset_is_named(tmp_path: Path) -> None:

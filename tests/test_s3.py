@@ -183,17 +183,20 @@ def store(server: Running[Guarded], request: pytest.FixtureRequest) -> Any:
     return S3.of(root).store(5)
 
 
+def acquired(store: Any, told: Callable[[str], None] = lambda _: None) -> lease.Lease:
+    return lease.take(store, 3, lease.free(store, 3, told))
+
+
 def test_a_lease_is_renewed_refused_released_and_counted(store: Any) -> None:
-    said: list[str] = []
-    first = lease.acquire(store, 3, said.append)
+    first = acquired(store)
     with pytest.raises(LakeLocked, match=f"Another sluice .*:{os.getpid()}:"):
-        lease.acquire(store, 3, said.append)
-    assert "looking for 3 seconds" in said[0]
+        acquired(store)
     assert lease.is_held(store)
     first.release()
     assert not lease.is_held(store)
-    second = lease.acquire(store, 3, said.append)
-    assert len(said) == 1, "a released one is not waited for"
+    since = time.monotonic()
+    second = acquired(store)
+    assert time.monotonic() - since < 3, "a released one is not waited for"
     assert second.seen.held.epoch == 2
     second.release()
 
@@ -201,7 +204,9 @@ def test_a_lease_is_renewed_refused_released_and_counted(store: Any) -> None:
 def test_a_lease_that_nobody_renews_is_taken_over_after_its_length(store: Any) -> None:
     lease.put(store, lease.Held(epoch=4, holder="dead"), None)
     since = time.monotonic()
-    taken = lease.acquire(store, 3, lambda _: None)
+    said: list[str] = []
+    taken = acquired(store, said.append)
+    assert said == ["dead held the lake and does not move; it is taken over after 3 seconds …"]
     assert time.monotonic() - since >= 3
     assert taken.seen.held.epoch == 5
     taken.release()
@@ -213,7 +218,7 @@ def test_of_many_that_want_an_abandoned_lease_one_gets_it(store: Any) -> None:
 
     def want() -> None:
         try:
-            got.append(lease.acquire(store, 3, lambda _: None))
+            got.append(acquired(store))
         except LakeLocked:
             got.append(None)
 

@@ -312,7 +312,10 @@ class Lake:
         self.require_written(table, entry)
 
     def require_written(self, table: str, entry: Entry) -> None:
-        """Delta does not tell that it wrote nothing, because another had the number already; the ledger does."""
+        """Delta does not tell that it wrote nothing, because another had the number already; the ledger does.
+
+        One that says the very same was made of the same, and is as good as ours.
+        """
         # The rows of a table that is shared follow from the dataset's own.
         if table != entry.dataset:
             return

@@ -187,13 +187,14 @@ def test_the_audit_notices_a_fate_that_is_missing_doubled_or_invented(lakehouse:
 def test_a_driver_that_is_late_writes_nothing(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has read the ledger, another does the same work, and only then it begins to write."""
     lakehouse.declare(declared()).publish("readings", reading("a", 0.5), reading("b", 1.5)).run()
-    lakehouse.publish("readings", reading("c", 0.7))
-    waiting = {"bronze.readings", "silver.events", "gold.hours"}
+    waiting: set[str] = set()
+    arriving: list[str] = []
 
     def begins_late(write: Callable[..., None]) -> Callable[..., None]:
         def late(lake: Lake, df: "DataFrame", table: str, *rest: Any, **options: Any) -> None:
             if table in waiting:
                 waiting.remove(table)
+                lakehouse.publish("readings", *[reading(name, 2.5) for name in arriving])
                 done_by_another(lakehouse, table)
             write(lake, df, table, *rest, **options)
 
@@ -201,12 +202,22 @@ def test_a_driver_that_is_late_writes_nothing(lakehouse: Lakehouse, monkeypatch:
 
     for verb in ("append", "merge"):
         monkeypatch.setattr(Lake, verb, begins_late(getattr(Lake, verb)))
-    for table in ("bronze.readings", "silver.events", "gold.hours"):
-        with pytest.raises(Superseded, match=f"Another sluice wrote {table} at the same time"):
-            lakehouse.run()
-    assert lakehouse.run() == {}
-    assert len(lakehouse.rows("bronze.readings")) == 3
-    assert lakehouse.rows("gold.hours", "window_start", "readings") == [(0.0, 2), (1.0, 1)]
+    tables = {"bronze.readings", "silver.events", "gold.hours"}
+    before = lakehouse.versions()
+    waiting |= tables
+    lakehouse.publish("readings", reading("c", 0.7)).run()
+    assert not waiting
+    after = lakehouse.versions()
+    assert {name: after[name] - before[name] for name in tables} == dict.fromkeys(tables, 1)
+
+    # Where the other has done more, the late one must not think that what it did is there.
+    waiting.add("bronze.readings")
+    arriving.append("e")
+    with pytest.raises(Superseded, match=r"Another sluice wrote bronze\.readings at the same time"):
+        lakehouse.publish("readings", reading("d", 0.8)).run()
+    lakehouse.run()
+    assert len(lakehouse.rows("bronze.readings")) == 5
+    assert lakehouse.rows("gold.hours", "window_start", "readings") == [(0.0, 3), (1.0, 1), (2.0, 1)]
     assert all(each.balanced for each in lakehouse.audits())
 
 

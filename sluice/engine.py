@@ -113,7 +113,7 @@ def put(
 def fences_of(lake: Lake, dataset: Dataset, known: Commit | None) -> dict[str, int]:
     """For each output, what its next commit must follow: read before its rows are, and for its own with the cursor."""
     others = {output.table: lake.fence(output.table, dataset.name) for output in dataset.outputs[:-1]}
-    return others | {dataset.name: known.fence if known else 0}
+    return others | {dataset.name: known.fence if known else lake.fence(dataset.name, dataset.name)}
 
 
 def is_held(dataset: Dataset, known: Commit | None, *, hold_changed: bool) -> bool:

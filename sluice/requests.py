@@ -64,11 +64,12 @@ def attend(files: Files, perform: Perform) -> int:
     """Does all that is asked for and answers it; returns how much that was."""
     found = waiting(files)
     for name in found:
-        try:
-            answer = Answer(found=perform(Request.model_validate_json(files.read(name))))
-        except FileNotFoundError:
+        text = read_if_there(files, name)
+        if text is None:
             # Whoever asked has gone.
             continue
+        try:
+            answer = Answer(found=perform(Request.model_validate_json(text)))
         except SluiceError as error:
             answer = Answer(error=str(error))
         files.write(answer_name(name), answer.model_dump_json())

@@ -14,7 +14,7 @@ export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow servers servers-down test lint format lock benchmark clean prerequisites
+.PHONY: help demo airflow servers servers-down test lint format lock benchmark logstore clean prerequisites
 
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -77,6 +77,9 @@ lock: $(VENV)/.installed ## Resolve the dependencies anew (needs uv)
 		--generate-hashes --no-header --no-annotate --quiet -o requirements.lock
 	@uv pip compile infra/airflow/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet -o requirements-airflow.lock
+
+logstore: $(VENV)/.installed ## Build the jar of the log store from its source (needs a JDK)
+	@$(BIN)/python -m sluice.logstore
 
 clean: ## Remove the demo's log and tables, and what the servers keep
 	@test ! -S $(SERVERS)/supervisor.sock || $(BIN)/python -m infra.servers down --folder $(SERVERS)

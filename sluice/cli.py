@@ -11,19 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from obstore.exceptions import BaseError
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sluice import bucket, checks, doctor, land, look, quarantine, requests, results, scaffold
 from sluice import catalogue as catalogues
-from sluice import checks, land, look, quarantine, requests, results, scaffold
 from sluice import explain as explaining
 from sluice import maintain as maintaining
 from sluice import replay as replaying
@@ -33,11 +34,13 @@ from sluice.conservation import Fates
 from sluice.delta import Lake
 from sluice.doors.cli import listen_app
 from sluice.errors import LakeLocked, SluiceError, UsageError
+from sluice.lock import is_locked, lake_lock
 from sluice.log import AnyLog, Record
 from sluice.part import Part
 from sluice.progress import RunProgress
 from sluice.run import Event, Runner
-from sluice.session import is_locked, lake_lock, spark_session
+from sluice.s3 import S3, is_s3
+from sluice.session import spark_session
 from sluice.settings import Settings, read_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -69,8 +72,14 @@ class Opened:
     """A project with its settings, its tables and its log."""
 
     settings: Settings
-    lake: Lake
     log: AnyLog
+
+    @cached_property
+    def lake(self) -> Lake:
+        """The tables; a SluiceError when they are in a bucket that cannot be used."""
+        if is_s3(self.settings.lake_root):
+            bucket.require(S3.of(self.settings.lake_root))
+        return Lake(self.settings.lake_root)
 
     def catalogue(self) -> Catalogue:
         return catalogues.load(self.settings.project)
@@ -78,7 +87,7 @@ class Opened:
 
 def opened(project: Path) -> Opened:
     settings = read_settings(project)
-    return Opened(settings, Lake(settings.lake_root), settings.open_log())
+    return Opened(settings, settings.open_log())
 
 
 @app.command()
@@ -146,8 +155,14 @@ def part_of(since: datetime | None, until: datetime | None, records: Sequence[st
 @contextmanager
 def driver(here: Opened, catalogue: Catalogue, *, as_json: bool = False) -> Iterator[tuple[Runner, RunProgress]]:
     """The one process that may write the lake, with its progress on stderr, or as lines of JSON on stdout."""
+    settings = here.settings
     with (
-        lake_lock(here.settings.lake_root) as lock,
+        lake_lock(
+            settings.lake_root,
+            lease_seconds=settings.lease_seconds,
+            is_single_writer=settings.single_writer,
+            told=lambda text: err.print(text, highlight=False, markup=False),
+        ) as lock,
         RunProgress(err, catalogue) as progress,
         spark_session(here.settings, lock) as spark,
     ):
@@ -176,7 +191,7 @@ def print_event(event: Event) -> None:
 
 def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue | None:
     """Does what the driver was asked for; if so, the catalogue as the project declares it now."""
-    if not requests.attend(here.settings.lake_root, partial(performed, here, runner)):
+    if not requests.attend(here.lake.files, partial(performed, here, runner)):
         return None
     try:
         return here.catalogue().upstream_of(datasets)
@@ -214,10 +229,10 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
 def asked(here: Opened, request: requests.Request) -> dict[str, Any]:
     """Has the request done, by the run under way if there is one, and else here."""
     catalogue = here.catalogue()
-    path = requests.ask(here.settings.lake_root, request)
+    name = requests.ask(here.lake.files, request)
     try:
         told = False
-        for answer in requests.answered(path):
+        for answer in requests.answered(here.lake.files, name):
             if answer is not None:
                 if answer.error:
                     raise SluiceError(answer.error)
@@ -230,7 +245,7 @@ def asked(here: Opened, request: requests.Request) -> dict[str, Any]:
                     err.print("A run is under way; it does this between two passes …", highlight=False)
                 told = True
     finally:
-        path.unlink(missing_ok=True)
+        requests.withdraw(here.lake.files, name)
     raise SluiceError("The request was withdrawn.")
 
 
@@ -249,6 +264,18 @@ def stop_with_parent(stop: threading.Event, parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     stop.set()
+
+
+@app.command("doctor")
+def examine(project: Project = Path(), as_json: AsJson = False) -> None:
+    """Try all that a run needs: Java, jars, log, the tables' place and what it promises; exit 1 if one fails."""
+    found = doctor.examine(read_settings(project))
+    if as_json:
+        print_json([dataclasses.asdict(each) for each in found])
+    else:
+        print_table(["check", "ok", "found"], [[each.check, "yes" if each.ok else "NO", each.found] for each in found])
+    if not all(each.ok for each in found):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -387,11 +414,18 @@ def example(row: Mapping[str, Any]) -> str | None:
 
 
 @app.command("report")
-def write_report(project: Project = Path(), as_json: AsJson = False) -> None:
+def write_report(
+    project: Project = Path(),
+    show: Annotated[str | None, typer.Option(help="Only print this file of the report that is there.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Write the report of the newest checks that are kept, without checking anything."""
     from sluice import report
 
     here = opened(project)
+    if show is not None:
+        typer.echo(report.file(here.lake, show), nl=False)
+        return
     index = report.write(here.lake, here.catalogue(), look.newest_checks(here.lake))
     if as_json:
         print_json({"index": str(index)})
@@ -827,6 +861,10 @@ def main() -> None:
         fail(str(error), error.exit_code)
     except (PySparkException, Py4JError) as error:
         fail(spark_message(error), 1)
+    except (BaseError, OSError) as error:
+        if not bucket.is_of_store(error):
+            raise
+        fail(f"The object store failed: {' '.join(str(error).split())[:500]} Try again, or: sluice doctor", 1)
 
 
 def spark_message(error: PySparkException | Py4JError) -> str:

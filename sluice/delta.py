@@ -4,11 +4,12 @@ Rows go through Spark. Versions, the ledger and small looks (status, audit, quer
 JVM.
 """
 
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable, write_deltalake
@@ -17,8 +18,10 @@ from pyarrow import RecordBatchReader
 from pyarrow import compute as pc
 
 from sluice.difference import operation
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, Superseded
+from sluice.files import Files
 from sluice.ledger import Commit, Entry, InputVersion
+from sluice.s3 import S3, is_s3
 
 if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
@@ -40,11 +43,19 @@ table_properties = {
     "delta.deletedFileRetentionDuration": f"interval {retention_days} days",
 }
 creation = threading.Lock()
+is_commit = re.compile(r"\d+\.json")
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
+# Delta writes nothing for an application whose number is not above the last that the table has of it.
+application, number = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 
 
 def has_deletion_vectors(table: DeltaTable) -> bool:
     return "deletionVectors" in (table.protocol().reader_features or [])
+
+
+def signed(entry: Entry, fence: int) -> dict[str, str]:
+    """What a commit says of itself, as options of the one write; as settings of a session they outlive it."""
+    return {"userMetadata": entry.to_json(), "txnAppId": entry.dataset, "txnVersion": str(fence + 1)}
 
 
 @dataclass(frozen=True)
@@ -68,10 +79,27 @@ class Lake:
     def path(self, table: str) -> str:
         return f"{self.root}/{table.replace('.', '/')}"
 
+    @cached_property
+    def files(self) -> Files:
+        """What stands below the root beside the tables' rows."""
+        return Files(self.root)
+
+    @cached_property
+    def storage_options(self) -> dict[str, str] | None:
+        """What delta-rs must know of an object store."""
+        return S3.of(self.root).delta_options() if is_s3(self.root) else None
+
+    def open(self, table: str, version: int | None = None) -> DeltaTable:
+        """A table, as it is or at a version; a TableNotFoundError when it does not exist."""
+        return DeltaTable(self.path(table), version, storage_options=self.storage_options)
+
+    def exists(self, table: str) -> bool:
+        return DeltaTable.is_deltatable(self.path(table), self.storage_options)
+
     def last_commit(self, table: str) -> Commit | None:
         """The newest ledger entry of a table, or None when the table does not exist."""
         try:
-            found = DeltaTable(self.path(table))
+            found = self.open(table)
         except TableNotFoundError:
             return None
         for limit in (1, 20, None):
@@ -83,13 +111,25 @@ class Lake:
                         version=commit["version"],
                         timestamp_ms=commit["timestamp"],
                         entry=entry,
+                        fence=found.transaction_version(entry.dataset) or 0,
                     )
         return None
+
+    def fence(self, table: str, dataset: str) -> int:
+        """The number of the newest commit of rows that a dataset made to a table, which it may share; 0: none.
+
+        A commit names the number after the one that was read with what it was computed from, and Delta lets one
+        commit have it. So two drivers cannot both write what follows the same state, however late one of them is.
+        """
+        try:
+            return self.open(table).transaction_version(dataset) or 0
+        except TableNotFoundError:
+            return 0
 
     def commits(self, table: str) -> list[Commit]:
         """Every commit of a table that the ledger knows, the oldest first."""
         try:
-            found = DeltaTable(self.path(table))
+            found = self.open(table)
         except TableNotFoundError:
             return []
         table_id = str(found.metadata().id)
@@ -101,14 +141,14 @@ class Lake:
 
     def rows_changed(self, table: str, since: int, until: int) -> int:
         """How many rows the ledger says were changed after version `since`, up to `until`."""
-        found = DeltaTable(self.path(table))
+        found = self.open(table)
         newest = found.history(found.version() - since) if found.version() > since else []
         entries = [Entry.from_json(each.get("userMetadata")) for each in newest if each["version"] <= until]
         return sum(entry.rows.total for entry in entries if entry)
 
     def newest_version(self, table: str) -> int:
         """The newest version of a table, whoever committed it."""
-        return DeltaTable(self.path(table)).version()
+        return self.open(table).version()
 
     def version_at(self, table: str, timestamp_ms: int) -> int:
         """The newest version of a table that the ledger knows from a time or before it; 0 when it knows none."""
@@ -117,12 +157,16 @@ class Lake:
 
     def oldest_version(self, table: str) -> int:
         """The oldest version whose commit the log still holds."""
-        files = Path(self.path(table), "_delta_log").glob("[0-9]*.json")
-        return min((int(file.stem) for file in files), default=0)
+        return min(map(int, self.log_files(table)), default=0)
+
+    def log_files(self, table: str) -> list[str]:
+        """The versions whose commits the log still holds, as they are written there."""
+        names = [name.rsplit("/", 1)[-1] for name in Files(self.path(table)).below("_delta_log")]
+        return [name.removesuffix(".json") for name in names if is_commit.fullmatch(name)]
 
     def row_count(self, table: str) -> int:
         """The number of rows, from the log and the deletion vectors."""
-        found = DeltaTable(self.path(table))
+        found = self.open(table)
         deleted = 0
         if has_deletion_vectors(found):
             for batch in RecordBatchReader.from_stream(found.deletion_vectors()):
@@ -137,7 +181,7 @@ class Lake:
 
         None when it was not there yet.
         """
-        found = DeltaTable(self.path(table), version)
+        found = self.open(table, version)
         if known_at is not None:
             first = min(each["timestamp"] for each in found.history())
             if known_at.timestamp() * 1000 < first:
@@ -149,11 +193,11 @@ class Lake:
         """The names of all tables that exist, bronze first."""
         layers = ("bronze", "silver", "gold")
         return [
-            f"{layer}.{folder.name}"
+            table
             for layer in layers
-            for folder in sorted(Path(self.root, layer).glob("*"))
+            for name in self.files.folders(layer)
             # One that is being made has a log without a commit.
-            if any((folder / "_delta_log").glob("[0-9]*.json"))
+            if self.log_files(table := f"{layer}.{name}")
         ]
 
     def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
@@ -182,15 +226,20 @@ class Lake:
         df: "DataFrame",
         table: str,
         entry: Entry,
+        fence: int,
+        *,
         only: Mapping[str, str] | None = None,
         cluster_by: Sequence[str] = (),
     ) -> None:
-        """Writes all rows of a table, or of `only` one slice of it, in one commit; makes the table if need be."""
+        """Writes all rows of a table, or of `only` one slice of it, in one commit; makes the table if need be.
+
+        Of this and the other ways to write rows: Superseded when another driver was faster (`fence`).
+        """
         if only:
             self.create_shared(df, table, partition_by=list(only))
             condition = " AND ".join(f"`{name}` = '{value}'" for name, value in only.items())
             options = {"replaceWhere": condition}
-        elif DeltaTable.is_deltatable(self.path(table)):
+        elif self.exists(table):
             options = {"overwriteSchema": "true"}
         else:
             options = table_properties
@@ -198,12 +247,13 @@ class Lake:
             df = df.sortWithinPartitions(*cluster_by)
         writer = df.write.format("delta").mode("overwrite").options(**options)
         writer = writer.option("maxRecordsPerFile", self.rows_per_file)
-        writer.option("userMetadata", entry.to_json()).save(self.path(table))
+        writer.options(**signed(entry, fence)).save(self.path(table))
+        self.require_written(table, entry)
 
     def create_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
         """Makes an empty table for the rows of several datasets, which may all want it at once."""
         with creation:
-            if not DeltaTable.is_deltatable(self.path(table)):
+            if not self.exists(table):
                 writer = df.limit(0).write.format("delta").options(**table_properties)
                 writer.partitionBy(*partition_by).save(self.path(table))
 
@@ -211,22 +261,27 @@ class Lake:
         """Adds rows in one commit without Spark; any number of processes may do it at once."""
         for _ in range(concurrent_adds_max):
             try:
-                write_deltalake(self.path(table), rows, mode="append", schema_mode="merge")
+                write_deltalake(
+                    self.path(table), rows, mode="append", schema_mode="merge", storage_options=self.storage_options
+                )
             except (CommitFailedError, FileExistsError):
                 # Another made the table, or committed the version, between our look and our commit.
                 continue
             return
         raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")
 
-    def append(self, df: "DataFrame", table: str, entry: Entry) -> None:
+    def append(self, df: "DataFrame", table: str, entry: Entry, fence: int) -> None:
         """Adds rows in one commit."""
-        df.write.format("delta").mode("append").option("userMetadata", entry.to_json()).save(self.path(table))
+        df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
+        self.require_written(table, entry)
 
     def merge(
         self,
         difference: "DataFrame",
         table: str,
         entry: Entry,
+        fence: int,
+        *,
         grain: Iterable[str],
         condition: str = "true",
     ) -> None:
@@ -240,7 +295,9 @@ class Lake:
         values = ", ".join(f"new.`{name}`" for name in columns)
         view = f"_difference_{table.replace('.', '_')}"
         difference.createOrReplaceTempView(view)
-        spark.conf.set(user_metadata, entry.to_json())
+        settings = {user_metadata: entry.to_json(), application: entry.dataset, number: str(fence + 1)}
+        for name, value in settings.items():
+            spark.conf.set(name, value)
         try:
             spark.sql(
                 f"MERGE INTO delta.`{self.path(table)}` AS own USING {view} AS new ON {matched} AND {condition} "
@@ -249,15 +306,29 @@ class Lake:
                 f"WHEN NOT MATCHED AND new.{operation} <> 'deleted' THEN INSERT ({names}) VALUES ({values})"
             ).collect()
         finally:
-            spark.conf.unset(user_metadata)
+            for name in settings:
+                spark.conf.unset(name)
             spark.catalog.dropTempView(view)
+        self.require_written(table, entry)
+
+    def require_written(self, table: str, entry: Entry) -> None:
+        """Delta does not tell that it wrote nothing, because another had the number already; the ledger does.
+
+        One that says the very same was made of the same, and is as good as ours.
+        """
+        # The rows of a table that is shared follow from the dataset's own.
+        if table != entry.dataset:
+            return
+        commit = self.last_commit(table)
+        if commit is None or commit.entry.to_json() != entry.to_json():
+            raise Superseded(f"Another sluice wrote {table} at the same time, and this one wrote nothing. Run again.")
 
     def mark_deleted_rows(self, spark: "SparkSession", table: str) -> None:
         """From a certain size on, a changed row of silver is marked deleted, and the rest of its file is not rewritten.
 
         Gold stays as it is: it is read by programs that know no deletion vectors.
         """
-        if not table.startswith("silver.") or has_deletion_vectors(DeltaTable(self.path(table))):
+        if not table.startswith("silver.") or has_deletion_vectors(self.open(table)):
             return
         if self.row_count(table) >= self.deletion_vectors_from_rows:
             vectors = "'delta.enableDeletionVectors' = 'true'"
@@ -276,7 +347,7 @@ class Lake:
 
     def compact(self, spark: "SparkSession", table: str) -> dict[str, int]:
         """Writes small files together into larger ones, in one commit that changes no row, or none."""
-        if len(DeltaTable(self.path(table)).file_uris()) < 2:
+        if len(self.open(table).file_uris()) < 2:
             return {"compacted": 0, "into": 0}
         (row,) = spark.sql(f"OPTIMIZE delta.`{self.path(table)}`").select("metrics.*").collect()
         return {"compacted": row["numFilesRemoved"], "into": row["numFilesAdded"]}
@@ -284,7 +355,7 @@ class Lake:
     def vacuum(self, spark: "SparkSession", table: str) -> int:
         """Deletes the files that no version within the retention refers to; returns how many."""
         # Spark's takes half a minute for any table. What finds nothing to delete here has nothing there.
-        if not DeltaTable(self.path(table)).vacuum(retention_days * 24, dry_run=True):
+        if not self.open(table).vacuum(retention_days * 24, dry_run=True):
             return 0
         before = self.file_count(table)
         spark.sql(f"VACUUM delta.`{self.path(table)}`").collect()
@@ -292,7 +363,7 @@ class Lake:
 
     def compact_added(self, table: str) -> dict[str, int]:
         """The same for a table that is added to without Spark, by any number of processes, and so only ever by this."""
-        found = DeltaTable(self.path(table))
+        found = self.open(table)
         compacted = found.optimize.compact()
         deleted = found.vacuum(retention_days * 24, dry_run=False)
         return {
@@ -303,7 +374,8 @@ class Lake:
 
     def file_count(self, table: str) -> int:
         """How many files of data lie below a table, in use or not."""
-        return sum(1 for path in Path(self.path(table)).rglob("*.parquet") if "_delta_log" not in path.parts)
+        names = Files(self.path(table)).below("")
+        return sum(name.endswith(".parquet") and not name.startswith("_delta_log/") for name in names)
 
     def note(self, spark: "SparkSession", table: str, entry: Entry) -> None:
         """Moves the cursor of a table whose rows stay as they are: a commit of one property, no data."""

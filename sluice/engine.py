@@ -83,7 +83,8 @@ def refresh(
     if cause is None:
         return Refreshed(dataset.name, None)
     moment = Moment(known.entry.watermark if known else None, watermark, datetime.now(UTC))
-    return Refresh(spark, lake, dataset, known, versions, cause, moment, part, gate).run()
+    fences = fences_of(lake, dataset, known)
+    return Refresh(spark, lake, dataset, known, versions, cause, moment, fences, part, gate).run()
 
 
 def put(
@@ -99,7 +100,7 @@ def put(
     by_key = replace(dataset, outputs=outputs)
     known = lake.last_commit(dataset.name)
     moment = Moment(None, None, datetime.now(UTC))
-    writing = Refresh(spark, lake, by_key, known, entry.inputs, entry.cause, moment)
+    writing = Refresh(spark, lake, by_key, known, entry.inputs, entry.cause, moment, fences_of(lake, dataset, known))
     counts = [
         writing.write(writing.planned(output, *rows[output.table], entry))
         if output.table in rows
@@ -107,6 +108,12 @@ def put(
         for output in outputs
     ]
     return counts[-1]
+
+
+def fences_of(lake: Lake, dataset: Dataset, known: Commit | None) -> dict[str, int]:
+    """For each output, what its next commit must follow: read before its rows are, and for its own with the cursor."""
+    others = {output.table: lake.fence(output.table, dataset.name) for output in dataset.outputs[:-1]}
+    return others | {dataset.name: known.fence if known else lake.fence(dataset.name, dataset.name)}
 
 
 def is_held(dataset: Dataset, known: Commit | None, *, hold_changed: bool) -> bool:
@@ -192,6 +199,7 @@ class Refresh:
     pinned: Mapping[str, InputVersion]
     cause: Cause
     moment: Moment
+    fences: Mapping[str, int]
     part: Part | None = None
     gate: Sequence[Expectation] = ()
 
@@ -385,17 +393,19 @@ class Refresh:
     def write(self, plan: Plan) -> RowCounts:
         """Does what is planned, in one commit or none."""
         output, entry = plan.output, plan.entry
+        fence = self.fences[output.table]
         if plan.scope is None or self.known is None:
-            self.lake.replace(plan.rows, output.table, entry, dict(output.slice), output.cluster_by)
+            only, cluster_by = dict(output.slice), output.cluster_by
+            self.lake.replace(plan.rows, output.table, entry, fence, only=only, cluster_by=cluster_by)
             return RowCounts(inserted=self.lake.row_count(output.table))
         if plan.counts.total == 0:
             return self.keep(output, entry)
         made = entry.model_copy(update={"rows": plan.counts, "epoch_from": self.known.entry.epoch_from})
         if plan.counts.total == plan.counts.inserted:
-            self.lake.append(plan.rows.drop(operation), output.table, made)
+            self.lake.append(plan.rows.drop(operation), output.table, made, fence)
         else:
             condition = output.condition(plan.scope, prefix="own.")
-            self.lake.merge(plan.rows, output.table, made, output.grain, condition)
+            self.lake.merge(plan.rows, output.table, made, fence, grain=output.grain, condition=condition)
         return plan.counts
 
     def keep(self, output: Output, entry: Entry) -> RowCounts:

@@ -11,6 +11,10 @@ class LakeLocked(SluiceError):
     """Another process is writing the lake."""
 
 
+class Superseded(SluiceError):
+    """Another process wrote a table meanwhile, and what was to be written follows from what was before."""
+
+
 class UsageError(SluiceError):
     """The command, a setting or a declaration is wrong."""
 

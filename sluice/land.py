@@ -41,7 +41,7 @@ def land(spark: "SparkSession", lake: Lake, log: AnyLog, topic: Topic, *, record
     )
     try:
         write = lake.append if known else lake.replace
-        write(bronze_rows(spark, batch), topic.name, entry)
+        write(bronze_rows(spark, batch), topic.name, entry, known.fence if known else 0)
     except (PySparkException, Py4JError):
         batch.blame()
         raise

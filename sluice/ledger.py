@@ -133,7 +133,10 @@ class Entry(BaseModel):
 
 
 class Commit(BaseModel):
-    """The newest state of a table that the ledger knows: its entry, and where it stands in the table's history."""
+    """A state of a table that the ledger knows: its entry, and where it stands in the table's history.
+
+    Of the newest one, `fence` is the number of the newest commit of rows.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -141,6 +144,7 @@ class Commit(BaseModel):
     version: int
     timestamp_ms: int
     entry: Entry
+    fence: int = 0
 
     @property
     def as_input(self) -> InputVersion:

@@ -5,14 +5,12 @@ the very inputs that the live table was computed from, so that what differs is d
 alone. Promoting brings the shadow up to date and writes the difference, one commit a table; rolling back undoes that.
 """
 
-import shutil
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from sluice.catalogue import Catalogue
 from sluice.compare import Compared, compare
@@ -21,7 +19,6 @@ from sluice.delta import Lake
 from sluice.engine import put, refresh, union
 from sluice.errors import SluiceError, UsageError
 from sluice.expect import Suite
-from sluice.files import write_at_once
 from sluice.ledger import Commit, Entry, RowCounts, no_rows
 from sluice.measure import measure
 from sluice.part import Part
@@ -61,35 +58,44 @@ class Replay(BaseModel):
         return sum(each.inserted + each.updated + each.deleted for each in self.compared)
 
 
-def folder(lake: Lake, name: str) -> Path:
-    return Path(lake.root, folder_name, name)
+def folder(name: str) -> str:
+    return f"{folder_name}/{name}"
 
 
 def save(lake: Lake, replay: Replay) -> Replay:
     """Keeps what is known of a replay."""
-    write_at_once(folder(lake, replay.name) / "replay.json", replay.model_dump_json(indent=2))
+    lake.files.write(f"{folder(replay.name)}/replay.json", replay.model_dump_json(indent=2))
     return replay
 
 
 def replays(lake: Lake) -> list[Replay]:
     """All replays that are kept, the oldest first."""
-    paths = Path(lake.root, folder_name).glob("*/replay.json")
-    return sorted((Replay.model_validate_json(path.read_text()) for path in paths), key=lambda each: each.created_at)
+    found = (read(lake, name) for name in lake.files.folders(folder_name))
+    return sorted((each for each in found if each is not None), key=lambda each: each.created_at)
+
+
+def read(lake: Lake, name: str) -> Replay | None:
+    """What is kept of a replay; None where nothing is."""
+    try:
+        return Replay.model_validate_json(lake.files.read(f"{folder(name)}/replay.json"))
+    except FileNotFoundError:
+        return None
 
 
 def find(lake: Lake, name: str) -> Replay:
     """The replay of a name; a UsageError lists those that there are."""
-    try:
-        return Replay.model_validate_json((folder(lake, name) / "replay.json").read_text())
-    except (OSError, ValidationError) as error:
-        known = ", ".join(each.name for each in replays(lake)) or "none; begin one with: sluice replay start"
-        raise UsageError(f"There is no replay {name}; there are {known}.") from error
+    # By what there is, so that no name can lead out of the folder.
+    found = {each.name: each for each in replays(lake)}
+    if name not in found:
+        known = ", ".join(found) or "none; begin one with: sluice replay start"
+        raise UsageError(f"There is no replay {name}; there are {known}.")
+    return found[name]
 
 
 def drop(lake: Lake, name: str) -> None:
     """Forgets a replay and removes its tables; what was promoted stays."""
     find(lake, name)
-    shutil.rmtree(folder(lake, name))
+    lake.files.delete_folder(folder(name))
 
 
 def changed_datasets(lake: Lake, catalogue: Catalogue) -> list[Dataset]:
@@ -105,7 +111,7 @@ def changed_datasets(lake: Lake, catalogue: Catalogue) -> list[Dataset]:
 def shadow(lake: Lake, replay: Replay, catalogue: Catalogue) -> tuple[Shadow, list[Dataset]]:
     """The shadow of a replay, and the datasets that it copies, upstream first."""
     datasets = [each for each in catalogue.datasets if each.name in replay.tables]
-    return shadow_of(lake, str(folder(lake, replay.name) / "lake"), datasets), datasets
+    return shadow_of(lake, f"{lake.root}/{folder(replay.name)}/lake", datasets), datasets
 
 
 def plan(lake: Lake, catalogue: Catalogue, names: Sequence[str], part: Part | None, because: str) -> Replay:

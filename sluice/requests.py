@@ -7,13 +7,12 @@ killed in the middle is asked again by the file that is still there, so what is 
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from sluice.errors import SluiceError
-from sluice.files import write_at_once
+from sluice.files import Files
 from sluice.part import Part
 
 folder_name = "_requests"
@@ -48,40 +47,56 @@ class Answer(BaseModel):
 Perform = Callable[[Request], dict[str, Any]]
 
 
-def ask(lake_root: str, request: Request) -> Path:
-    """Leaves a request for the driver."""
-    path = Path(lake_root, folder_name, f"{time.time_ns():020}-{uuid.uuid4().hex[:8]}.json")
-    write_at_once(path, request.model_dump_json())
-    return path
+def ask(files: Files, request: Request) -> str:
+    """Leaves a request for the driver; returns the name of its file."""
+    name = f"{folder_name}/{time.time_ns():020}-{uuid.uuid4().hex[:8]}.json"
+    files.write(name, request.model_dump_json())
+    return name
 
 
-def waiting(lake_root: str) -> list[Path]:
+def waiting(files: Files) -> list[str]:
     """The requests that nobody has answered, the oldest first."""
-    return sorted(path for path in Path(lake_root, folder_name).glob("*.json") if not answer_path(path).exists())
+    names = files.below(folder_name)
+    return [name for name in names if name.endswith(".json") and answer_name(name) not in names]
 
 
-def attend(lake_root: str, perform: Perform) -> int:
+def attend(files: Files, perform: Perform) -> int:
     """Does all that is asked for and answers it; returns how much that was."""
-    found = waiting(lake_root)
-    for path in found:
+    found = waiting(files)
+    for name in found:
+        text = read_if_there(files, name)
+        if text is None:
+            # Whoever asked has gone.
+            continue
         try:
-            answer = Answer(found=perform(Request.model_validate_json(path.read_text())))
+            answer = Answer(found=perform(Request.model_validate_json(text)))
         except SluiceError as error:
             answer = Answer(error=str(error))
-        write_at_once(answer_path(path), answer.model_dump_json())
+        files.write(answer_name(name), answer.model_dump_json())
     return len(found)
 
 
-def answered(path: Path) -> Iterator[Answer | None]:
+def answered(files: Files, name: str) -> Iterator[Answer | None]:
     """None as long as there is no answer, then the answer; the request and its answer are gone with it."""
-    while not answer_path(path).exists():
+    while (text := read_if_there(files, answer_name(name))) is None:
         yield None
         time.sleep(look_again_seconds)
-    answer = Answer.model_validate_json(answer_path(path).read_text())
-    path.unlink()
-    answer_path(path).unlink()
-    yield answer
+    withdraw(files, name)
+    yield Answer.model_validate_json(text)
 
 
-def answer_path(path: Path) -> Path:
-    return path.with_suffix(".answer")
+def withdraw(files: Files, name: str) -> None:
+    """Takes a request back, and its answer with it."""
+    files.delete(name)
+    files.delete(answer_name(name))
+
+
+def read_if_there(files: Files, name: str) -> str | None:
+    try:
+        return files.read(name)
+    except FileNotFoundError:
+        return None
+
+
+def answer_name(name: str) -> str:
+    return f"{name.removesuffix('.json')}.answer"

@@ -1,6 +1,5 @@
-"""The Spark session, and the lock that makes its process the only writer of a lake."""
+"""The Spark session: one JVM on this machine, with the jars and the settings for where the log and the tables are."""
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -8,14 +7,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sluice import jars
-from sluice.errors import LakeLocked, SluiceError
+from sluice import jars, logstore
 from sluice.java import require_java
+from sluice.lock import Lock
+from sluice.s3 import S3, is_s3
 from sluice.settings import Settings
 
 if TYPE_CHECKING:
@@ -65,47 +65,14 @@ def sized_for(spark: "SparkSession", rows: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def lake_lock(lake_root: str) -> Iterator[int]:
-    """Holds the lake for this process and the JVM it starts; it is free again when both are gone, however they end."""
-    path = Path(lake_root, ".lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise SluiceError(f"The lake {lake_root} cannot be written: {error.strerror}. Set SLUICE_LAKE.") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.read(descriptor, 32).decode() or "unknown"
-        os.close(descriptor)
-        raise LakeLocked(
-            f"Another sluice (process {holder}) is writing the lake {lake_root}. Wait for it, or stop it."
-        ) from error
-    os.truncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def is_locked(lake_root: str) -> bool:
-    """True while some process writes the lake."""
-    try:
-        with lake_lock(lake_root):
-            return False
-    except LakeLocked:
-        return True
-
-
-@contextmanager
-def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[SparkSession]":
+def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[SparkSession]":
     """A Spark session on this machine, stopped at the end.
 
-    The JVM inherits `lock`, so that the lake stays locked until it is dead too.
+    With a `lock` it may write: the lake stays locked until the JVM is dead too, or the JVM dies with the lock.
     """
     java = require_java()
-    files = jars.jar_files(settings.jars, bundles(settings))
+    store = S3.of(settings.lake_root) if is_s3(settings.lake_root) else None
+    files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if store else [])
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -117,7 +84,8 @@ def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[Spar
     with tempfile.TemporaryDirectory(prefix=prefix if lock is not None else "sluice-") as scratch:
         conf = SparkConf(loadDefaults=False)
         conf.setMaster(settings.spark)
-        for name, value in (spark_settings | sized(settings) | {"spark.local.dir": scratch}).items():
+        of_store = store.spark_settings() | {"spark.hadoop.fs.s3a.buffer.dir": scratch} if store else {}
+        for name, value in (spark_settings | sized(settings) | of_store | {"spark.local.dir": scratch}).items():
             conf.set(name, value)
         if settings.spark_ui_port and lock is not None:
             conf.set("spark.ui.enabled", "true").set("spark.ui.port", str(settings.spark_ui_port))
@@ -131,8 +99,12 @@ def spark_session(settings: Settings, lock: int | None = None) -> "Iterator[Spar
             f"{conf.get('spark.driver.extraJavaOptions')} {archive.option(is_driver=lock is not None)}",
         )
         with open(spark_log(settings, lock), "wb") as log:
-            popen_kwargs = {"pass_fds": [lock] if lock is not None else [], "stderr": log}
+            popen_kwargs = {"pass_fds": list(lock.descriptors) if lock else [], "stderr": log}
             gateway = launch_gateway(conf, popen_kwargs=popen_kwargs)  # type: ignore[no-untyped-call]
+        if lock and lock.lease:
+            lock.lease.jvm = gateway.proc
+        if store and store.ca_bundle:
+            trust(gateway, store.ca_bundle, Path(scratch, "trusted.p12"))
         spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
         try:
             yield spark
@@ -177,7 +149,11 @@ class ClassArchive:
 
 def bundles(settings: Settings) -> list[jars.Bundle]:
     """The jars for where the log and the tables are."""
-    return [jars.delta, *(jars.kafka if settings.is_on_kafka else ())]
+    return [
+        jars.delta,
+        *(jars.kafka if settings.is_on_kafka else ()),
+        *([jars.s3] if is_s3(settings.lake_root) else ()),
+    ]
 
 
 def scratch_prefix(settings: Settings) -> str:
@@ -191,10 +167,28 @@ def remove_scratch(prefix: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def spark_log(settings: Settings, lock: int | None) -> Path:
+def trust(gateway: Any, bundle: Path, store: Path) -> None:
+    """Lets the JVM trust the authorities in a PEM file, which it cannot read by itself, and no others."""
+    jvm = gateway.jvm
+    trusted = jvm.java.security.KeyStore.getInstance("PKCS12")
+    trusted.load(None, None)
+    factory = jvm.java.security.cert.CertificateFactory.getInstance("X.509")
+    with closing(jvm.java.io.FileInputStream(str(bundle))) as file:
+        for number, certificate in enumerate(factory.generateCertificates(file)):
+            trusted.setCertificateEntry(str(number), certificate)
+    # There is no secret in it, but of one without a password the JVM reads nothing.
+    password = gateway.new_array(jvm.char, 1)
+    password[0] = "-"
+    with closing(jvm.java.io.FileOutputStream(str(store))) as file:
+        trusted.store(file, password)
+    for name, value in (("", str(store)), ("Type", "PKCS12"), ("Password", "-")):
+        jvm.java.lang.System.setProperty(f"javax.net.ssl.trustStore{name}", value)
+
+
+def spark_log(settings: Settings, lock: Lock | None) -> Path:
     """Where the JVM writes what it has to say; what matters of it reaches the user by the command's own message."""
     name = ".spark.log" if lock is not None else ".spark-reader.log"
-    path = Path(settings.lake_root, name)
+    path = settings.spark_logs / name
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

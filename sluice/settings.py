@@ -11,8 +11,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sluice.errors import UsageError
 from sluice.log import AnyLog, KafkaLog, KafkaSecurity, Log
+from sluice.s3 import is_s3
 
 prefix = "SLUICE_"
+s3_address = re.compile(r"s3a://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.=-]+)*/?", re.ASCII)
 kafka_address = re.compile(r"kafka://[^\s,/:]+:\d+(,[^\s,/:]+:\d+)*")
 # Read where the servers of a stack are installed, and no business of the engine.
 elsewhere = {"SLUICE_SERVERS"}
@@ -34,6 +36,8 @@ class Settings(BaseSettings):
     java_options: str = ""
     batch_records_max: Annotated[int, Field(ge=1)] = 5_000_000
     parallel: Annotated[int, Field(ge=1, le=64)] = 2
+    lease_seconds: Annotated[float, Field(ge=3, le=600)] = 30.0
+    single_writer: bool = False
     spark_ui_port: Annotated[int, Field(ge=0, le=65535)] = 0
     poll_seconds: Annotated[float, Field(gt=0)] = 1.0
     changed_declarations: Literal["rebuild", "hold"] = "rebuild"
@@ -55,10 +59,10 @@ class Settings(BaseSettings):
 
     @field_validator("lake")
     @classmethod
-    def local_only(cls, value: str) -> str:
-        if "://" in value:
-            raise ValueError("must be a local path")
-        return value
+    def local_or_s3(cls, value: str) -> str:
+        if "://" in value and not s3_address.fullmatch(value):
+            raise ValueError("must be a local path, or s3a://BUCKET/PREFIX")
+        return value.rstrip("/") if is_s3(value) else value
 
     @field_validator("log")
     @classmethod
@@ -69,12 +73,19 @@ class Settings(BaseSettings):
 
     @property
     def lake_root(self) -> str:
+        if is_s3(self.lake):
+            return self.lake
         return str(Path(self.project, self.lake or ".sluice/lake").resolve())
 
     @property
     def is_on_cluster(self) -> bool:
         """True when Spark's work is done by other processes than its driver."""
         return self.spark.startswith("spark://")
+
+    @property
+    def spark_logs(self) -> Path:
+        """The folder for what the JVM has to say, which is on this machine wherever the tables are."""
+        return Path(self.project, ".sluice") if is_s3(self.lake) else Path(self.lake_root)
 
     @property
     def is_on_kafka(self) -> bool:

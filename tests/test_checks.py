@@ -313,7 +313,7 @@ def test_counts_agree_between_the_audit_the_results_and_the_report(lakehouse: La
     audited = lakehouse.audit()["silver.sales"]
     assert kept["usable_records"] == (audited.quarantined, audited.landed) == (4, 6)
     assert kept["small"] == (2, 6)
-    index = report.write(lakehouse.lake, lakehouse.catalogue, found)
+    index = Path(report.write(lakehouse.lake, lakehouse.catalogue, found))
     page = re.sub(r"\s+", " ", (index.parent / "silver.sales.html").read_text())
     for said in (
         "4 of 6",

@@ -50,7 +50,7 @@ def test_a_setting_that_does_not_exist_is_named_with_its_neighbour(tmp_path: Pat
     [
         ("SLUICE_POLL_SECONDS", "soon", "SLUICE_POLL_SECONDS='soon' cannot be used"),
         ("SLUICE_DRIVER_MEMORY", "much", "SLUICE_DRIVER_MEMORY='much' cannot be used"),
-        ("SLUICE_LAKE", "s3a://bucket", "must be a local path"),
+        ("SLUICE_LAKE", "s3://bucket", "must be a local path, or s3a://BUCKET/PREFIX"),
     ],
 )
 def test_a_wrong_value_is_named(tmp_path: Path, name: str, value: str, says: str) -> None:
@@ -94,7 +94,7 @@ def test_java_that_is_missing_or_too_old_is_told_before_spark_starts(tmp_path: P
 
 
 def test_a_lake_that_another_run_holds_is_refused(tmp_path: Path) -> None:
-    from sluice.session import lake_lock
+    from sluice.lock import lake_lock
 
     project = tmp_path / "mine"
     sluice("init", str(project), here=tmp_path)
@@ -131,6 +131,10 @@ def test_a_project_of_ones_own_runs(tmp_path: Path) -> None:
     for topic, key in (("products", "product_id"), ("orders", "order_id")):
         file = str(project / f"{topic}.jsonl")
         assert sluice("log", "append", topic, file, "--key-field", key, *named, here=tmp_path).returncode == 0
+    examined = sluice("doctor", "--json", *named, here=tmp_path)
+    assert {each["check"]: each["ok"] for each in json.loads(examined.stdout)} == dict.fromkeys(
+        ("java", "jars", "log", "lake"), True
+    )
     done = sluice("run", "--json", *named, here=tmp_path)
     assert done.returncode == 0, done.stderr
     assert {"gold.revenue_daily", "bronze.orders"} <= {event["name"] for event in json.loads(done.stdout)}
@@ -221,6 +225,9 @@ def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
     done = sluice("run", here=project)
     assert done.returncode == 1
     assert "There is no log at" in " ".join(done.stderr.split())
+    examined = sluice("doctor", here=project)
+    assert examined.returncode == 1
+    assert "There is no log at" in " ".join(examined.stdout.split())
 
 
 def test_an_unknown_dataset_is_named(tmp_path: Path) -> None:

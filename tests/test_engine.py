@@ -1,12 +1,21 @@
 """Refresh: what changed upstream is all that is recomputed, and only what differs is written."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from sluice import bronze, gold, silver
-from sluice.datasets import Dataset
-from sluice.errors import LogError, LogGap, LogRecreated
+from sluice.datasets import Dataset, Topic
+from sluice.delta import Lake
+from sluice.engine import refresh
+from sluice.errors import LogError, LogGap, LogRecreated, Superseded
+from sluice.land import land
 from sluice.windows import window
 from tests.kit import Lakehouse, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 readings = bronze.topic("readings")
 
@@ -173,3 +182,49 @@ def test_the_audit_notices_a_fate_that_is_missing_doubled_or_invented(lakehouse:
 
     lakehouse.spark.sql(f"UPDATE {fates} SET offset = 99").collect()
     assert lakehouse.audit()["silver.events"].unknown == 1
+
+
+def test_a_driver_that_is_late_writes_nothing(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has read the ledger, another does the same work, and only then it begins to write."""
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5), reading("b", 1.5)).run()
+    waiting: set[str] = set()
+    arriving: list[str] = []
+
+    def begins_late(write: Callable[..., None]) -> Callable[..., None]:
+        def late(lake: Lake, df: "DataFrame", table: str, *rest: Any, **options: Any) -> None:
+            if table in waiting:
+                waiting.remove(table)
+                lakehouse.publish("readings", *[reading(name, 2.5) for name in arriving])
+                done_by_another(lakehouse, table)
+            write(lake, df, table, *rest, **options)
+
+        return late
+
+    for verb in ("append", "merge"):
+        monkeypatch.setattr(Lake, verb, begins_late(getattr(Lake, verb)))
+    tables = {"bronze.readings", "silver.events", "gold.hours"}
+    before = lakehouse.versions()
+    waiting |= tables
+    lakehouse.publish("readings", reading("c", 0.7)).run()
+    assert not waiting
+    after = lakehouse.versions()
+    assert {name: after[name] - before[name] for name in tables} == dict.fromkeys(tables, 1)
+
+    # Where the other has done more, the late one must not think that what it did is there.
+    waiting.add("bronze.readings")
+    arriving.append("e")
+    with pytest.raises(Superseded, match=r"Another sluice wrote bronze\.readings at the same time"):
+        lakehouse.publish("readings", reading("d", 0.8)).run()
+    lakehouse.run()
+    assert len(lakehouse.rows("bronze.readings")) == 5
+    assert lakehouse.rows("gold.hours", "window_start", "readings") == [(0.0, 3), (1.0, 1), (2.0, 1)]
+    assert all(each.balanced for each in lakehouse.audits())
+
+
+def done_by_another(lakehouse: Lakehouse, table: str) -> None:
+    """What a second driver does meanwhile: it brings the one table up to date."""
+    node = next(each for each in lakehouse.catalogue.nodes if each.name == table)
+    if isinstance(node, Topic):
+        assert land(lakehouse.spark, lakehouse.lake, lakehouse.log, node, records_max=100)
+    else:
+        assert refresh(lakehouse.spark, lakehouse.lake, node).rows.total

@@ -321,14 +321,14 @@ def test_the_driver_does_what_it_is_asked_by_the_declarations_as_they_are_now(
 
     assert cli.attended(here, runner, []) is None, "nobody asked for anything"
     asked = [
-        requests.ask(here.settings.lake_root, requests.Request(do="promote", replay=name))
+        requests.ask(here.lake.files, requests.Request(do="promote", replay=name))
         for name in (planned.name, "unheard-of")
     ]
     catalogue = cli.attended(here, runner, [])
-    answers = [next(each for each in requests.answered(path) if each) for path in asked]
+    answers = [next(each for each in requests.answered(here.lake.files, name) if each) for name in asked]
     assert answers[0] == requests.Answer(found={"gold.revenue_daily": 3})
     assert answers[1].error
     assert "There is no replay unheard-of" in answers[1].error
-    assert not any(path.exists() for path in asked)
+    assert here.lake.files.below("_requests") == []
     assert catalogue is not None
     assert replace(runner, catalogue=catalogue).until_caught_up() == []

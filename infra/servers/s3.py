@@ -65,6 +65,7 @@ class S3(Server):
 
     def settings(self) -> dict[str, str]:
         return {
+            "SLUICE_LAKE": f"s3a://{bucket}/lake",
             "AWS_ENDPOINT_URL": f"http://{self.address}",
             "AWS_ACCESS_KEY_ID": access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from infra.servers.s3 import S3
 from infra.servers.server import Server, free_port, loopback, page, private_folder
 from sluice.jars import spark_home
 from sluice.java import require_java
@@ -73,15 +74,24 @@ class SparkMaster(Daemon):
 
 @dataclass(frozen=True, kw_only=True)
 class SparkWorker(Daemon):
-    """It runs executors for drivers, with one core and a bounded heap."""
+    """It runs executors for drivers, with one core and a bounded heap.
+
+    They have the keys of the object `store`, where there is one: no driver sends its own.
+    """
 
     master: str
+    store: S3 | None = None
     cores: int = 1
     memory: str = "1g"
 
     def command(self) -> list[str]:
         size = ["--cores", str(self.cores), "--memory", self.memory, "--work-dir", str(self.work)]
         return self.start_class("worker.Worker", *size, f"spark://{self.master}")
+
+    def environment(self) -> dict[str, str]:
+        known = self.store.settings() if self.store else {}
+        keys = {name: value for name, value in known.items() if name.startswith("AWS_")}
+        return super().environment() | keys
 
     def is_healthy(self) -> bool:
         """Whether the master has taken it: before that it has no address of a master."""

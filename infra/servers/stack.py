@@ -67,15 +67,16 @@ class Stack:
         """All servers by their names, in the order in which they start."""
         folder, port = self.folder, self.ports
         kafka = Kafka(folder / "kafka", port["kafka"], controller_port=port["kafka-controller"])
+        s3 = S3(folder / "s3", port["s3"])
         master = SparkMaster(folder / "spark-master", port["spark-master"], web_port=port["spark-master-web"])
         workers = {
-            name: SparkWorker(folder / name, port[name], web_port=port[f"{name}-web"], master=master.address)
+            name: SparkWorker(folder / name, port[name], web_port=port[f"{name}-web"], master=master.address, store=s3)
             for name in ("spark-worker-1", "spark-worker-2")
         }
         return {
             "postgres": Postgres(folder / "postgres", port["postgres"]),
             "kafka": kafka,
-            "s3": S3(folder / "s3", port["s3"]),
+            "s3": s3,
             "connect": Connect(folder / "connect", port["connect"], kafka=kafka.address),
             "spark-master": master,
             **workers,

@@ -7,8 +7,7 @@ every dataset by layer, with how often its expectations were broken.
 import json
 import os
 import re
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,8 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, select_autoescap
 
 from sluice.catalogue import Catalogue
 from sluice.delta import Lake
+from sluice.errors import UsageError
 from sluice.expect import built_in_type
-from sluice.files import write_at_once
 from sluice.look import query
 from sluice.results import checks_table, state_of
 from sluice.rules import row_rules
@@ -41,20 +40,27 @@ uniqueness = ("column_values_to_be_unique", "compound_columns_to_be_unique")
 Row = Mapping[str, Any]
 
 
-def write(lake: Lake, catalogue: Catalogue, checked: Mapping[str, Sequence[Row]]) -> Path:
+def write(lake: Lake, catalogue: Catalogue, checked: Mapping[str, Sequence[Row]]) -> str:
     """Writes a page for each dataset that was checked, from rows as in `gold._checks`, and the index of all.
 
     Returns where the index is.
     """
-    folder = Path(lake.root, folder_name)
-    folder.mkdir(parents=True, exist_ok=True)
     for name in ("bootstrap.min.css", "bootstrap.LICENSE", "sluice.css"):
-        shutil.copyfile(assets / name, folder / name)
+        lake.files.write(f"{folder_name}/{name}", (assets / name).read_bytes())
     for dataset, rows in checked.items():
         if rows:
-            write_at_once(folder / page_name(dataset), page(rows))
-    write_at_once(folder / "index.html", index_page(folder, overview(lake, catalogue)))
-    return folder / "index.html"
+            lake.files.write(f"{folder_name}/{page_name(dataset)}", page(rows))
+    pages = {name.removeprefix(f"{folder_name}/") for name in lake.files.below(folder_name)}
+    lake.files.write(f"{folder_name}/index.html", index_page(pages, overview(lake, catalogue)))
+    return f"{lake.root}/{folder_name}/index.html"
+
+
+def file(lake: Lake, name: str) -> str:
+    """A page of the report, or what it is shown with; a UsageError when there is none of that name."""
+    # By what there is, so that no name can lead out of the folder.
+    if f"{folder_name}/{name}" not in lake.files.below(folder_name):
+        raise UsageError(f"The report has no file {name}; write it with: sluice check")
+    return lake.files.read(f"{folder_name}/{name}")
 
 
 def page_name(dataset: str) -> str:
@@ -212,10 +218,9 @@ def overview_of(dataset: str, checks: Sequence[Sequence[Any]], has_suite: bool) 
     }
 
 
-def index_page(folder: Path, found: Sequence[dict[str, Any]]) -> str:
-    """The index, by layer."""
-    pages = {each["dataset"]: page_name(each["dataset"]) for each in found}
-    rows = [each | {"page": name if (folder / (name := pages[each["dataset"]])).exists() else None} for each in found]
+def index_page(pages: Set[str], found: Sequence[dict[str, Any]]) -> str:
+    """The index, by layer, with links to the pages that there are."""
+    rows = [each | {"page": name if (name := page_name(each["dataset"])) in pages else None} for each in found]
     layers = [
         (layer, [each for each in rows if each["dataset"].startswith(f"{layer.lower()}.")])
         for layer in ("Gold", "Silver")

@@ -1,4 +1,4 @@
-"""Postgres → capture → Kafka → bronze → silver → gold on a cluster of two workers, each server killed under load."""
+"""Postgres → capture → Kafka → bronze on S3 → silver → gold on a cluster of two workers, each killed under load."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from infra.servers import Kafka, Postgres, Running, SparkMaster, SparkWorker, running
+from infra.servers import S3, Kafka, Postgres, Running, SparkMaster, SparkWorker, running
 from sluice.catalogue import load
 from sluice.delta import Lake
 from sluice.errors import LogUnreachable
@@ -74,19 +74,21 @@ class Shop:
         (self.project / "pipelines" / "__init__.py").write_text(declared)
         self.postgres = servers.enter_context(running(Postgres(folder / "postgres")))
         self.kafka = servers.enter_context(running(Kafka(folder / "kafka")))
+        self.s3 = servers.enter_context(running(S3(folder / "s3")))
         self.master = servers.enter_context(running(SparkMaster(folder / "master")))
-        address = self.master.server.address
+        address, store = self.master.server.address, self.s3.server
         self.workers = [
-            servers.enter_context(running(SparkWorker(folder / f"worker-{number}", master=address)))
+            servers.enter_context(running(SparkWorker(folder / f"worker-{number}", master=address, store=store)))
             for number in range(2)
         ]
         self.log = KafkaLog(self.kafka.server.address, KafkaSecurity(), answer_seconds=5)
-        self.lake = Lake(str(self.project / ".sluice" / "lake"))
+        self.lake = Lake(store.settings()["SLUICE_LAKE"])
         self.orders = 0
         self.stop = threading.Event()
 
     def environment(self) -> dict[str, str]:
         return os.environ | {
+            **self.s3.server.settings(),
             "SLUICE_LOG": str(self.log),
             "SLUICE_SPARK": f"spark://{self.master.server.address}",
             "SLUICE_CLUSTER_CORES": "2",
@@ -190,11 +192,15 @@ class Shop:
 
 
 @pytest.fixture
-def shop() -> Iterator[Shop]:
+def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder, ExitStack() as servers:
         # Postgres has a user of its own, who must come to its data.
         Path(folder).chmod(0o711)
-        yield Shop(Path(folder), servers)
+        found = Shop(Path(folder), servers)
+        # This process reads the tables too.
+        for name, value in found.s3.server.settings().items():
+            monkeypatch.setenv(name, value)
+        yield found
 
 
 def content(lake: Lake) -> dict[str, list[str]]:
@@ -214,7 +220,7 @@ def test_each_server_is_killed_under_load_and_the_tables_are_those_of_the_embedd
     with shop.kept_running(*capture), shop.under_load(), shop.kept_running("run", "--continuous"):
         shop.wait(lambda: shop.in_gold() > 3, "the first orders in gold")
         assert shop.master.server.says()["activeapps"], "the work is done on the cluster"
-        for server in (shop.workers[0], shop.kafka, shop.master, shop.postgres):
+        for server in (shop.workers[0], shop.kafka, shop.s3, shop.master, shop.postgres):
             shop.crash(server)
         shop.stop.set()
         shop.wait(lambda: shop.in_gold() == shop.orders, f"all orders in gold, {shop.orders}")

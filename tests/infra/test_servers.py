@@ -177,7 +177,12 @@ def test_a_stack_starts_in_order_comes_back_and_ends(folder: Path) -> None:
         assert states["kafka"].state == "STOPPED"
         with pytest.raises(UsageError, match="while servers run"):
             stack.change_ports({"kafka": 1})
-        assert set(sourced(stack.settings_file)) >= {"SLUICE_POSTGRES", "AWS_ENDPOINT_URL", "AWS_SECRET_ACCESS_KEY"}
+        assert set(sourced(stack.settings_file)) >= {
+            "SLUICE_POSTGRES",
+            "SLUICE_LAKE",
+            "AWS_ENDPOINT_URL",
+            "AWS_SECRET_ACCESS_KEY",
+        }
         assert private(stack.settings_file)
         assert private(folder / "stack" / "s3" / ".secret_key")
         assert private(folder / "stack" / "postgres" / ".password")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import mimetypes
 import os
 import subprocess
 from pathlib import Path
@@ -12,17 +13,21 @@ from airflow.api_fastapi.core_api.security import get_user
 from airflow.plugins_manager import AirflowPlugin
 from airflow.sdk import BaseOperatorLink
 from fastapi import Depends, FastAPI, HTTPException
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse, Response
 
 prefix = "/lakehouse"
 project = Path(os.environ.get("LAKEHOUSE_PROJECT", "."))
-reports = Path(project, os.environ.get("SLUICE_LAKE") or ".sluice/lake") / "_reports"
+sluice = os.environ.get("LAKEHOUSE_SLUICE", "sluice")
+lake = os.environ.get("SLUICE_LAKE") or ".sluice/lake"
+reports = Path(project, lake) / "_reports"
 pages = FastAPI(title="Lakehouse", dependencies=[Depends(get_user)])
 
 
 @pages.get("/reports/{name}")
-def report(name: str) -> FileResponse:
+def report(name: str) -> Response:
     """A page of the report, or what it is shown with."""
+    if lake.startswith("s3a://"):
+        return report_on_s3(name)
     # By what there is, so that no name can lead out of the folder.
     known = {path.name: path for path in reports.glob("*")}
     if name not in known:
@@ -30,10 +35,19 @@ def report(name: str) -> FileResponse:
     return FileResponse(known[name])
 
 
+def report_on_s3(name: str) -> Response:
+    """The same from an object store, which the command reads: Airflow's environment has nothing that could."""
+    command = [sluice, "report", f"--show={name}", "--project", str(project)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise HTTPException(404, done.stderr.strip())
+    return Response(done.stdout, media_type=mimetypes.guess_type(name)[0] or "text/plain")
+
+
 @pages.get("/audit")
 def audit() -> HTMLResponse:
     """What became of every record and row, counted now."""
-    command = [os.environ.get("LAKEHOUSE_SLUICE", "sluice"), "audit", "--json", "--project", str(project)]
+    command = [sluice, "audit", "--json", "--project", str(project)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:
         raise HTTPException(503, done.stderr.strip() or "sluice audit said nothing")

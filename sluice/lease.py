@@ -1,0 +1,180 @@
+"""The right to write a lake on an object store: a lease that is renewed while its holder lives.
+
+No clock is compared with another. A driver takes a lease over only after it has itself seen it unchanged for its whole
+length; a holder ends before that when it cannot renew it. One that slept through both may still send what it was about
+to commit: that is fenced by Delta (`Lake`), not by time.
+"""
+
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import S3Store
+from pydantic import BaseModel, ConfigDict
+
+from sluice.errors import LakeLocked, SluiceError
+
+name = "_lease.json"
+# Of its length: how often it is renewed, and how long a holder goes on without having renewed it.
+renewed_after = 1 / 6
+given_up_after = 2 / 3
+
+
+class Killable(Protocol):
+    """A process that must not outlive the lease: the JVM."""
+
+    def kill(self) -> None: ...
+
+
+class Held(BaseModel):
+    """What the lease's object says. `epoch` counts the holders, `beat` the renewals, so that no two are the same."""
+
+    model_config = ConfigDict(frozen=True)
+
+    epoch: int
+    holder: str
+    beat: int = 0
+    released: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the object said, and by which tag the store knows that."""
+
+    held: Held
+    tag: str
+
+
+def read(store: S3Store) -> Seen | None:
+    """The lease as it is now; None when there never was one."""
+    try:
+        found = obstore.get(store, name)
+        return Seen(Held.model_validate_json(bytes(found.bytes())), str(found.meta["e_tag"]))
+    except FileNotFoundError:
+        return None
+
+
+def put(store: S3Store, held: Held, over: Seen | None) -> Seen | None:
+    """Writes the lease in place of what was seen, or where nothing was; None when another was faster."""
+    try:
+        mode = obstore_mode(over)
+        done = obstore.put(store, name, held.model_dump_json().encode(), mode=mode)
+        return Seen(held, str(done["e_tag"]))
+    except (AlreadyExistsError, PreconditionError):
+        # An answer may have been lost, and the request have been sent twice.
+        now = read(store)
+        return now if now is not None and now.held == held else None
+
+
+def obstore_mode(over: Seen | None) -> "obstore.PutMode":
+    return "create" if over is None else {"e_tag": over.tag}
+
+
+@dataclass
+class Lease:
+    """The lease as this process holds it; it ends the process, and the JVM, when it is lost."""
+
+    store: S3Store
+    seen: Seen
+    seconds: float
+    renewed_at: float
+    jvm: Killable | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+    writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def keep(self) -> None:
+        """Renews it from now on, and watches that this succeeds."""
+        for each in (self.renew, self.watch):
+            threading.Thread(target=each, name=f"lease-{each.__name__}", daemon=True).start()
+
+    def renew(self) -> None:
+        while not self.over.wait(self.seconds * renewed_after):
+            with self.writing:
+                if not self.over.is_set() and not self.is_renewed():
+                    self.lose("Another sluice has taken the lake over")
+
+    def is_renewed(self) -> bool:
+        """Renews it, or leaves it to the next time; False when it is another's."""
+        asked_at, held = time.monotonic(), self.seen.held
+        try:
+            seen = put(self.store, held.model_copy(update={"beat": held.beat + 1}), self.seen)
+        except (BaseError, OSError):
+            # The store may be back before the time is over.
+            return True
+        if seen is not None:
+            self.seen, self.renewed_at = seen, asked_at
+        return seen is not None
+
+    def watch(self) -> None:
+        while not self.over.wait(0.1):
+            since = time.monotonic() - self.renewed_at
+            if since > self.seconds * given_up_after:
+                self.lose(f"The lake's lease could not be renewed for {since:.0f} seconds")
+
+    def lose(self, why: str) -> None:
+        """Ends the JVM and this process at once: whatever they would write next is another's to write."""
+        if self.jvm is not None:
+            self.jvm.kill()
+        message = f"\nError: {why}. This run ended at once, and wrote nothing since that could count. Run again.\n"
+        os.write(sys.stderr.fileno(), message.encode())
+        os._exit(SluiceError.exit_code)
+
+    def release(self) -> None:
+        """Lets the next one have it at once."""
+        self.over.set()
+        with self.writing:
+            try:
+                put(self.store, self.seen.held.model_copy(update={"released": True}), self.seen)
+            except (BaseError, OSError):
+                # Then the next one waits for its length.
+                return
+
+
+def free(store: S3Store, seconds: float, told: Callable[[str], None]) -> Seen | None:
+    """The lease once nobody has it; None when there never was one. A LakeLocked names the one that renews it."""
+    first = read(store)
+    if first is None or first.held.released:
+        return first
+    since, is_told = time.monotonic(), False
+    while (waited := time.monotonic() - since) < seconds:
+        time.sleep(min(1.0, seconds * renewed_after / 2))
+        now = read(store)
+        if now is None or now.held.released:
+            return now
+        if now.tag != first.tag:
+            raise locked(now)
+        if waited > 2 * renewed_after * seconds and not is_told:
+            told(f"{first.held.holder} held the lake and does not move; it is taken over after {seconds:.0f} seconds …")
+            is_told = True
+    return first
+
+
+def take(store: S3Store, seconds: float, over: Seen | None) -> Lease:
+    """The lease, for this process, in place of what was seen to be free; a LakeLocked when another was faster."""
+    me = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    asked_at = time.monotonic()
+    mine = put(store, Held(epoch=over.held.epoch + 1 if over else 1, holder=me), over)
+    if mine is None:
+        raise locked(read(store))
+    lease = Lease(store, mine, seconds, asked_at)
+    lease.keep()
+    return lease
+
+
+def locked(by: Seen | None) -> LakeLocked:
+    who = by.held.holder if by else "unknown"
+    return LakeLocked(f"Another sluice ({who}) is writing the lake. Wait for it, or stop it.")
+
+
+def is_held(store: S3Store) -> bool:
+    """True while some process has it, or died with it."""
+    seen = read(store)
+    return seen is not None and not seen.held.released

@@ -1,0 +1,79 @@
+"""A driver in a process of its own: it does at once what its standard input says, and answers on its standard output.
+
+write STORE PATH     writes a file of Delta's log by a log store
+look                 reads where the table bronze.contended stands
+append OFFSET        appends a record to it that follows what was looked at
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from sluice.delta import Lake
+from sluice.errors import Superseded
+from sluice.ledger import Commit, Entry, LandedPartition
+from sluice.session import spark_session
+from sluice.settings import read_settings
+
+table = "bronze.contended"
+
+
+class Committer:
+    """Its answers are 'won', or by what it was refused."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, me: str) -> None:
+        self.spark, self.lake, self.me = spark, lake, me
+        self.known: Commit | None = None
+
+    def write(self, store: str, path: str) -> str:
+        context: Any = self.spark.sparkContext
+        jvm, conf = context._jvm, context._jsc.hadoopConfiguration()
+        arguments = context._gateway.new_array(jvm.java.lang.Object, 1)
+        arguments[0] = conf
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        log_store = loader.loadClass(store).getConstructors()[0].newInstance(arguments)
+        actions = jvm.java.util.ArrayList()
+        actions.add(json.dumps({"commitInfo": {"by": self.me}}))
+        try:
+            log_store.write(jvm.org.apache.hadoop.fs.Path(path), actions.iterator(), False, conf)
+        except Py4JError as error:
+            return "refused" if "FileAlreadyExistsException" in str(error) else str(error)
+        return "won"
+
+    def look(self) -> str:
+        self.known = self.lake.last_commit(table)
+        return str(self.known and self.known.version)
+
+    def append(self, offset: str) -> str:
+        rows = self.spark.createDataFrame([(int(offset), self.me)], "offset bigint, writer string")
+        landed = {0: LandedPartition(next_offset=int(offset) + 1, head=self.me)}
+        write = self.lake.append if self.known else self.lake.replace
+        try:
+            write(rows, table, Entry(dataset=table, landed=landed), self.known.fence if self.known else 0)
+        except (Superseded, PySparkException, Py4JError) as error:
+            return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        return "won"
+
+
+def main() -> None:
+    settings = read_settings(Path())
+    with spark_session(settings) as spark:
+        committer = Committer(spark, Lake(settings.lake_root), sys.argv[1])
+        say("ready")
+        for line in sys.stdin:
+            verb, *arguments = line.split()
+            say(getattr(committer, verb)(*arguments))
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

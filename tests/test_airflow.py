@@ -153,13 +153,19 @@ class Airflow:
         """The state in which a run ends."""
         ended = ("success", "failed")
         path = f"/api/v2/dags/{dag}/dagRuns/{run}"
-        self.wait(lambda: self.ask("GET", path)["state"] in ended, f"{dag} to end: {self.states(dag, run)}")
+        self.wait(lambda: self.ask("GET", path)["state"] in ended, f"{dag} to end", told=lambda: self.states(dag, run))
         return str(self.ask("GET", path)["state"])
 
-    def wait(self, is_true: Callable[[], Any], what: str, seconds: float = 240) -> None:
+    def wait(
+        self,
+        is_true: Callable[[], Any],
+        what: str,
+        seconds: float = 240,
+        told: Callable[[], Any] = lambda: "",
+    ) -> None:
         deadline = time.monotonic() + seconds
         while not is_true():
-            assert time.monotonic() < deadline, f"waited in vain for {what}\n{self.said()}"
+            assert time.monotonic() < deadline, f"waited in vain for {what}: {told()}\n{self.said()}"
             time.sleep(0.5)
 
     def orders(self) -> int:
@@ -325,13 +331,15 @@ def test_a_replay_goes_through_form_difference_approval_and_rollback(airflow: Ai
     run = airflow.trigger("replay", datasets=["gold.revenue_daily"], because="dozens", mode="compare, then promote")
     airflow.wait(lambda: airflow.states("replay", run).get("approve") == "awaiting_input", "the question")
     path = f"/api/v2/dags/replay/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
-    question = airflow.ask("GET", path)
-    assert "| gold.revenue_daily | 0 |" in question["body"]
-    assert "quantity" in question["body"]
+    told = airflow.ask("GET", path)
+    assert "| gold.revenue_daily | 0 |" in told["body"]
+    assert "quantity" in told["body"]
     dozens = "SELECT sum(quantity) > 100 FROM gold.revenue_daily"
     assert query(airflow.lake, dozens).rows == [(False,)]
-    # An answer within a second of the question is lost on Airflow's scheduler; no person is as fast.
-    time.sleep(5)
+    # Until the scheduler knows that the question's process has ended, an answer is lost and the question comes again.
+    question = f"TaskInstanceKey(dag_id='replay', task_id='approve', run_id='{run}'"
+    ended = f"Received executor event with state success for task instance {question}"
+    airflow.wait(lambda: ended in (airflow.home / "scheduler.log").read_text(), "the question's process to end")
     airflow.ask("PATCH", path, {"chosen_options": ["Approve"]})
     assert airflow.wait_for_end("replay", run) == "success"
     assert query(airflow.lake, dozens).rows == [(True,)]
@@ -446,6 +454,9 @@ def test_people_see_the_dags_the_assets_the_form_and_the_backfill(airflow: Airfl
             page.screenshot(path=kept / f"airflow-{name}.png")
         page.goto(f"{address}/assets/{gold}")
         page.get_by_text("Task Dependencies").click()
+        page.get_by_text("bronze.orders").first.wait_for(timeout=60_000)
+        # Only what is in view is drawn, and the first view does not always hold all.
+        page.locator(".react-flow__controls-fitview").click()
         page.get_by_text("silver.priced_orders").first.wait_for(timeout=60_000)
         page.wait_for_timeout(2_000)
         page.screenshot(path=kept / "airflow-asset-graph.png")

@@ -12,8 +12,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.schema import PrimitiveType
 from pyarrow import RecordBatchReader
 from pyarrow import compute as pc
 
@@ -338,7 +339,8 @@ class Lake:
         """Makes the table a copy of the one at the path `source` at a version; the data files stay where they are."""
         target = f"delta.`{self.path(table)}`"
         # delta-rs cannot read the log of a table that began as a clone.
-        spark.sql(f"CREATE TABLE {target} (nothing INT) USING delta")
+        nothing = Schema([Field("nothing", PrimitiveType("integer"))])
+        DeltaTable.create(self.path(table), nothing, storage_options=self.storage_options)
         spark.conf.set(user_metadata, entry.to_json())
         try:
             spark.sql(f"CREATE OR REPLACE TABLE {target} SHALLOW CLONE delta.`{source}` VERSION AS OF {version}")

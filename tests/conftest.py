@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Most tests are short: a JVM compiles once and lightly, those of the commands that tests run too.
+# The commands that tests run are short: their JVMs compile once and lightly. The session of a whole run pays for more.
 light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+long = "-XX:ReservedCodeCacheSize=512m"
 
 
 def pytest_configure() -> None:
@@ -41,7 +42,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     # With the jars for Kafka: the session is made before the first broker is.
-    settings = Settings(log="kafka://127.0.0.1:1", spark="local[2]", driver_memory="2g", java_options=light)
+    settings = Settings(log="kafka://127.0.0.1:1", spark="local[2]", driver_memory="2g", java_options=long)
     with spark_session(settings) as session:
         yield session
 

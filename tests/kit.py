@@ -1,6 +1,7 @@
 """What tests are written with: small frames as tuples, and a lakehouse that is driven a step at a time."""
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -65,10 +66,19 @@ class Lakehouse:
 
     def __init__(self, spark: "SparkSession", folder: Path, partitions: int = 2) -> None:
         self.spark = spark
+        self.folder = folder
         # The embedded one, unless a test gives another.
         self.log: Any = Log(folder / "log", partitions=partitions)
         self.lake = Lake(str(folder / "lake"))
         self.catalogue = Catalogue(())
+
+    def copied_to(self, folder: Path) -> "Lakehouse":
+        """Another one that has come as far; so tests can begin where a module's fixture ended."""
+        for name in ("log", "lake"):
+            shutil.copytree(self.folder / name, folder / name)
+        found = Lakehouse(self.spark, folder, self.log.default_partitions)
+        found.catalogue = self.catalogue
+        return found
 
     def declare(self, *nodes: Dataset | Topic) -> "Lakehouse":
         self.catalogue = ordered(nodes)

@@ -39,7 +39,9 @@ def sale(number: int, count: int | None, product: str = "tea") -> dict[str, obje
 
 def declare(lakehouse: Lakehouse, **expected: Sequence[Expectation]) -> None:
     suites = {name.replace("_", ".", 1): suite(name.replace("_", ".", 1), *each) for name, each in expected.items()}
-    lakehouse.catalogue = expecting(ordered([doubled, sold]), suites)
+    # What no suite is for need not be computed.
+    nodes = [sales] if set(suites) == {"silver.sales"} else [doubled, sold]
+    lakehouse.catalogue = expecting(ordered(nodes), suites)
 
 
 def check(lakehouse: Lakehouse, *names: str) -> dict[str, list[dict[str, Any]]]:
@@ -114,8 +116,7 @@ def test_a_first_build_is_refused_before_any_of_its_tables_is_written(lakehouse:
     declare(lakehouse, silver_sales=[full])
     lakehouse.publish("sales", sale(1, 1), b"no JSON")
     assert lakehouse.run()["silver.sales"].refused == ("table_row_count_to_be_between",)
-    assert "silver.sales" not in lakehouse.lake.tables()
-    assert lakehouse.fates() == []
+    assert not any(name.startswith("silver.") for name in lakehouse.lake.tables())
     lakehouse.publish("sales", sale(2, 1))
     lakehouse.run()
     assert lakehouse.rows("silver._fates", "reason") == [("malformed_json",)]
@@ -300,7 +301,7 @@ def test_a_check_that_raises_is_critical_and_says_why(lakehouse: Lakehouse) -> N
 
 def test_counts_agree_between_the_audit_the_results_and_the_report(lakehouse: Lakehouse) -> None:
     small = expect("column_values_to_be_between", column="pieces", max_value=5, severity="quarantine", name="small")
-    declare(lakehouse, silver_sales=[small])
+    lakehouse.catalogue = expecting(ordered([sold]), {"silver.sales": suite("silver.sales", small)})
     lakehouse.publish(
         "sales", sale(1, 3), sale(2, 6), sale(3, 7), sale(1, 3), b"no JSON", sale(4, 1) | {"sold_at": "?"}
     )

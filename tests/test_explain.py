@@ -1,6 +1,7 @@
 """Explain: each value of a cell, and the record, version or declaration that made it so."""
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +13,9 @@ from sluice.look import query
 from sluice.windows import window
 from tests.kit import Lakehouse, text
 from tests.shop import priced
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def revenue(measure: str = "sum(pieces * price.price)") -> Dataset:
@@ -32,14 +36,19 @@ def explained(lakehouse: Lakehouse, dataset: Dataset, **wanted: str) -> list[Val
     return Explainer(lakehouse.spark, lakehouse.lake).explain(dataset, wanted)
 
 
-@pytest.fixture
-def lived(lakehouse: Lakehouse) -> Lakehouse:
-    """Sales at several hours and prices; then a late price, a late sale, and a conflict that came first."""
-    lakehouse.declare(revenue())
+@pytest.fixture(scope="module")
+def opened(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """Sales at several hours and prices."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("shop")).declare(revenue())
     lakehouse.publish("prices", price("tea", 0, 2), price("cup", 0, 9), key="p", hours=1)
     lakehouse.publish("sales", *[sale(f"tea {hour}", "tea", hour) for hour in range(8)], key="s", hours=9)
     lakehouse.publish("sales", sale("cup", "cup", 3), key="s", hours=9).run()
     return lakehouse
+
+
+@pytest.fixture
+def lived(opened: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return opened.copied_to(tmp_path)
 
 
 def test_a_late_dimension_change_is_named_by_its_offset(lived: Lakehouse) -> None:

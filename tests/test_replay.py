@@ -42,14 +42,19 @@ def price(hours: float, amount: int, product: str = "tea") -> dict[str, object]:
     return {"product": product, "changed_at": text(hours), "price": amount}
 
 
-@pytest.fixture
-def shop(lakehouse: Lakehouse) -> Lakehouse:
+@pytest.fixture(scope="module")
+def opened_shop(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
     """Four sales on two days at two prices, one of them told twice."""
-    lakehouse.declare(revenue)
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("shop")).declare(revenue)
     lakehouse.publish("prices", price(0, 2), price(24, 3), price(0, 5, "coffee"))
     lakehouse.publish("sales", sale(1, 1), sale(2, 2, pieces=2), sale(3, 25), sale(4, 26, "coffee"), sale(1, 1))
     lakehouse.run()
     return lakehouse
+
+
+@pytest.fixture
+def shop(opened_shop: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return opened_shop.copied_to(tmp_path)
 
 
 def build(lakehouse: Lakehouse, *names: str, catalogue: Catalogue | None = None, part: Part | None = None) -> Any:

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sluice import bucket, jars
+from sluice import bucket, connect, jars
 from sluice.delta import Lake
 from sluice.errors import SluiceError
 from sluice.java import major_version, require_java
 from sluice.lock import is_locked
 from sluice.s3 import S3, is_s3
-from sluice.session import bundles
+from sluice.session import bundles, spark_session
 from sluice.settings import Settings
 
 # Enough for a server that decides in the wrong order now and then; a run asks less.
@@ -27,7 +27,10 @@ class Finding:
 
 def examine(settings: Settings) -> list[Finding]:
     """Everything that a run needs, in the order in which it needs it."""
-    checks: dict[str, Callable[[Settings], str]] = {"java": java, "jars": jar_files, "log": log, "lake": lake}
+    checks: dict[str, Callable[[Settings], str]] = {"java": java, "jars": jar_files}
+    if settings.is_remote:
+        checks = {"spark": spark}
+    checks |= {"log": log, "lake": lake}
     if is_s3(settings.lake_root):
         checks["conditional writes"] = conditional_writes
     return [finding(name, check, settings) for name, check in checks.items()]
@@ -43,6 +46,12 @@ def finding(name: str, check: Callable[[Settings], str], settings: Settings) -> 
 def java(_: Settings) -> str:
     found = require_java()
     return f"Java {major_version(found)}, {found}"
+
+
+def spark(settings: Settings) -> str:
+    """Whether a Spark Connect server gives a session, and has what the tables need."""
+    with spark_session(settings) as session:
+        return f"Spark {session.version} at {connect.public(settings.spark)}, with Delta"
 
 
 def jar_files(settings: Settings) -> str:

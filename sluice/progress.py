@@ -11,6 +11,7 @@ from rich.table import Table
 
 from sluice.catalogue import Catalogue
 from sluice.run import Event
+from sluice.session import tasks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,17 +79,7 @@ class RunProgress:
 
     def spark_tasks(self, name: str) -> tuple[int, int]:
         """How many tasks the running stages of a dataset have, and how many of them are done."""
-        if self.spark is None:
-            return 0, 0
-        tracker = self.spark.sparkContext.statusTracker()
-        stages = [
-            stage
-            for job in tracker.getJobIdsForGroup(name)
-            if (info := tracker.getJobInfo(job)) is not None and info.status == "RUNNING"
-            for stage_id in info.stageIds
-            if (stage := tracker.getStageInfo(stage_id)) is not None
-        ]
-        return sum(stage.numTasks for stage in stages), sum(stage.numCompletedTasks for stage in stages)
+        return tasks_of(self.spark, name) if self.spark is not None else (0, 0)
 
     def summary(self, done: Sequence[Event], seconds: float) -> Table | str:
         """What the run did, in one line."""

@@ -2,9 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +17,7 @@ from sluice.ledger import InputVersion, RowCounts, no_rows
 from sluice.log import AnyLog
 from sluice.part import Part
 from sluice.results import as_rows, record
+from sluice.session import named_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,10 +150,3 @@ class Runner:
 
     def is_topic(self, name: str) -> bool:
         return any(topic.name == name for topic in self.catalogue.topics)
-
-
-@contextmanager
-def named_jobs(spark: "SparkSession", name: str) -> "Iterator[SparkSession]":
-    """A new session whose Spark jobs bear the name, so that progress can be told."""
-    spark.sparkContext.setJobGroup(name, name)
-    yield spark.newSession()

@@ -1,4 +1,4 @@
-"""The Spark session: one JVM on this machine, with the jars and the settings for where the log and the tables are."""
+"""The Spark session: a JVM on this machine, with the jars and settings for where log and tables are; or a server's."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice import jars, logstore
+from sluice import connect, jars, logstore
 from sluice.java import require_java
 from sluice.lock import Lock
 from sluice.s3 import S3, is_s3
@@ -44,6 +44,7 @@ spark_settings = {
 # For a handful of rows planning is the work: no second look at each plan, and no code compiled for each projection.
 small_settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 small_rows_max = 1_000
+log_store = "spark.delta.logStore.s3a.impl"
 ends_within_seconds = 300
 
 
@@ -66,12 +67,18 @@ def sized_for(spark: "SparkSession", rows: int | None) -> Iterator[None]:
 
 @contextmanager
 def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[SparkSession]":
-    """A Spark session on this machine, stopped at the end.
+    """A Spark session, stopped at the end.
 
-    With a `lock` it may write: the lake stays locked until the JVM is dead too, or the JVM dies with the lock.
+    With a `lock` it may write: the lake stays locked until the JVM is dead too, or the JVM dies with the lock. What a
+    Spark Connect server still does for a process that died is kept out by Delta alone (`Lake.fence`).
     """
-    java = require_java()
     store = S3.of(settings.lake_root) if is_s3(settings.lake_root) else None
+    if settings.is_remote:
+        wanted = spark_settings | {"spark.sql.shuffle.partitions": str(cores(settings))}
+        with connect.remote_session(settings.spark, server_settings(store), wanted) as spark:
+            yield spark
+        return
+    java = require_java()
     files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if store else [])
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -114,6 +121,39 @@ def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[Spa
             gateway.proc.stdin.close()
             gateway.proc.wait(timeout=ends_within_seconds)
             archive.keep()
+
+
+def server_settings(store: S3 | None) -> dict[str, str]:
+    """What a Spark Connect server must have been started with."""
+    of_delta = {name: spark_settings[name] for name in ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")}
+    return of_delta | ({log_store: store.spark_settings()[log_store]} if store else {})
+
+
+@contextmanager
+def named_jobs(spark: "SparkSession", name: str) -> "Iterator[SparkSession]":
+    """A session of its own, whose jobs bear the name in Spark's pages: what one says of a commit reaches no other."""
+    if connect.is_remote():
+        with connect.cloned(spark) as own:
+            own.addTag(name)
+            yield own
+        return
+    spark.sparkContext.setJobGroup(name, name)
+    yield spark.newSession()
+
+
+def tasks_of(spark: "SparkSession", name: str) -> tuple[int, int]:
+    """How many tasks the running stages of what is so named have, and how many are done; none where nobody tells."""
+    if connect.is_remote():
+        return 0, 0
+    tracker = spark.sparkContext.statusTracker()
+    stages = [
+        stage
+        for job in tracker.getJobIdsForGroup(name)
+        if (info := tracker.getJobInfo(job)) is not None and info.status == "RUNNING"
+        for stage_id in info.stageIds
+        if (stage := tracker.getStageInfo(stage_id)) is not None
+    ]
+    return sum(stage.numTasks for stage in stages), sum(stage.numCompletedTasks for stage in stages)
 
 
 @dataclass(frozen=True)
@@ -211,7 +251,7 @@ def sized(settings: Settings) -> dict[str, str]:
 
 def cores(settings: Settings) -> int:
     """How many tasks run at once."""
-    if settings.is_on_cluster:
+    if settings.is_on_cluster or settings.is_remote:
         return settings.cluster_cores
     asked = settings.spark.removeprefix("local[").removesuffix("]")
     return os.cpu_count() or 1 if asked == "*" else int(asked)

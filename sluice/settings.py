@@ -15,6 +15,7 @@ from sluice.s3 import is_s3
 
 prefix = "SLUICE_"
 s3_address = re.compile(r"s3a://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.=-]+)*/?", re.ASCII)
+spark_pattern = r"^(local\[(\d+|\*)\]|spark://[^\s/:]+:\d+(,[^\s/:]+:\d+)*|sc://[^\s/:]+(:\d+)?(/;\S*)?)$"
 kafka_address = re.compile(r"kafka://[^\s,/:]+:\d+(,[^\s,/:]+:\d+)*")
 # Read where the servers of a stack are installed, and no business of the engine.
 elsewhere = {"SLUICE_SERVERS"}
@@ -28,7 +29,7 @@ class Settings(BaseSettings):
     project: Path = Path()
     lake: str = ""
     log: str = ""
-    spark: Annotated[str, Field(pattern=r"^(local\[(\d+|\*)\]|spark://[^\s/:]+:\d+(,[^\s/:]+:\d+)*)$")] = "local[*]"
+    spark: Annotated[str, Field(pattern=spark_pattern)] = "local[*]"
     driver_memory: Annotated[str, Field(pattern=r"^\d+[mg]$")] = "2g"
     cluster_cores: Annotated[int, Field(ge=1)] = 4
     executor_memory: Annotated[str, Field(pattern=r"^\d+[mg]$")] = "1g"
@@ -81,6 +82,11 @@ class Settings(BaseSettings):
     def is_on_cluster(self) -> bool:
         """True when Spark's work is done by other processes than its driver."""
         return self.spark.startswith("spark://")
+
+    @property
+    def is_remote(self) -> bool:
+        """True when Spark is a Spark Connect server, and no JVM is started here."""
+        return self.spark.startswith("sc://")
 
     @property
     def spark_logs(self) -> Path:

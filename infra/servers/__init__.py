@@ -10,7 +10,7 @@ from infra.servers.postgres import Postgres
 from infra.servers.running import Running, running
 from infra.servers.s3 import S3
 from infra.servers.server import Server, free_port
-from infra.servers.spark import SparkMaster, SparkWorker
+from infra.servers.spark import SparkConnect, SparkMaster, SparkWorker
 
 __all__ = [
     "S3",
@@ -19,6 +19,7 @@ __all__ = [
     "Postgres",
     "Running",
     "Server",
+    "SparkConnect",
     "SparkMaster",
     "SparkWorker",
     "free_port",

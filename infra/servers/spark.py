@@ -1,14 +1,19 @@
-"""Spark standalone: a master and its workers, by the scripts of the pyspark that is installed."""
+"""Spark standalone: a master and its workers, and Spark Connect, by the scripts of the pyspark that is installed."""
 
 import json
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from infra.servers.s3 import S3
 from infra.servers.server import Server, free_port, loopback, page, private_folder
+from sluice import jars, logstore
+from sluice import s3 as object_store
 from sluice.jars import spark_home
 from sluice.java import require_java
+from sluice.session import server_settings
+from sluice.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -100,3 +105,62 @@ class SparkWorker(Daemon):
     @property
     def work(self) -> Path:
         return self.folder / "work"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkConnect(Server):
+    """A Spark for drivers that have none: with Delta, and for tables in an object `store` with its log store."""
+
+    master: str = "local[2]"
+    store: S3 | None = None
+    memory: str = "1g"
+
+    @classmethod
+    def install(cls) -> None:
+        """It came with pyspark."""
+        require_java()
+
+    def prepare(self) -> None:
+        private_folder(self.folder)
+
+    def environment(self) -> dict[str, str]:
+        known = self.store.settings() if self.store else {}
+        keys = {name: value for name, value in known.items() if name.startswith("AWS_")}
+        return super().environment() | {"SPARK_LOCAL_IP": loopback} | keys
+
+    def command(self) -> list[str]:
+        found = self.configuration()
+        conf = [word for name, value in found.items() for word in ("--conf", f"{name}={value}")]
+        main = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+        size = ["--master", self.master, "--driver-memory", self.memory]
+        return [str(spark_home() / "bin" / "spark-submit"), *size, *main, *conf, "spark-internal"]
+
+    def configuration(self) -> dict[str, str]:
+        lake = of_root(self.store.settings()) if self.store else None
+        bundles = [jars.delta, *jars.kafka, *([jars.s3] if self.store else [])]
+        files = [*jars.jar_files(Settings().jars, bundles), *([logstore.jar] if self.store else [])]
+        return {
+            **server_settings(lake),
+            **(lake.spark_settings() if lake else {}),
+            "spark.connect.grpc.binding.address": loopback,
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.jars": ",".join(map(str, files)),
+            "spark.ui.enabled": "false",
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            "spark.local.dir": str(self.folder / "scratch"),
+        }
+
+    def is_healthy(self) -> bool:
+        try:
+            socket.create_connection((loopback, self.port), 1).close()
+        except OSError:
+            return False
+        return True
+
+    def settings(self) -> dict[str, str]:
+        return {"SLUICE_SPARK": f"sc://{self.address}"}
+
+
+def of_root(settings: dict[str, str]) -> object_store.S3:
+    """The store that a server's settings name."""
+    return object_store.S3.of(settings["SLUICE_LAKE"], settings)

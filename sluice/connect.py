@@ -1,0 +1,92 @@
+"""A Spark session on a Spark Connect server: plans are sent there, and Java, the jars and the work are the server's."""
+
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkException
+
+from sluice.errors import SluiceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+port_default = 15002
+answers_within_seconds = 10
+
+
+@contextmanager
+def remote_session(address: str, needed: Mapping[str, str], wanted: Mapping[str, str]) -> "Iterator[SparkSession]":
+    """A session of the server at `sc://host:port`, ended at the end.
+
+    The address may go on with parameters of the protocol (`/;use_ssl=true;token=…`), which no message repeats. A
+    SluiceError when none answers, or when the server was started without one of the settings that are `needed`. Those
+    that are `wanted` are set as far as a session may.
+    """
+    server = public(address)
+    require_answer(server)
+    from pyspark.sql import SparkSession
+
+    try:
+        spark = SparkSession.builder.remote(address).create()
+        require_settings(spark, server, needed)
+        for name, value in wanted.items():
+            if spark.conf.isModifiable(name):
+                spark.conf.set(name, value)
+    except PySparkException as error:
+        raise SluiceError(f"The Spark at {server} gives no session: {str(error).splitlines()[0]}") from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def public(address: str) -> str:
+    """The address without its parameters, of which one may be a token."""
+    return address.partition("/;")[0]
+
+
+def require_answer(server: str) -> None:
+    """The client itself would go on trying for ten minutes."""
+    parts = urlsplit(server)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or port_default), answers_within_seconds).close()
+    except OSError as error:
+        raise SluiceError(
+            f"No Spark answers at {server}: {error.strerror or error}. Start it, or set SLUICE_SPARK."
+        ) from error
+
+
+def require_settings(spark: "SparkSession", server: str, needed: Mapping[str, str]) -> None:
+    """Without Delta nothing is written, without its log store commits on S3 are lost; a session cannot mend that."""
+    for name, value in needed.items():
+        if value not in (spark.conf.get(name, "") or ""):
+            raise SluiceError(
+                f"The Spark at {server} was started without {name}={value}. "
+                "What it must be started with: docs/how-to/run-on-a-cluster.md"
+            )
+
+
+def is_remote() -> bool:
+    """True when the session of this process is one of a Spark Connect server."""
+    from pyspark.sql import is_remote
+
+    return bool(is_remote())
+
+
+@contextmanager
+def cloned(spark: "SparkSession") -> "Iterator[SparkSession]":
+    """A session of its own beside one of a Spark Connect server, with the same settings."""
+    own = spark.cloneSession()  # type: ignore[attr-defined]
+    # A checkpoint is looked for in the thread's active session, whichever it was made by.
+    active = type(own)._active_session
+    before = getattr(active, "session", None)
+    active.session = own
+    try:
+        yield own
+    finally:
+        active.session = before
+        own.client.release_session()
+        own.client.close()

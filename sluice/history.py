@@ -1,5 +1,6 @@
 """Lay the changes of each key end to end: the history of a dimension (SCD type 2), or its latest state (type 1)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,14 @@ from sluice.parse import position
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+# What Debezium has in the place of a large value that an update left alone and Postgres did not send, by its type.
+unavailable = "__debezium_unavailable_value"
+placeholders: "dict[str, Callable[[], Column]]" = {
+    "string": lambda: F.lit(unavailable),
+    "binary": lambda: F.lit(unavailable.encode()),
+    "array<string>": lambda: F.array(F.lit(unavailable)),
+}
+
 
 @dataclass(frozen=True)
 class History:
@@ -20,8 +29,9 @@ class History:
 
     `sequence_by` orders the changes of a key, and the log's order those of one sequence. A version begins at
     `valid_from`, and never before the one that precedes it. A change in `tracked` attributes opens a version; in others
-    it updates the version it falls into. Where `fill_nulls` names an attribute, null means: as before. `updated` names
-    the column that lists the attributes a change sets; null means all of them.
+    it updates the version it falls into. Where `fill_nulls` names an attribute, null means: as before, and where
+    `unavailable` does, so does Debezium's placeholder. `updated` names the column that lists the attributes a change
+    sets; null means all of them.
     """
 
     keys: tuple[str, ...]
@@ -31,6 +41,7 @@ class History:
     tracked: tuple[str, ...]
     fill_nulls: tuple[str, ...] = ()
     updated: str | None = None
+    unavailable: tuple[str, ...] = ()
     has_truncates: bool = False
     has_moves: bool = False
 
@@ -90,16 +101,24 @@ def per_key(changes: "DataFrame", rule: History) -> "DataFrame":
 
 def filled(lines: "DataFrame", rule: History) -> "DataFrame":
     """The changes with every attribute that they leave as it was filled in from the change before, up to a delete."""
-    if not rule.fill_nulls and rule.updated is None:
+    if not rule.fill_nulls and not rule.unavailable and rule.updated is None:
         return lines
     line = Window.partitionBy(*rule.keys).orderBy(*rule.sequence_by, *order)
     lives = lines.withColumn("_life", F.count_if(~is_set()).over(line))
     life = Window.partitionBy(*rule.keys, "_life").orderBy(*rule.sequence_by, *order)
 
+    def is_untold(name: str) -> "Column":
+        if name not in rule.unavailable:
+            return F.lit(False)
+        return F.col(name).eqNullSafe(placeholders[lives.schema[name].dataType.simpleString()]())
+
     def last_set(name: str) -> "Column":
-        is_updated = F.coalesce(F.array_contains(F.col(str(rule.updated)), name), F.lit(True))
-        box = F.when(is_set() & is_updated, F.struct(F.col(name).alias("value")))
-        return F.last(box, ignorenulls=True).over(life).getField("value")
+        told = ~is_untold(name)
+        if rule.updated is not None:
+            told &= F.coalesce(F.array_contains(F.col(rule.updated), name), F.lit(True))
+        box = F.last(F.when(is_set() & told, F.struct(F.col(name).alias("value"))), ignorenulls=True).over(life)
+        # Where nothing was ever told, the placeholder says so.
+        return F.when(box.isNull() & is_untold(name), F.col(name)).otherwise(box.getField("value"))
 
     def last_known(column: "Column", kind: DataType) -> "Column":
         if isinstance(kind, StructType):
@@ -108,9 +127,9 @@ def filled(lines: "DataFrame", rule: History) -> "DataFrame":
             return F.when(was_known, F.struct(*fields))
         return F.last(F.when(is_set(), column), ignorenulls=True).over(life)
 
-    if rule.updated is not None:
-        return lives.withColumns({name: last_set(name) for name in rule.attributes})
-    return lives.withColumns({name: last_known(F.col(name), lives.schema[name].dataType) for name in rule.fill_nulls})
+    to_set = rule.attributes if rule.updated is not None else rule.unavailable
+    told = lives.withColumns({name: last_set(name) for name in to_set}) if to_set else lives
+    return told.withColumns({name: last_known(F.col(name), told.schema[name].dataType) for name in rule.fill_nulls})
 
 
 def begun(lines: "DataFrame", rule: History) -> "DataFrame":

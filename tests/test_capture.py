@@ -723,6 +723,26 @@ def test_a_large_value_that_did_not_change_is_unavailable_unless_the_replica_ide
     assert not shop.warnings()
 
 
+def test_silver_takes_a_large_value_that_did_not_change_from_before(shop: Shop, lakehouse: Lakehouse) -> None:
+    shop.log = lakehouse.log
+    shop.execute("ALTER TABLE products ALTER COLUMN name SET STORAGE EXTERNAL")
+    shop.execute("UPDATE products SET name = repeat('long ', 5000) WHERE id = 1")
+    shop.once()
+    shop.execute("UPDATE products SET stock = 1 WHERE id = 1")
+    shop.once()
+    assert shop.envelopes()[-1]["after"]["name"] == "__debezium_unavailable_value"
+    products = silver.history(
+        "products",
+        source=bronze.topic("shop_products"),
+        format="debezium",
+        schema="id int, name string, stock int",
+        keys=["id"],
+    )
+    lakehouse.declare(products).run()
+    found = lakehouse.table("silver.products").where("is_current AND id = 1").select("name", "stock").collect()
+    assert [tuple(row) for row in found] == [("long " * 5000, 1)]
+
+
 def test_a_key_that_changes_under_a_full_replica_identity(shop: Shop) -> None:
     shop.execute("ALTER TABLE products REPLICA IDENTITY FULL")
     shop.once()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from sluice.history import History, history, latest, whole_snapshots, with_missing_deleted
+from sluice.history import History, history, latest, unavailable, whole_snapshots, with_missing_deleted
 from tests.kit import Row, frame, rows_of
 from tests.oracles import histories as oracle
 
@@ -139,6 +139,47 @@ def test_null_within_a_struct_leaves_its_field_as_it_was(spark: "SparkSession") 
     )
     rule = replace(plain, attributes=("home",), tracked=("home",), fill_nulls=("home",))
     assert rows_of(history(arrived, rule), "home", "valid_from") == [(("Oslo", "Elm"), 1.0), (("Oslo", "Oak"), 2.0)]
+
+
+left_alone = replace(both, unavailable=("colour",))
+
+
+def test_a_value_that_was_not_sent_is_as_before_whenever_that_arrives(spark: "SparkSession") -> None:
+    assert changed(
+        spark,
+        left_alone,
+        ("set", "a", 4.0, unavailable, 3),
+        ("set", "a", 1.0, "red", 1),
+        ("set", "a", 3.0, None, 2),
+        ("set", "a", 2.0, unavailable, 1),
+    ) == [("a", "red", 1, 1.0, 3.0), ("a", None, 2, 3.0, 4.0), ("a", None, 3, 4.0, None)]
+
+
+def test_a_value_that_was_never_sent_says_so_and_none_outlives_a_delete(spark: "SparkSession") -> None:
+    assert changed(
+        spark,
+        left_alone,
+        ("set", "a", 1.0, "red", 1),
+        ("delete", "a", 2.0, "red", 1),
+        ("set", "a", 3.0, unavailable, 1),
+    ) == [("a", unavailable, 1, 3.0, None), ("a", "red", 1, 1.0, 2.0)]
+
+
+def test_large_values_of_other_types_are_as_before_too(spark: "SparkSession") -> None:
+    wide = "_change string, key string, at hours, text string, _timestamp hours"
+    arrived = frame(spark, wide, [("set", "a", 1.0, "red", 0.0), ("set", "a", 2.0, unavailable, 1.0)]).selectExpr(
+        "* EXCEPT (text)",
+        "CAST(text AS binary) AS bytes",
+        "array(text) AS texts",
+        "at AS seen",
+        "'t' AS _topic",
+        "0 AS _partition",
+        "0L AS _offset",
+    )
+    of_types = ("bytes", "texts")
+    rule = replace(plain, attributes=(*of_types, "seen"), tracked=(*of_types, "seen"), unavailable=of_types)
+    found = history(arrived, rule).orderBy("valid_from").selectExpr("CAST(bytes AS string)", "texts[0]")
+    assert [tuple(row) for row in found.collect()] == [("red", "red")] * 2
 
 
 def test_only_the_columns_that_a_change_names_are_set(spark: "SparkSession") -> None:

@@ -113,7 +113,8 @@ class Capture:
                 self.tell(
                     "warning",
                     f"{table} has large values, stored apart (TOAST). An update that leaves one alone does not carry "
-                    "it, and __debezium_unavailable_value stands in its place. To have the value: "
+                    "it, and __debezium_unavailable_value stands in its place: silver takes the value "
+                    "from before, other readers of the log have none. To have it: "
                     f"ALTER TABLE {table} REPLICA IDENTITY FULL",
                     table=str(table),
                 )
@@ -239,7 +240,8 @@ class Stream:
             self.capture.tell(
                 "warning",
                 f"An update of {table} does not carry {column}, which is stored apart and did not change; "
-                "__debezium_unavailable_value stands in its place. To have the value: "
+                "__debezium_unavailable_value stands in its place: silver takes the value from before, other readers of "
+                "the log have none. To have it: "
                 f"ALTER TABLE {table} REPLICA IDENTITY FULL",
                 column=column,
             )

@@ -21,7 +21,7 @@ from sluice.datasets import (
 )
 from sluice.errors import DeclarationError
 from sluice.fates import event_dataset
-from sluice.history import History, latest, whole_snapshots, with_missing_deleted
+from sluice.history import History, latest, placeholders, whole_snapshots, with_missing_deleted
 from sluice.history import history as lay_end_to_end
 from sluice.parse import Changes, Format, Parsing, position
 from sluice.scope import Scope
@@ -84,6 +84,7 @@ def history(
     require_columns(full_name, "columns_to_update", (columns_to_update,) if columns_to_update else (), parsing.columns)
     if columns_to_update and ignore_null_updates:
         raise DeclarationError(f"{full_name}: give columns_to_update or ignore_null_updates, not both")
+    types = column_types(schema)
     control = {*keys, *sequence, begins, columns_to_update}
     known = tuple(column for column in parsing.row_columns if column not in control)
     attributes = chosen(full_name, "column_list", known, column_list, except_column_list)
@@ -98,6 +99,7 @@ def history(
         tracked=tracked,
         fill_nulls=filled_columns(full_name, attributes, ignore_null_updates),
         updated=columns_to_update,
+        unavailable=tuple(name for name in attributes if format == "debezium" and types.get(name) in placeholders),
         has_truncates=apply_as_truncates is not None or format == "debezium",
         has_moves=format == "debezium",
     )

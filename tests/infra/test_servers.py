@@ -33,9 +33,12 @@ from infra.servers.postgres import database, program, require_entrance, user
 from infra.servers.s3 import access_key, bucket, region
 from infra.servers.server import cache
 from infra.servers.stack import Stack, default_ports
+from sluice import bronze, silver
 from sluice.errors import SluiceError, UsageError
+from sluice.log import KafkaLog, KafkaSecurity
 from sluice.settings import read_settings
 from tests.infra.listeners import listeners
+from tests.kit import Lakehouse
 
 pytestmark = pytest.mark.servers
 loopback = {"127.0.0.1"}
@@ -107,18 +110,43 @@ def test_of_writers_that_want_the_same_name_on_s3_one_gets_it(folder: Path) -> N
             assert Counter(answers) == {200: 1, 412: 7}
 
 
-def test_a_change_in_postgres_arrives_in_a_topic(
-    folder: Path, kafka: Running[Kafka], postgres: Running[Postgres]
+def test_debezium_on_connect_makes_a_history(
+    folder: Path, kafka: Running[Kafka], postgres: Running[Postgres], lakehouse: Lakehouse
 ) -> None:
-    sql(postgres.server, "CREATE TABLE orders (order_id int PRIMARY KEY, state text)")
-    sql(postgres.server, "INSERT INTO orders VALUES (1, 'placed')")
+    sql(postgres.server, "CREATE TABLE orders (order_id int PRIMARY KEY, state text, note text)")
+    sql(postgres.server, "ALTER TABLE orders ALTER COLUMN note SET STORAGE EXTERNAL")
+    sql(postgres.server, "INSERT INTO orders VALUES (1, 'placed', repeat('long ', 5000)), (2, 'placed', '')")
     with running(Connect(folder / "connect", kafka=kafka.server.address)) as connect:
         post(connect.server, "connectors", {"name": "orders", "config": connector(postgres.server)})
-        assert [change(value) for value in values_of(kafka.server, "shop.public.orders", 1)] == [("r", "placed")]
-        sql(postgres.server, "UPDATE orders SET state = 'sent' WHERE order_id = 1")
-        changes = [change(value) for value in values_of(kafka.server, "shop.public.orders", 2)]
-        assert changes == [("r", "placed"), ("u", "sent")]
+        assert [change(value) for value in values_of(kafka.server, "shop.public.orders", 2)] == [("r", "placed")] * 2
+        for statement in (
+            "UPDATE orders SET state = 'sent' WHERE order_id = 1",
+            "UPDATE orders SET order_id = 20 WHERE order_id = 2",
+            "DELETE FROM orders WHERE order_id = 1",
+            "INSERT INTO orders VALUES (1, 'again', '')",
+        ):
+            sql(postgres.server, statement)
+        # Each row that goes, and each key that changes, is followed by a tombstone.
+        values_of(kafka.server, "shop.public.orders", 9)
         assert listeners(connect.pid) == loopback
+    lakehouse.log = KafkaLog(kafka.server.address, KafkaSecurity())
+    orders = silver.history(
+        "orders",
+        source=bronze.topic("orders", topic="shop.public.orders"),
+        format="debezium",
+        schema="order_id int, state string, note string",
+        keys=["order_id"],
+    )
+    lakehouse.declare(orders).run()
+    found = lakehouse.table("silver.orders").orderBy("order_id", "valid_from")
+    assert [tuple(row) for row in found.selectExpr("order_id", "state", "length(note)", "is_current").collect()] == [
+        (1, "placed", 25_000, False),
+        (1, "sent", 25_000, False),
+        (1, "again", 0, True),
+        (2, "placed", 0, False),
+        (20, "placed", 0, True),
+    ]
+    assert all(each.balanced for each in lakehouse.audits())
 
 
 def test_postgres_wants_its_password_and_has_its_rows_after_a_crash(postgres: Running[Postgres]) -> None:

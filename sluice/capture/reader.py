@@ -240,8 +240,8 @@ class Stream:
             self.capture.tell(
                 "warning",
                 f"An update of {table} does not carry {column}, which is stored apart and did not change; "
-                "__debezium_unavailable_value stands in its place: silver takes the value from before, other readers of "
-                "the log have none. To have it: "
+                "__debezium_unavailable_value stands in its place: silver takes the value from before, other readers "
+                "of the log have none. To have it: "
                 f"ALTER TABLE {table} REPLICA IDENTITY FULL",
                 column=column,
             )

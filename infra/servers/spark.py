@@ -45,9 +45,11 @@ class Daemon(Server):
         return ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dspark.master.rest.enabled=false"]
 
     def says(self) -> dict[str, Any]:
-        """What its web page knows, or nothing."""
-        found = page(self.web_port, "/json/")
-        return dict(json.loads(found)) if found else {}
+        """What its web page knows, or nothing; while it starts there are pages before there is what they say."""
+        try:
+            return dict(json.loads(page(self.web_port, "/json/") or "{}"))
+        except ValueError:
+            return {}
 
     def start_class(self, main: str, *arguments: str) -> list[str]:
         address = ["--host", loopback, "--port", str(self.port), "--webui-port", str(self.web_port)]

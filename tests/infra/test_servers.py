@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.request
 from collections import Counter
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -167,6 +169,22 @@ def test_a_folder_that_postgres_cannot_enter_is_said_before_it_fails(tmp_path: P
     tmp_path.chmod(0o700)
     with pytest.raises(SluiceError, match="may not enter"):
         require_entrance(tmp_path / "data")
+
+
+def test_a_master_whose_pages_are_there_before_what_they_say_is_not_healthy_yet(tmp_path: Path) -> None:
+    class Empty(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Empty) as pages:
+        threading.Thread(target=pages.serve_forever, daemon=True).start()
+        assert not SparkMaster(tmp_path, web_port=pages.server_port).is_healthy()
+        pages.shutdown()
 
 
 def test_a_master_has_two_workers(folder: Path) -> None:

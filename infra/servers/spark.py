@@ -17,18 +17,23 @@ from sluice.settings import Settings
 
 
 @dataclass(frozen=True)
-class Daemon(Server):
-    """What a master and a worker have in common."""
-
-    web_port: int = field(default_factory=free_port)
+class OfSpark(Server):
+    """A server that came with pyspark."""
 
     @classmethod
     def install(cls) -> None:
-        """It came with pyspark."""
+        """There is nothing to fetch."""
         require_java()
 
     def prepare(self) -> None:
         private_folder(self.folder)
+
+
+@dataclass(frozen=True)
+class Daemon(OfSpark):
+    """What a master and a worker have in common."""
+
+    web_port: int = field(default_factory=free_port)
 
     def environment(self) -> dict[str, str]:
         return super().environment() | {
@@ -96,9 +101,7 @@ class SparkWorker(Daemon):
         return self.start_class("worker.Worker", *size, f"spark://{self.master}")
 
     def environment(self) -> dict[str, str]:
-        known = self.store.settings() if self.store else {}
-        keys = {name: value for name, value in known.items() if name.startswith("AWS_")}
-        return super().environment() | keys
+        return super().environment() | keys_of(self.store)
 
     def is_healthy(self) -> bool:
         """Whether the master has taken it: before that it has no address of a master."""
@@ -110,25 +113,15 @@ class SparkWorker(Daemon):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparkConnect(Server):
+class SparkConnect(OfSpark):
     """A Spark for drivers that have none: with Delta, and for tables in an object `store` with its log store."""
 
     master: str = "local[2]"
     store: S3 | None = None
     memory: str = "1g"
 
-    @classmethod
-    def install(cls) -> None:
-        """It came with pyspark."""
-        require_java()
-
-    def prepare(self) -> None:
-        private_folder(self.folder)
-
     def environment(self) -> dict[str, str]:
-        known = self.store.settings() if self.store else {}
-        keys = {name: value for name, value in known.items() if name.startswith("AWS_")}
-        return super().environment() | {"SPARK_LOCAL_IP": loopback} | keys
+        return super().environment() | {"SPARK_LOCAL_IP": loopback} | keys_of(self.store)
 
     def command(self) -> list[str]:
         found = self.configuration()
@@ -161,6 +154,12 @@ class SparkConnect(Server):
 
     def settings(self) -> dict[str, str]:
         return {"SLUICE_SPARK": f"sc://{self.address}"}
+
+
+def keys_of(store: S3 | None) -> dict[str, str]:
+    """What a process needs to use an object store."""
+    known = store.settings() if store else {}
+    return {name: value for name, value in known.items() if name.startswith("AWS_")}
 
 
 def of_root(settings: dict[str, str]) -> object_store.S3:

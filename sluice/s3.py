@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Store
 
 scheme = "s3a://"
+# By which setting of Spark Delta knows how to commit there.
+log_store = "spark.delta.logStore.s3a.impl"
 # Where there is no other, AWS's first.
 region_default = "us-east-1"
 # A server that is started again is waited for.
@@ -92,7 +94,7 @@ class S3:
     def spark_settings(self) -> dict[str, str]:
         """For Spark: S3A, and a log store whose commits are put only where there is no object."""
         settings = {
-            "spark.delta.logStore.s3a.impl": "sluice.logstore.S3ConditionalLogStore",
+            log_store: "sluice.logstore.S3ConditionalLogStore",
             "spark.hadoop.fs.s3a.aws.credentials.provider": (
                 "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
             ),

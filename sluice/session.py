@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sluice import connect, jars, logstore
 from sluice.java import require_java
 from sluice.lock import Lock
-from sluice.s3 import S3, is_s3
+from sluice.s3 import S3, is_s3, log_store
 from sluice.settings import Settings
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ spark_settings = {
 # For a handful of rows planning is the work: no second look at each plan, and no code compiled for each projection.
 small_settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 small_rows_max = 1_000
-log_store = "spark.delta.logStore.s3a.impl"
 ends_within_seconds = 300
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from infra.servers import Running, SparkConnect, running
-from sluice import scaffold
-from sluice.delta import Lake
-from sluice.log import Log, Record
+from sluice.catalogue import load
+from sluice.log import Record
 from sluice.look import audit, query
-from tests.end_to_end.scaffolded import content
+from tests.end_to_end.scaffolded import Project, content
 from tests.kit import Lakehouse
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
@@ -28,31 +26,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running[SparkCo
         yield started
 
 
-class Project:
-    """A project of one's own, by the commands that a user types."""
+class Elsewhere(Project):
+    """A project whose Spark is at an address. No Java, and no jars: both are the server's."""
 
     def __init__(self, folder: Path, address: str) -> None:
-        self.folder = folder
-        # No Java, and no jars: both are the server's.
-        self.environment = os.environ | {"SLUICE_SPARK": address, "SLUICE_JARS": str(folder / "none")}
-        self.environment |= {"JAVA_HOME": "", "PATH": str(Path(sys.executable).parent)}
-        scaffold.write(folder)
-        self.log, self.lake = Log(folder / ".sluice" / "log"), Lake(str(folder / ".sluice" / "lake"))
-        for topic in ("products", "orders"):
-            self.log.append(topic, [Record(line) for line in (folder / f"{topic}.jsonl").read_bytes().splitlines()])
-
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "sluice.cli", *arguments]
-        return subprocess.Popen(
-            command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def sluice(self, *arguments: str) -> str:
-        """Runs a command to its end; returns what it prints."""
-        running = self.start(*arguments)
-        out, err = running.communicate()
-        assert running.returncode == 0, err
-        return out
+        nothing_here = {"SLUICE_JARS": str(folder / "none"), "JAVA_HOME": "", "PATH": str(Path(sys.executable).parent)}
+        super().__init__(folder, {"SLUICE_SPARK": address, **nothing_here})
 
     def refused(self, *arguments: str) -> str:
         running = self.start(*arguments)
@@ -63,11 +42,11 @@ class Project:
 
 
 @pytest.fixture
-def project(server: Running[SparkConnect], tmp_path: Path) -> Project:
-    return Project(tmp_path / "project", server.server.settings()["SLUICE_SPARK"])
+def project(server: Running[SparkConnect], tmp_path: Path) -> Elsewhere:
+    return Elsewhere(tmp_path / "project", server.server.settings()["SLUICE_SPARK"])
 
 
-def test_the_tables_are_those_of_a_spark_of_ones_own(project: Project, lakehouse: Lakehouse) -> None:
+def test_the_tables_are_those_of_a_spark_of_ones_own(project: Elsewhere, lakehouse: Lakehouse) -> None:
     project.sluice("run")
     # A late order, a late price and one told twice: what is merged, and what is judged.
     late = {"order_id": "late", "placed_at": "2026-03-01T10:00:00Z", "product_id": "tea", "quantity": 2}
@@ -82,15 +61,13 @@ def test_the_tables_are_those_of_a_spark_of_ones_own(project: Project, lakehouse
     assert cause == "changes"
 
     lakehouse.log = project.log
-    from sluice.catalogue import load
-
     lakehouse.catalogue = load(project.folder)
     assert all(each.balanced for each in audit(project.lake, lakehouse.catalogue))
     lakehouse.run()
     assert content(project.lake) == content(lakehouse.lake)
 
 
-def test_a_run_that_is_killed_leaves_nothing_half_done(project: Project) -> None:
+def test_a_run_that_is_killed_leaves_nothing_half_done(project: Elsewhere) -> None:
     run = project.start("run")
     while not Path(project.lake.path("silver.orders"), "_delta_log").exists():
         assert run.poll() is None, run.communicate()
@@ -106,7 +83,7 @@ def test_a_run_that_is_killed_leaves_nothing_half_done(project: Project) -> None
 
 
 def test_a_server_that_is_not_there_or_has_no_delta_is_told(tmp_path: Path) -> None:
-    nobody = Project(tmp_path / "nobody", "sc://127.0.0.1:9")
+    nobody = Elsewhere(tmp_path / "nobody", "sc://127.0.0.1:9")
     assert "No Spark answers at sc://127.0.0.1:9" in nobody.refused("run")
 
     class Plain(SparkConnect):
@@ -114,5 +91,5 @@ def test_a_server_that_is_not_there_or_has_no_delta_is_told(tmp_path: Path) -> N
             return {name: value for name, value in super().configuration().items() if "connect.grpc" in name}
 
     with running(Plain(tmp_path / "plain")) as plain:
-        project = Project(tmp_path / "project", plain.server.settings()["SLUICE_SPARK"])
+        project = Elsewhere(tmp_path / "project", plain.server.settings()["SLUICE_SPARK"])
         assert "was started without spark.sql.extensions=io.delta" in project.refused("run")

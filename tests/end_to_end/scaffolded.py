@@ -1,6 +1,14 @@
-"""The tables of the project that `sluice init` writes, as they are compared."""
+"""The project that `sluice init` writes: its commands as a user types them, and its tables as they are compared."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from sluice import scaffold
 from sluice.delta import Lake
+from sluice.log import Log, Record
 from sluice.look import query
 
 tables = {
@@ -19,3 +27,33 @@ def content(lake: Lake) -> dict[str, list[str]]:
         table: sorted(map(repr, query(lake, f"SELECT {columns} FROM {table}").rows))
         for table, columns in tables.items()
     }
+
+
+class Project:
+    """A project of one's own with what came with it in its log, by the commands that a user types."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.environment = environment or {}
+        scaffold.write(folder)
+        self.log, self.lake = Log(folder / ".sluice" / "log"), Lake(str(folder / ".sluice" / "lake"))
+        for topic in ("products", "orders"):
+            self.log.append(topic, [Record(line) for line in (folder / f"{topic}.jsonl").read_bytes().splitlines()])
+
+    def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "sluice.cli", *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env={**os.environ, **self.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def sluice(self, *arguments: str, **environment: str) -> str:
+        """Runs a command to its end; returns what it prints."""
+        running = self.start(*arguments, **environment)
+        out, err = running.communicate()
+        assert running.returncode == 0, err
+        return out

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,42 +12,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from sluice import scaffold
 from sluice.delta import Lake
-from sluice.log import Log, Record
-from tests.end_to_end.scaffolded import content, tables
+from sluice.log import Record
+from tests.end_to_end.scaffolded import Project, content, tables
 
 pytestmark = pytest.mark.spark
 march = ("--since", "2026-03-01", "--until", "2026-04-01")
 
 
-class Project:
-    """A project of one's own, by the commands that a user types."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        scaffold.write(folder)
-        self.log, self.lake = Log(folder / ".sluice" / "log"), Lake(str(folder / ".sluice" / "lake"))
-        for topic in ("products", "orders"):
-            self.log.append(topic, [Record(line) for line in (folder / f"{topic}.jsonl").read_bytes().splitlines()])
-
-    def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "sluice.cli", *arguments]
-        return subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=os.environ | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def sluice(self, *arguments: str, **environment: str) -> str:
-        """Runs a command to its end; returns what it prints."""
-        running = self.start(*arguments, **environment)
-        out, err = running.communicate()
-        assert running.returncode == 0, err
-        return out
+class UnderLoad(Project):
+    """A project into whose log somebody writes."""
 
     @contextmanager
     def under_load(self) -> Iterator[None]:
@@ -102,7 +74,7 @@ def wait_until(is_true: Callable[[], bool], seconds: float = 120) -> None:
 
 
 def test_a_replay_beside_a_run_under_load_and_a_kill(tmp_path: Path) -> None:
-    project = Project(tmp_path / "project")
+    project = UnderLoad(tmp_path / "project")
     project.sluice("run")
     # A figure of March is lost, and a run does not see it.
     gold = DeltaTable(project.lake.path("gold.revenue_daily"))

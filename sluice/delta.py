@@ -6,13 +6,13 @@ JVM.
 
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable, Field, Schema, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 from pyarrow import RecordBatchReader
@@ -21,6 +21,7 @@ from pyarrow import compute as pc
 from sluice.difference import operation
 from sluice.errors import SluiceError, Superseded
 from sluice.files import Files
+from sluice.handful import is_handful
 from sluice.ledger import Commit, Entry, InputVersion
 from sluice.s3 import S3, is_s3
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 rows_per_file_default = 250_000
 # Below, it is cheaper to write a file again than to look for its deletion vectors at every read (60 ms for each plan).
 deletion_vectors_from_rows_default = 100_000
-concurrent_adds_max = 20
+concurrent_commits_max = 20
 change_columns = ("_change_type", "_commit_version", "_commit_timestamp")
 # Cursors, replays and looks at what was known then read versions as old as this.
 retention_days = 30
@@ -42,6 +43,8 @@ table_properties = {
     # The change feed lives as long as the log that points to it, so a cursor is either readable or known to be too old.
     "delta.logRetentionDuration": f"interval {retention_days} days",
     "delta.deletedFileRetentionDuration": f"interval {retention_days} days",
+    # Spark's default, for delta-rs too, which has another.
+    "delta.checkpointInterval": "10",
 }
 creation = threading.Lock()
 is_commit = re.compile(r"\d+\.json")
@@ -260,7 +263,7 @@ class Lake:
 
     def add(self, rows: "ArrowTable", table: str) -> None:
         """Adds rows in one commit without Spark; any number of processes may do it at once."""
-        for _ in range(concurrent_adds_max):
+        for _ in range(concurrent_commits_max):
             try:
                 write_deltalake(
                     self.path(table), rows, mode="append", schema_mode="merge", storage_options=self.storage_options
@@ -272,8 +275,17 @@ class Lake:
         raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")
 
     def append(self, df: "DataFrame", table: str, entry: Entry, fence: int) -> None:
-        """Adds rows in one commit."""
-        df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
+        """Adds as many rows as the entry says in one commit."""
+        if self.is_written_alone(table) and is_handful(df, entry.rows.total):
+            rows = df.toArrow()
+            self.commit_alone(
+                table,
+                entry,
+                fence,
+                lambda found, said: write_deltalake(found, rows, mode="append", commit_properties=said),
+            )
+        else:
+            df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
         self.require_written(table, entry)
 
     def merge(
@@ -311,6 +323,30 @@ class Lake:
                 spark.conf.unset(name)
             spark.catalog.dropTempView(view)
         self.require_written(table, entry)
+
+    def is_written_alone(self, _table: str) -> bool:
+        """Whether a handful of rows may be written without Spark."""
+        return True
+
+    def commit_alone(
+        self, table: str, entry: Entry, fence: int, write: Callable[[DeltaTable, CommitProperties], object]
+    ) -> None:
+        """Writes in one commit without Spark; nothing when another was faster, as Spark does."""
+        said = CommitProperties(
+            custom_metadata={"userMetadata": entry.to_json()},
+            app_transactions=[Transaction(entry.dataset, fence + 1)],
+        )
+        for _ in range(concurrent_commits_max):
+            found = self.open(table)
+            if (found.transaction_version(entry.dataset) or 0) != fence:
+                return
+            try:
+                write(found, said)
+            except CommitFailedError:
+                # Another dataset may have written to a table that they share: then it is our turn.
+                continue
+            return
+        raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")
 
     def require_written(self, table: str, entry: Entry) -> None:
         """Delta does not tell that it wrote nothing, because another had the number already; the ledger does.

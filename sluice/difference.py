@@ -25,9 +25,14 @@ def difference(own: "DataFrame", new: "DataFrame", grain: Sequence[str]) -> "Dat
 
 def differing_pairs(own: "DataFrame", new: "DataFrame", grain: Sequence[str], columns: Sequence[str]) -> "DataFrame":
     """`key`, `before` and `after` of every key whose `columns` differ, as structs; null where there is no row."""
-    left = own.select(F.struct(*grain).alias("key"), F.struct(*columns).alias("before"))
-    right = new.select(F.struct(*grain).alias("key"), F.struct(*columns).alias("after"))
+    left = own.selectExpr(struct_of(grain, "key"), struct_of(columns, "before"))
+    right = new.selectExpr(struct_of(grain, "key"), struct_of(columns, "after"))
     both = left.join(right, left["key"].eqNullSafe(right["key"]), "full_outer")
     return both.where(~F.col("before").eqNullSafe(F.col("after"))).select(
         F.coalesce(left["key"], right["key"]).alias("key"), "before", "after"
     )
+
+
+def struct_of(columns: Sequence[str], name: str) -> str:
+    """The columns as one struct; as text, since each expression that Python builds is a call to the JVM."""
+    return f"struct({', '.join(f'`{column}`' for column in columns)}) AS {name}"

@@ -22,7 +22,7 @@ from sluice.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts
 from sluice.measure import Outcome, measure
 from sluice.part import Part
 from sluice.scope import Scope, collect, everything
-from sluice.session import sized_for
+from sluice.session import optimize, sized_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -227,6 +227,11 @@ class Refresh:
             if each.source.name in self.pinned
         }
 
+    @cached_property
+    def own_count(self) -> int:
+        """How many rows the dataset's table has before this refresh."""
+        return self.lake.row_count(self.dataset.name)
+
     def changes(self) -> dict[str, "DataFrame"]:
         """The change feeds of the inputs that moved since the last commit."""
         if self.known is None:
@@ -248,6 +253,12 @@ class Refresh:
             for source, now in self.pinned.items()
         )
 
+    def rows_to_read(self, scope: Scope) -> int:
+        """About how many rows the scope's are made of: as large a share of the inputs' as it has of the own."""
+        sources = {self.dataset.inputs[name].source.name for name in self.inputs}
+        read = sum(self.lake.row_count(source) for source in sources)
+        return max(scope.count, scope.count * read // max(self.own_count, 1))
+
     def scope(self, changes: Mapping[str, "DataFrame"]) -> Scope:
         """The rows of the dataset that the changes touch; everything when that is a large part of the table."""
         touched = self.touched(changes)
@@ -257,7 +268,7 @@ class Refresh:
                 return everything
             touched += in_part
         found = collect(union(touched))
-        is_small = found.count <= rebuild_share * self.lake.row_count(self.dataset.name)
+        is_small = found.count <= rebuild_share * self.own_count
         # A part is no more than what was asked for, whatever that costs.
         return found if self.dataset.is_fold or self.part is not None or is_small else everything
 
@@ -317,16 +328,21 @@ class Refresh:
         Nothing is written when the gate finds something critical of what the table would be.
         """
         rows = {name: self.rows(name, scope, changes) for name in self.inputs}
-        own = {} if scope.is_everything else {each.table: self.own(each, scope) for each in self.dataset.outputs}
-        shaped = self.dataset.shape(rows, own)
+        own = {each.table: self.own(each, scope) for each in self.dataset.outputs} if self.known else {}
+        if not scope.is_everything and (self.dataset.is_fold or self.dataset.completeness):
+            # The shape looks at them, and so does the difference.
+            own = {table: df.localCheckpoint() for table, df in own.items()}
+        shaped = self.dataset.shape(rows, {} if scope.is_everything else own)
         if self.dataset.completeness:
-            before = self.own(self.dataset.outputs[-1], scope) if self.known else None
-            shaped = self.dataset.completeness.judged(shaped, before, self.moment)
+            shaped = self.dataset.completeness.judged(shaped, own.get(self.dataset.name), self.moment)
         if len(self.dataset.outputs) > 1:
             # Computed once for both; unlike a cache, a checkpoint also spares the writes from planning it again.
-            shaped = shaped.localCheckpoint()
+            shaped = self.computed(shaped, scope)
         entry = self.entry(self.reached(shaped, scope))
-        plans = [self.planned(output, output.select(shaped), scope, entry) for output in self.dataset.outputs]
+        plans = [
+            self.planned(output, output.select(shaped), scope, entry, own.get(output.table))
+            for output in self.dataset.outputs
+        ]
         outcomes = self.judged(plans[-1])
         if any(each.is_critical for each in outcomes):
             return no_rows, outcomes
@@ -356,17 +372,25 @@ class Refresh:
         rows = self.lake.read(self.spark, output.table).where(output.slice_condition())
         return scope.filter(rows, output.scope_columns, output.prune_columns)
 
-    def planned(self, output: Output, new: "DataFrame", scope: Scope, entry: Entry) -> Plan:
-        """What makes the output's rows of the scope equal to `new`."""
+    def planned(
+        self, output: Output, new: "DataFrame", scope: Scope, entry: Entry, own: "DataFrame | None" = None
+    ) -> Plan:
+        """What makes the output's rows of the scope equal to `new`; `own` are those it has, where they were read."""
         if self.known is None:
             return Plan(output, self.kept(new), entry, None)
-        own = self.own(output, scope)
+        own = self.own(output, scope) if own is None else own
         if own.dtypes != new.dtypes:
             anew = entry.model_copy(update={"epoch_from": self.known.version + 1})
             return Plan(output, self.kept(new), anew, None)
-        changed = difference(own, new, output.grain).localCheckpoint()
+        changed = self.computed(difference(own, new, output.grain), scope)
         found = changed.groupBy(operation).count().collect()
         return Plan(output, changed, entry, scope, RowCounts(**{row[operation]: row["count"] for row in found}))
+
+    def computed(self, df: "DataFrame", scope: Scope) -> "DataFrame":
+        """Rows of a scope, computed once, in the way that suits as many as they are made of."""
+        optimize(df)
+        with sized_for(self.spark, None if scope.is_everything else self.rows_to_read(scope)):
+            return df.localCheckpoint()
 
     def kept(self, new: "DataFrame") -> "DataFrame":
         """Rows that are looked at before they are written, computed once."""

@@ -114,15 +114,15 @@ everything = Scope()
 def collect(rows: "DataFrame") -> Scope:
     """Computes the scope's distinct rows once and brings only its bounds to the driver."""
     rows = rows.distinct().localCheckpoint()
-    figures = [F.count(F.lit(1)).alias("count")]
+    figures = ["count(*) AS count"]
     for name in rows.columns:
         figures += [
             # As text: Python knows no year beyond 9999 and would shift times by its own zone.
-            F.min(name).cast("string").alias(f"least_{name}"),
-            F.max(name).cast("string").alias(f"greatest_{name}"),
-            F.max(F.col(name).isNull()).alias(f"has_nulls_{name}"),
+            f"CAST(min(`{name}`) AS string) AS `least_{name}`",
+            f"CAST(max(`{name}`) AS string) AS `greatest_{name}`",
+            f"max(`{name}` IS NULL) AS `has_nulls_{name}`",
         ]
-    found = rows.agg(*figures).collect()[0]
+    found = rows.selectExpr(*figures).collect()[0]
     bounds = {
         name: Bounds(
             literal(found[f"least_{name}"], kind),

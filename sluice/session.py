@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from sluice.s3 import S3, is_s3, log_store
 from sluice.settings import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 spark_settings = {
     "spark.app.name": "sluice",
@@ -28,6 +28,8 @@ spark_settings = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
+    # Spark's own default, INT96, knows no statistics and ends in the year 2262 for other readers.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.ansi.enabled": "true",
     # Defaults are sized for clusters: 200 shuffle tasks and 50 tasks to read a table's log.
     "spark.databricks.delta.snapshotPartitions": "2",
@@ -42,26 +44,38 @@ spark_settings = {
 }
 
 # For a handful of rows planning is the work: no second look at each plan, and no code compiled for each projection.
-small_settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-small_rows_max = 1_000
+unadapted = {"spark.sql.adaptive.enabled": "false", "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
+uncompiled = unadapted | {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+settings_up_to_rows = {1_000: uncompiled, 1_000_000: unadapted}
 ends_within_seconds = 300
 
 
 @contextmanager
 def sized_for(spark: "SparkSession", rows: int | None) -> Iterator[None]:
     """Runs statements in the way that suits so many rows; None: many."""
-    settings = small_settings if rows is not None and rows <= small_rows_max else {}
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
+    fitting = [settings for most, settings in settings_up_to_rows.items() if rows is not None and rows <= most]
+    wanted: dict[str, str | None] = dict.fromkeys(uncompiled) | (fitting[0] if fitting else {})
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    change(spark, wanted)
     try:
         yield
     finally:
-        for name, known in before.items():
-            if known is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, known)
+        change(spark, before)
+
+
+def change(spark: "SparkSession", settings: Mapping[str, str | None]) -> None:
+    """Sets what a session does; None: what it does by default."""
+    for name, value in settings.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+
+
+def optimize(df: "DataFrame") -> None:
+    """Optimizes a frame now: what Delta asks its tables' logs meanwhile is small, whatever the frame's own size."""
+    if not connect.is_remote():
+        df._jdf.queryExecution().optimizedPlan()
 
 
 @contextmanager

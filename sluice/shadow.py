@@ -29,6 +29,10 @@ class Shadow(Lake):
     def path(self, table: str) -> str:
         return super().path(table) if table in self.copied else self.live.path(table)
 
+    def is_written_alone(self, _table: str) -> bool:
+        """Spark alone knows where the files of a copy are."""
+        return False
+
 
 def shadow_of(live: Lake, root: str, datasets: Sequence[Dataset]) -> Shadow:
     """The shadow below `root` that copies what the datasets write."""

@@ -1,5 +1,9 @@
 """The audit of rows: what contradicts between tables is counted."""
 
+from datetime import UTC, datetime
+
+from sluice import bronze, silver
+from sluice.look import query
 from tests.kit import Lakehouse, text
 from tests.shop import priced
 
@@ -24,3 +28,18 @@ def test_the_audit_notices_facts_that_are_missing_doubled_or_invented_and_versio
         "versions that overlap": 1,
         "versions with a wrong is_current": 1,
     }
+
+
+def test_the_end_of_all_time_can_be_queried(lakehouse: Lakehouse) -> None:
+    contracts = silver.history(
+        "contracts",
+        source=bronze.topic("contracts"),
+        schema="id string, signed_at timestamp, ends_at timestamp",
+        keys=["id"],
+        sequence_by="signed_at",
+        future_tolerance="1000 days",
+    )
+    lakehouse.declare(contracts)
+    lakehouse.publish("contracts", {"id": "a", "signed_at": text(1), "ends_at": "9999-12-31T00:00:00Z"}).run()
+    found = query(lakehouse.lake, "SELECT ends_at FROM silver.contracts")
+    assert found.rows == [(datetime(9999, 12, 31, tzinfo=UTC),)]

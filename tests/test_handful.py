@@ -1,0 +1,108 @@
+"""A handful of rows is written without a job of Spark: the same rows, the same ledger, and never twice."""
+
+import dataclasses
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from sluice import handful
+from sluice.errors import Superseded
+from sluice.handful import is_handful, is_plain
+from sluice.ledger import Entry, RowCounts
+from tests.kit import Lakehouse, frame, text
+from tests.shop import sales
+
+pytestmark = pytest.mark.spark
+
+
+def sale(number: int) -> dict[str, object]:
+    return {"id": f"s{number}", "product": "tea", "sold_at": text(number), "pieces": number}
+
+
+def writers(lakehouse: Lakehouse, table: str) -> list[str]:
+    """What wrote each version of a table, the oldest first."""
+    return [each["engineInfo"].split(":")[0].split("/")[0] for each in reversed(lakehouse.lake.open(table).history())]
+
+
+def test_what_comes_after_the_first_build_is_written_without_spark(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sales)
+    lakehouse.publish("sales", sale(1))
+    lakehouse.run()
+    lakehouse.publish("sales", sale(2), sale(1))
+    lakehouse.run()
+    assert writers(lakehouse, "bronze.sales") == ["Apache-Spark", "delta-rs"]
+    assert writers(lakehouse, "silver.sales") == ["Apache-Spark", "delta-rs"]
+    assert [row[0] for row in lakehouse.rows("silver.sales", "id")] == ["s1", "s2"]
+    assert lakehouse.audit()["silver.sales"].duplicate == 1
+    assert lakehouse.run() == {}
+
+
+@pytest.mark.parametrize(("bound", "most"), [("rows_max", 0), ("bytes_max", 10)])
+def test_more_rows_and_larger_ones_are_written_by_spark(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(handful, bound, most)
+    lakehouse.declare(sales)
+    lakehouse.publish("sales", sale(1))
+    lakehouse.run()
+    lakehouse.publish("sales", sale(2))
+    lakehouse.run()
+    assert writers(lakehouse, "bronze.sales") == ["Apache-Spark", "Apache-Spark"]
+
+
+def test_of_two_that_follow_the_same_state_one_writes(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sales)
+    lakehouse.publish("sales", sale(1))
+    lakehouse.run()
+    lake, rows = lakehouse.lake, lakehouse.lake.read(lakehouse.spark, "silver.sales")
+    fence = lake.fence("silver.sales", "silver.sales")
+    entry = Entry(dataset="silver.sales", rows=RowCounts(inserted=1), because="the first")
+    lake.append(rows, "silver.sales", entry, fence)
+    version = lake.newest_version("silver.sales")
+    with pytest.raises(Superseded):
+        lake.append(rows, "silver.sales", entry.model_copy(update={"because": "the second"}), fence)
+    assert lake.newest_version("silver.sales") == version
+
+
+def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sales)
+    lakehouse.publish("sales", sale(1), sale(1))
+    lakehouse.run()
+    lake, table = lakehouse.lake, "silver._fates"
+    rows = lake.read(lakehouse.spark, table)
+    opened = iter([lake.open(table)])
+
+    @dataclasses.dataclass(frozen=True)
+    class Late(type(lake)):  # type: ignore[misc]
+        """A lake whose first look at the table is from before another's commit."""
+
+        def open(self, name: str, version: int | None = None) -> object:
+            return next(opened, None) or super().open(name, version)
+
+    lake.append(rows, table, Entry(dataset="silver.others", rows=RowCounts(inserted=1)), 0)
+    Late(lake.root).append(rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0)
+    assert lake.row_count(table) == 3
+    assert (lake.fence(table, "silver.others"), lake.fence(table, "silver.third")) == (1, 1)
+
+
+def test_a_handful_is_few_rows_small_ones_and_of_plain_types(spark: SparkSession) -> None:
+    few = frame(spark, "id string, at hours", [("a", 1.0), ("b", 2.0)])
+    assert is_handful(few, 2)
+    assert not is_handful(few, handful.rows_max + 1)
+    long = few.selectExpr("repeat(id, 10 * 1024 * 1024) AS id")
+    assert not is_handful(long, 2)
+    assert not is_handful(long.selectExpr("named_struct('id', id) AS nested"), 2)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ("a string, b binary, c decimal(38,10), d timestamp, e map<string,array<struct<f:date>>>", True),
+        ("a timestamp_ntz", False),
+        ("a interval day to second", False),
+        ("a struct<b:variant>", False),
+    ],
+)
+def test_types_that_may_mean_something_else_outside_of_spark_stay_there(kinds: str, *, expected: bool) -> None:
+    assert is_plain(StructType.fromDDL(kinds)) is expected

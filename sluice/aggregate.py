@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from sluice.difference import sign
 from sluice.scope import Scope
 from sluice.windows import Window, group_names
 
@@ -90,8 +91,7 @@ def consolidated(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":
     """Of a change feed what has changed in these columns: values that went and came as often are no change."""
     if "_change_type" not in changed.columns:
         return changed
-    came = F.when(F.col("_change_type").isin("insert", "update_postimage"), 1).otherwise(-1)
-    balance = changed.groupBy(*columns).agg(F.sum(came).alias("_balance"))
+    balance = changed.groupBy(*columns).agg(F.sum(sign()).alias("_balance"))
     return balance.where("_balance <> 0").drop("_balance")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from sluice.difference import sign
 from sluice.scope import collect
 
 if TYPE_CHECKING:
@@ -102,12 +103,11 @@ def changed_intervals(changes: "DataFrame", keys: Sequence[str]) -> "DataFrame":
     touch are one.
     """
     attributes = attributes_of(changes.drop("_change_type", "_commit_version", "_commit_timestamp"), keys)
-    is_edit = F.col("_change_type").isin("update_preimage", "update_postimage")
     moved = (
         changes.withColumn("_state", F.xxhash64(*attributes))
         .groupBy(*keys, "valid_from")
         .agg(
-            F.every(is_edit).alias("_edited"),
+            F.sum(sign()).alias("_balance"),
             F.min("_state").alias("_least"),
             F.max("_state").alias("_greatest"),
             F.min("valid_to").alias("_end"),
@@ -115,7 +115,7 @@ def changed_intervals(changes: "DataFrame", keys: Sequence[str]) -> "DataFrame":
             F.bool_or(F.col("valid_to").isNull()).alias("_open"),
         )
     )
-    only_end_moved = F.col("_edited") & (F.col("_least") == F.col("_greatest"))
+    only_end_moved = (F.col("_balance") == 0) & (F.col("_least") == F.col("_greatest"))
     intervals = moved.select(
         *keys,
         F.when(only_end_moved, F.col("_end")).otherwise(F.col("valid_from")).alias("_from"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 operation = "_operation"
 
@@ -31,6 +31,11 @@ def differing_pairs(own: "DataFrame", new: "DataFrame", grain: Sequence[str], co
     return both.where(~F.col("before").eqNullSafe(F.col("after"))).select(
         F.coalesce(left["key"], right["key"]).alias("key"), "before", "after"
     )
+
+
+def sign() -> "Column":
+    """Of a row of a change feed: 1 as it became, -1 as it was. What adds up to 0 is there as often as before."""
+    return F.when(F.col("_change_type").isin("insert", "update_postimage"), 1).otherwise(-1)
 
 
 def struct_of(columns: Sequence[str], name: str) -> str:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from sluice.datasets import Dataset
 from sluice.delta import Lake, change_columns
+from sluice.difference import sign
 from sluice.errors import UsageError
 from sluice.ledger import Commit
 from sluice.parse import position
@@ -160,10 +161,10 @@ def whole_changes(changed: "DataFrame", bearing: "DataFrame", source: Dataset) -
 
 
 def told_of(images: "DataFrame") -> "DataFrame":
-    """The images of changes that people see: an update of bookkeeping alone is none."""
+    """The images of changes that people see: a row that is the same but for its bookkeeping did not change."""
     values = [name for name in images.columns if not name.startswith("_")]
     same = Window.partitionBy("_commit_version", *values)
-    is_silent = F.col("_change_type").startswith("update") & (F.count(F.lit(1)).over(same) > 1)
+    is_silent = F.sum(sign()).over(same) == 0
     return images.withColumn("_is_silent", is_silent).where("NOT _is_silent").drop("_is_silent")
 
 

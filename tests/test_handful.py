@@ -1,12 +1,16 @@
 """A handful of rows is written without a job of Spark: the same rows, the same ledger, and never twice."""
 
 import dataclasses
+from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sluice import handful
+from sluice import gold, handful
+from sluice.delta import Lake
+from sluice.difference import operation, sign
 from sluice.errors import Superseded
 from sluice.handful import is_handful, is_plain
 from sluice.ledger import Entry, RowCounts
@@ -14,6 +18,7 @@ from tests.kit import Lakehouse, frame, text
 from tests.shop import sales
 
 pytestmark = pytest.mark.spark
+sold = gold.aggregate("sold", source=sales, group_by=["product"], measures={"pieces": "sum(pieces)"})
 
 
 def sale(number: int) -> dict[str, object]:
@@ -84,6 +89,64 @@ def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(lakehouse: Lak
     Late(lake.root).append(rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0)
     assert lake.row_count(table) == 3
     assert (lake.fence(table, "silver.others"), lake.fence(table, "silver.third")) == (1, 1)
+
+
+keys = {
+    "string": ["'it''s'", "'back\\\\slash'", "'Zürich 🛫'", "''", "'new'"],
+    "binary": ["X'00'", "X'FF00'", "X''", "X'27'", "X'5C'"],
+    "bigint": ["-9223372036854775808", "9223372036854775807", "0", "1", "2"],
+    "tinyint": ["-128", "127", "0", "1", "2"],
+    "boolean": ["true", "NULL", "false"],
+    "decimal(38,10)": ["-0.0000000001", "12345678901234567890.5", "0", "1", "2"],
+    "date": ["'0001-01-01'", "'9999-12-31'", "'1970-01-01'", "'2026-01-01'", "'2026-01-02'"],
+    "timestamp": ["'0001-01-01'", "'9999-12-31'", "'1969-12-31 23:59:59.999999'", "'2026-01-01'", "'294247-01-10'"],
+}
+
+
+@pytest.mark.parametrize("kind", keys)
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_rows_are_replaced_by_keys_of_any_plain_kind(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_alone: bool
+) -> None:
+    if not is_alone:
+        monkeypatch.setattr(handful, "replaced_rows_max", 0)
+    values = [f"CAST({value} AS {kind})" for value in dict.fromkeys([*keys[kind], "NULL"])]
+    *known, new = values
+
+    def rows(*said: str) -> DataFrame:
+        return spark.sql(f"SELECT * FROM VALUES {', '.join(said)}")
+
+    lake, name = Lake(str(tmp_path)), "gold.kinds"
+    before = rows(*[f"({value}, {number}, named_struct('n', {number}))" for number, value in enumerate(known)])
+    lake.replace(before.toDF("key", "part", "st"), name, Entry(dataset=name), 0)
+    changed = rows(
+        f"({known[0]}, 0, named_struct('n', -1), 'updated')",
+        f"({known[1]}, 1, named_struct('n', 1), 'deleted')",
+        f"({new}, 9, named_struct('n', 9), 'inserted')",
+    ).toDF("key", "part", "st", operation)
+    entry = Entry(dataset=name, rows=RowCounts(inserted=1, updated=1, deleted=1))
+    lake.merge(changed, name, entry, lake.fence(name, name), grain=["key", "part"])
+
+    after = rows(
+        f"({known[0]}, 0, named_struct('n', -1))",
+        *[f"({value}, {number}, named_struct('n', {number}))" for number, value in enumerate(known) if number > 1],
+        f"({new}, 9, named_struct('n', 9))",
+    ).toDF("key", "part", "st")
+    now = lake.read(spark, name)
+    assert (now.exceptAll(after).count(), after.exceptAll(now).count()) == (0, 0)
+    feed = lake.changes(spark, name, 0, 1).withColumn("_sign", sign())
+    told = feed.groupBy("key", "part", "st").agg({"_sign": "sum"}).where("`sum(_sign)` <> 0")
+    assert told.count() == 4
+    assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs" if is_alone else "Apache-Spark")
+
+
+def test_what_is_replaced_can_be_filtered_by_text_with_pyarrow(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sold)
+    lakehouse.publish("sales", sale(1), sale(2)).run()
+    lakehouse.publish("sales", sale(3)).run()
+    assert writers(lakehouse, "gold.sold")[-1] == "delta-rs"
+    dataset = lakehouse.lake.open("gold.sold").to_pyarrow_dataset()
+    assert dataset.to_table(filter=pc.field("product") == "tea").to_pylist() == [{"product": "tea", "pieces": 6}]
 
 
 def test_a_handful_is_few_rows_small_ones_and_of_plain_types(spark: SparkSession) -> None:

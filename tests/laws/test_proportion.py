@@ -1,6 +1,7 @@
 """Law 5: what an update reads and writes depends on the change, not on the size of the table."""
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from deltalake import DeltaTable
 
 from sluice import bronze, silver
 from tests.kit import Lakehouse, text
@@ -90,12 +90,12 @@ def cost_of_run(lakehouse: Lakehouse) -> Cost:
 
 def rows_written(lakehouse: Lakehouse, table: str, since: int) -> int:
     """The rows that commits after a version put into files, those copied along included."""
-    written = 0
-    for commit in DeltaTable(lakehouse.lake.path(table)).history():
-        if commit["version"] > since:
-            metrics = commit.get("operationMetrics", {})
-            written += int(metrics.get("numOutputRows", 0)) + int(metrics.get("numTargetRowsDeleted", 0))
-    return written
+    path = Path(lakehouse.lake.path(table), "_delta_log")
+    commits = [path / f"{version:020}.json" for version in range(since + 1, lakehouse.lake.newest_version(table) + 1)]
+    actions = [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
+    # A file that is named again with marks in it was not written again.
+    added = [each["add"] for each in actions if "add" in each and "deletionVector" not in each["add"]]
+    return sum(json.loads(each["stats"])["numRecords"] for each in added)
 
 
 @contextmanager

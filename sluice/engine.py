@@ -232,6 +232,12 @@ class Refresh:
         """How many rows the dataset's table has before this refresh."""
         return self.lake.row_count(self.dataset.name)
 
+    @cached_property
+    def input_count(self) -> int:
+        """How many rows the inputs have; looked up once, though each of several outputs asks."""
+        sources = {self.dataset.inputs[name].source.name for name in self.inputs}
+        return sum(self.lake.row_count(source) for source in sources)
+
     def changes(self) -> dict[str, "DataFrame"]:
         """The change feeds of the inputs that moved since the last commit."""
         if self.known is None:
@@ -255,9 +261,7 @@ class Refresh:
 
     def rows_to_read(self, scope: Scope) -> int:
         """About how many rows the scope's are made of: as large a share of the inputs' as it has of the own."""
-        sources = {self.dataset.inputs[name].source.name for name in self.inputs}
-        read = sum(self.lake.row_count(source) for source in sources)
-        return max(scope.count, scope.count * read // max(self.own_count, 1))
+        return max(scope.count, scope.count * self.input_count // max(self.own_count, 1))
 
     def scope(self, changes: Mapping[str, "DataFrame"]) -> Scope:
         """The rows of the dataset that the changes touch; everything when that is a large part of the table."""

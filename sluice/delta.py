@@ -6,7 +6,7 @@ JVM.
 
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -62,6 +62,17 @@ def has_deletion_vectors(table: DeltaTable) -> bool:
 def signed(entry: Entry, fence: int) -> dict[str, str]:
     """What a commit says of itself, as options of the one write; as settings of a session they outlive it."""
     return {"userMetadata": entry.to_json(), "txnAppId": entry.dataset, "txnVersion": str(fence + 1)}
+
+
+def in_turn(table: str, write: Callable[[], None]) -> None:
+    """Writes without Spark, and again when another made the table or committed between our look and our commit."""
+    for _ in range(concurrent_commits_max):
+        try:
+            write()
+        except (CommitFailedError, FileExistsError):
+            continue
+        return
+    raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")
 
 
 @dataclass(frozen=True)
@@ -265,16 +276,12 @@ class Lake:
 
     def add(self, rows: "ArrowTable", table: str) -> None:
         """Adds rows in one commit without Spark; any number of processes may do it at once."""
-        for _ in range(concurrent_commits_max):
-            try:
-                write_deltalake(
-                    self.path(table), rows, mode="append", schema_mode="merge", storage_options=self.storage_options
-                )
-            except (CommitFailedError, FileExistsError):
-                # Another made the table, or committed the version, between our look and our commit.
-                continue
-            return
-        raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")
+
+        def write() -> None:
+            path, options = self.path(table), self.storage_options
+            write_deltalake(path, rows, mode="append", schema_mode="merge", storage_options=options)
+
+        in_turn(table, write)
 
     def append(self, df: "DataFrame", table: str, entry: Entry, fence: int) -> None:
         """Adds as many rows as the entry says in one commit."""
@@ -353,20 +360,17 @@ class Lake:
             custom_metadata={"userMetadata": entry.to_json()},
             app_transactions=[Transaction(entry.dataset, fence + 1)],
         )
-        for _ in range(concurrent_commits_max):
+
+        def write() -> None:
             found = self.open(table)
             if (found.transaction_version(entry.dataset) or 0) != fence:
                 return
-            try:
-                if instead_of is None:
-                    write_deltalake(found, rows, mode="append", commit_properties=said)
-                else:
-                    write_deltalake(found, rows, mode="overwrite", predicate=instead_of, commit_properties=said)
-            except CommitFailedError:
-                # Another dataset may have written to a table that they share: then it is our turn.
-                continue
-            return
-        raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")
+            if instead_of is None:
+                write_deltalake(found, rows, mode="append", commit_properties=said)
+            else:
+                write_deltalake(found, rows, mode="overwrite", predicate=instead_of, commit_properties=said)
+
+        in_turn(table, write)
 
     def require_written(self, table: str, entry: Entry) -> None:
         """Delta does not tell that it wrote nothing, because another had the number already; the ledger does.

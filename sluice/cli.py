@@ -218,7 +218,7 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
             case "check":
                 return checks.check(runner.spark, here.lake, catalogue, datasets)
             case "skip":
-                return land.skip(runner.spark, here.lake, here.log, catalogue.topic(request.topic), request.because)
+                return land.skip(here.lake, here.log, catalogue.topic(request.topic), request.because)
             case "maintain":
                 return maintaining.maintain(runner.spark, here.lake, request.datasets)
     except (PySparkException, Py4JError) as error:

@@ -4,29 +4,31 @@ Rows go through Spark. Versions, the ledger and small looks (status, audit, quer
 JVM.
 """
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 from pyarrow import RecordBatchReader
+from pyarrow import Table as ArrowTable
 from pyarrow import compute as pc
+from pyspark.sql.types import StructType
 
 from sluice.difference import operation
 from sluice.errors import SluiceError, Superseded
 from sluice.files import Files
-from sluice.handful import any_of, is_handful, is_replaceable
+from sluice.handful import any_of, is_replaceable, rows_max
 from sluice.ledger import Commit, Entry, InputVersion
 from sluice.s3 import S3, is_s3
 
 if TYPE_CHECKING:
-    from pyarrow import Table as ArrowTable
     from pyarrow.dataset import Dataset as ArrowDataset
     from pyspark.sql import DataFrame, SparkSession
 
@@ -37,7 +39,10 @@ rows_per_file_default = 250_000
 deletion_vectors_from_rows_default = 500_000
 short_bytes_max = 128 * 1024 * 1024
 concurrent_commits_max = 20
-change_columns = ("_change_type", "_commit_version", "_commit_timestamp")
+feed = StructType().add("_change_type", "string").add("_commit_version", "long").add("_commit_timestamp", "timestamp")
+change_columns = tuple(feed.names)
+# Spark lists the files of more paths by a job.
+listed_files_max = 32
 # Cursors, replays and looks at what was known then read versions as old as this.
 retention_days = 30
 table_properties = {
@@ -59,6 +64,15 @@ def has_deletion_vectors(table: DeltaTable) -> bool:
     return "deletionVectors" in (table.protocol().reader_features or [])
 
 
+def count_rows(table: DeltaTable) -> int:
+    deleted = 0
+    if has_deletion_vectors(table):
+        for batch in RecordBatchReader.from_stream(table.deletion_vectors()):
+            kept = pc.list_flatten(batch["selection_vector"])
+            deleted += len(kept) - int(pc.sum(kept).as_py() or 0)
+    return int(sum(table.get_add_actions(flatten=True)["num_records"].to_pylist())) - deleted
+
+
 def signed(entry: Entry, fence: int) -> dict[str, str]:
     """What a commit says of itself, as options of the one write; as settings of a session they outlive it."""
     return {"userMetadata": entry.to_json(), "txnAppId": entry.dataset, "txnVersion": str(fence + 1)}
@@ -73,6 +87,33 @@ def in_turn(table: str, write: Callable[[], None]) -> None:
             continue
         return
     raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")
+
+
+def files_of(table: DeltaTable) -> list[str] | None:
+    """The files that are the table, below its path; None when it is more than the rows of a few files.
+
+    A table that needs no reader above version 1 has no marked rows and no renamed columns. Spark then need not read
+    its log, which is several jobs at every read.
+    """
+    paths = [str(path) for path in table.get_add_actions(flatten=True)["path"].to_pylist()]
+    is_below = not any(path.startswith("/") or ":" in path or "%" in path for path in paths)
+    is_plain = table.protocol().min_reader_version == 1 and is_below
+    return paths if is_plain and 0 < len(paths) <= listed_files_max else None
+
+
+def spark_schema(table: DeltaTable) -> StructType:
+    schema: StructType = StructType.fromJson(json.loads(table.schema().to_json()))
+    return schema
+
+
+def is_handful_of_changes(commits: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether commits changed so few rows that the driver takes them in, as it did when it wrote them."""
+    entries = [Entry.from_json(each.get("userMetadata")) for each in commits]
+    rows = [entry.rows.total if entry else None for entry in entries]
+    is_alone = [each.get("engineInfo", "").startswith("delta-rs") for each in commits]
+    return all(alone or count == 0 for alone, count in zip(is_alone, rows, strict=True)) and (
+        sum(count or 0 for count in rows) <= rows_max
+    )
 
 
 @dataclass(frozen=True)
@@ -92,6 +133,7 @@ class Lake:
     root: str
     rows_per_file: int = rows_per_file_default
     deletion_vectors_from_rows: int = deletion_vectors_from_rows_default
+    opened: "dict[tuple[str, int], DeltaTable] | None" = field(default=None, compare=False, repr=False)
 
     def path(self, table: str) -> str:
         return f"{self.root}/{table.replace('.', '/')}"
@@ -108,7 +150,17 @@ class Lake:
 
     def open(self, table: str, version: int | None = None) -> DeltaTable:
         """A table, as it is or at a version; a TableNotFoundError when it does not exist."""
-        return DeltaTable(self.path(table), version, storage_options=self.storage_options)
+        key = (self.path(table), -1 if version is None else version)
+        found = self.opened.get(key) if self.opened else None
+        if found is None:
+            found = DeltaTable(self.path(table), version, storage_options=self.storage_options)
+        if version is not None and self.opened is not None:
+            self.opened[key] = found
+        return found
+
+    def remembering(self) -> Self:
+        """The same lake, which opens a version of a table once: for one refresh, not for a driver of days."""
+        return replace(self, opened={})
 
     def exists(self, table: str) -> bool:
         return DeltaTable.is_deltatable(self.path(table), self.storage_options)
@@ -158,9 +210,8 @@ class Lake:
 
     def rows_changed(self, table: str, since: int, until: int) -> int:
         """How many rows the ledger says were changed after version `since`, up to `until`."""
-        found = self.open(table)
-        newest = found.history(found.version() - since) if found.version() > since else []
-        entries = [Entry.from_json(each.get("userMetadata")) for each in newest if each["version"] <= until]
+        commits = self.open(table, until).history(until - since) if until > since else []
+        entries = [Entry.from_json(each.get("userMetadata")) for each in commits]
         return sum(entry.rows.total for entry in entries if entry)
 
     def newest_version(self, table: str) -> int:
@@ -181,15 +232,9 @@ class Lake:
         names = [name.rsplit("/", 1)[-1] for name in Files(self.path(table)).below("_delta_log")]
         return [name.removesuffix(".json") for name in names if is_commit.fullmatch(name)]
 
-    def row_count(self, table: str) -> int:
+    def row_count(self, table: str, version: int | None = None) -> int:
         """The number of rows, from the log and the deletion vectors."""
-        found = self.open(table)
-        deleted = 0
-        if has_deletion_vectors(found):
-            for batch in RecordBatchReader.from_stream(found.deletion_vectors()):
-                kept = pc.list_flatten(batch["selection_vector"])
-                deleted += len(kept) - int(pc.sum(kept).as_py() or 0)
-        return int(sum(found.get_add_actions(flatten=True)["num_records"].to_pylist())) - deleted
+        return count_rows(self.open(table, version))
 
     def arrow(
         self, table: str, known_at: datetime | None = None, version: int | None = None
@@ -219,13 +264,23 @@ class Lake:
 
     def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
         """The rows of a table, at a version when one is given."""
-        reader = spark.read.format("delta")
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        return reader.load(self.path(table))
+        found = self.open(table, version)
+        files = files_of(found)
+        if files is None:
+            return spark.read.format("delta").option("versionAsOf", found.version()).load(self.path(table))
+        schema = spark_schema(found)
+        reader = spark.read.schema(schema).option("basePath", self.path(table))
+        df = reader.parquet(*[f"{self.path(table)}/{file}" for file in files])
+        # Spark puts the columns that are in the paths last.
+        return df.select(*schema.names) if found.metadata().partition_columns else df
 
     def changes(self, spark: "SparkSession", table: str, since: int, until: int) -> "DataFrame":
         """The old and new images of the rows changed after version `since`, up to `until`, with `_change_type`."""
+        found = self.open(table, until)
+        if until > since and is_handful_of_changes(found.history(until - since)):
+            schema = StructType([*spark_schema(found), *feed])
+            rows = RecordBatchReader.from_stream(found.load_cdf(since + 1, until)).read_all()
+            return spark.createDataFrame(rows.select(schema.names), schema)
         return (
             spark.read.format("delta")
             .option("readChangeFeed", "true")
@@ -274,7 +329,7 @@ class Lake:
                 writer = df.limit(0).write.format("delta").options(**table_properties)
                 writer.partitionBy(*partition_by).save(self.path(table))
 
-    def add(self, rows: "ArrowTable", table: str) -> None:
+    def add(self, rows: ArrowTable, table: str) -> None:
         """Adds rows in one commit without Spark; any number of processes may do it at once."""
 
         def write() -> None:
@@ -283,10 +338,10 @@ class Lake:
 
         in_turn(table, write)
 
-    def append(self, df: "DataFrame", table: str, entry: Entry, fence: int) -> None:
-        """Adds as many rows as the entry says in one commit."""
-        if self.is_written_alone(table) and is_handful(df, entry.rows.total):
-            self.commit_alone(table, entry, fence, df.toArrow())
+    def append(self, df: "DataFrame", table: str, entry: Entry, fence: int, few: ArrowTable | None = None) -> None:
+        """Adds rows in one commit; `few` are the same rows where they are a handful, and are written without Spark."""
+        if few is not None and self.is_written_alone(table):
+            self.commit_alone(table, entry, fence, few)
         else:
             df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
         self.require_written(table, entry)
@@ -300,14 +355,18 @@ class Lake:
         *,
         grain: Iterable[str],
         condition: str = "true",
+        few: ArrowTable | None = None,
     ) -> None:
-        """Applies a difference in one commit; `condition` holds literal bounds on `own` columns that skip files."""
+        """Applies a difference in one commit; `condition` holds literal bounds on `own` columns that skip files.
+
+        `few` are the same rows where they are a handful, and are written without Spark if the table is short enough.
+        """
         spark, grain = difference.sparkSession, list(grain)
-        self.mark_deleted_rows(spark, table)
-        if self.is_short(table) and is_replaceable(difference, entry.rows.total, grain):
-            rows = difference.toArrow()
-            new = rows.filter(pc.field(operation) != "deleted").drop_columns([operation])
-            self.commit_alone(table, entry, fence, new, instead_of=any_of(rows.select(grain)))
+        found = self.open(table)
+        self.mark_deleted_rows(spark, table, found)
+        if few is not None and is_replaceable(difference.schema, few, grain) and self.is_short(table, found):
+            new = few.filter(pc.field(operation) != "deleted").drop_columns([operation])
+            self.commit_alone(table, entry, fence, new, instead_of=any_of(few.select(grain)))
             self.require_written(table, entry)
             return
         columns = [name for name in difference.columns if name != operation]
@@ -337,21 +396,18 @@ class Lake:
         """Whether a handful of rows may be written without Spark."""
         return True
 
-    def is_short(self, table: str) -> bool:
+    def is_short(self, table: str, found: DeltaTable) -> bool:
         """Whether a table is short enough that its files may be written again for a handful of rows."""
-        if not self.is_written_alone(table):
-            return False
-        found = self.open(table)
         size = sum(found.get_add_actions(flatten=True)["size_bytes"].to_pylist())
-        is_marked = has_deletion_vectors(found)
-        return not is_marked and size <= short_bytes_max and self.row_count(table) < self.deletion_vectors_from_rows
+        is_light = size <= short_bytes_max and count_rows(found) < self.deletion_vectors_from_rows
+        return self.is_written_alone(table) and not has_deletion_vectors(found) and is_light
 
     def commit_alone(
         self,
         table: str,
         entry: Entry,
         fence: int,
-        rows: "ArrowTable",
+        rows: ArrowTable,
         *,
         instead_of: str | None = None,
     ) -> None:
@@ -367,10 +423,23 @@ class Lake:
                 return
             if instead_of is None:
                 write_deltalake(found, rows, mode="append", commit_properties=said)
-            else:
-                write_deltalake(found, rows, mode="overwrite", predicate=instead_of, commit_properties=said)
+                return
+            write_deltalake(
+                found,
+                rows,
+                mode="overwrite",
+                predicate=instead_of,
+                target_file_size=self.replaced_file_bytes(found),
+                commit_properties=said,
+            )
 
         in_turn(table, write)
+
+    def replaced_file_bytes(self, found: DeltaTable) -> int | None:
+        """How large files should be when rows are put in the place of others, so that the next time few are read."""
+        files = found.get_add_actions(flatten=True)
+        size, rows = (sum(files[name].to_pylist()) for name in ("size_bytes", "num_records"))
+        return size * self.rows_per_file // rows if rows else None
 
     def require_written(self, table: str, entry: Entry) -> None:
         """Delta does not tell that it wrote nothing, because another had the number already; the ledger does.
@@ -384,14 +453,14 @@ class Lake:
         if commit is None or commit.entry.to_json() != entry.to_json():
             raise Superseded(f"Another sluice wrote {table} at the same time, and this one wrote nothing. Run again.")
 
-    def mark_deleted_rows(self, spark: "SparkSession", table: str) -> None:
+    def mark_deleted_rows(self, spark: "SparkSession", table: str, found: DeltaTable) -> None:
         """From a certain size on, a changed row of silver is marked deleted, and the rest of its file is not rewritten.
 
         Gold stays as it is: it is read by programs that know no deletion vectors.
         """
-        if not table.startswith("silver.") or has_deletion_vectors(self.open(table)):
+        if not table.startswith("silver.") or has_deletion_vectors(found):
             return
-        if self.row_count(table) >= self.deletion_vectors_from_rows:
+        if count_rows(found) >= self.deletion_vectors_from_rows:
             vectors = "'delta.enableDeletionVectors' = 'true'"
             spark.sql(f"ALTER TABLE delta.`{self.path(table)}` SET TBLPROPERTIES ({vectors})")
 
@@ -439,10 +508,13 @@ class Lake:
         names = Files(self.path(table)).below("")
         return sum(name.endswith(".parquet") and not name.startswith("_delta_log/") for name in names)
 
-    def note(self, spark: "SparkSession", table: str, entry: Entry) -> None:
-        """Moves the cursor of a table whose rows stay as they are: a commit of one property, no data."""
-        spark.conf.set(user_metadata, entry.to_json())
-        try:
-            spark.sql(f"ALTER TABLE delta.`{self.path(table)}` SET TBLPROPERTIES ('sluice.noted' = 'true')")
-        finally:
-            spark.conf.unset(user_metadata)
+    def note(self, table: str, entry: Entry) -> None:
+        """Moves the cursor of a table whose rows stay as they are: a commit of nothing but its entry."""
+        said = CommitProperties(custom_metadata={"userMetadata": entry.to_json()})
+
+        def write() -> None:
+            found = self.open(table)
+            partition_by = found.metadata().partition_columns
+            found.create_write_transaction([], "append", found.schema(), partition_by, commit_properties=said)
+
+        in_turn(table, write)

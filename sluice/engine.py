@@ -5,6 +5,7 @@
 One function does it for every dataset, for the first build and for a single late record alike.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from sluice.datasets import Dataset, Output, microseconds, same_names
 from sluice.delta import Lake, change_columns
 from sluice.difference import difference, operation
 from sluice.expect import Expectation
+from sluice.handful import taken
 from sluice.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts, no_rows, watermark_of
 from sluice.measure import Outcome, measure
 from sluice.part import Part
@@ -25,6 +27,7 @@ from sluice.scope import Scope, collect, everything
 from sluice.session import optimize, sized_for
 
 if TYPE_CHECKING:
+    from pyarrow import Table as ArrowTable
     from pyspark.sql import DataFrame, SparkSession
 
 # Beyond this share of its rows a table is recomputed as a whole: pruning and joining by scope would cost more.
@@ -68,6 +71,7 @@ def refresh(
     the newest. With `hold_changed` a dataset whose declaration changed is left as it is. Rows of which the `gate` finds
     something critical are not written.
     """
+    lake = lake.remembering()
     known = lake.last_commit(dataset.name)
     if is_held(dataset, known, hold_changed=hold_changed):
         return Refreshed(dataset.name, None, held=True)
@@ -179,13 +183,17 @@ def why(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be written to one output: rows that replace all, or the difference that a scope makes."""
+    """What is to be written to one output: rows that replace all, or the difference that a scope makes.
+
+    A difference that is a handful of rows is here as `few` too.
+    """
 
     output: Output
     rows: "DataFrame"
     entry: Entry
     scope: Scope | None
     counts: RowCounts = no_rows
+    few: "ArrowTable | None" = None
 
 
 @dataclass(frozen=True)
@@ -228,6 +236,11 @@ class Refresh:
         }
 
     @cached_property
+    def current(self) -> dict[str, "DataFrame"]:
+        """Every output as it is before this refresh."""
+        return {output.table: self.lake.read(self.spark, output.table) for output in self.dataset.outputs}
+
+    @cached_property
     def own_count(self) -> int:
         """How many rows the dataset's table has before this refresh."""
         return self.lake.row_count(self.dataset.name)
@@ -236,7 +249,7 @@ class Refresh:
     def input_count(self) -> int:
         """How many rows the inputs have; looked up once, though each of several outputs asks."""
         sources = {self.dataset.inputs[name].source.name for name in self.inputs}
-        return sum(self.lake.row_count(source) for source in sources)
+        return sum(self.lake.row_count(source, self.pinned[source].version) for source in sources)
 
     def changes(self) -> dict[str, "DataFrame"]:
         """The change feeds of the inputs that moved since the last commit."""
@@ -278,7 +291,7 @@ class Refresh:
 
     def touched(self, changes: Mapping[str, "DataFrame"]) -> "list[DataFrame]":
         """The scopes that the changes, and the watermark, touch."""
-        tables = {**self.inputs, self.dataset.name: self.lake.read(self.spark, self.dataset.name)}
+        tables = {**self.inputs, self.dataset.name: self.current[self.dataset.name]}
         touched = [self.dataset.inputs[name].scope(changed, tables) for name, changed in changes.items()]
         if self.dataset.completeness and watermark_moved(self.moment.watermark_before, self.moment.watermark):
             touched.append(self.dataset.completeness.touched(tables[self.dataset.name], self.moment))
@@ -286,7 +299,7 @@ class Refresh:
 
     def touched_in_part(self, part: Part) -> "list[DataFrame]":
         """The scopes of the input rows and of the own rows in a part; none where neither can be told."""
-        own = self.lake.read(self.spark, self.dataset.name)
+        own = self.current[self.dataset.name]
         tables = {**self.inputs, self.dataset.name: own}
         touched = []
         for name, rows in self.inputs.items():
@@ -310,7 +323,7 @@ class Refresh:
         judged = self.dataset.shape(rows, {}).localCheckpoint()
         columns = [name for output in self.dataset.outputs for _, name in output.scope_columns]
         touched = self.touched(self.changes())
-        for df in (judged, self.lake.read(self.spark, self.dataset.name)):
+        for df in (judged, self.current[self.dataset.name]):
             in_part = self.part.rows(df, self.dataset.event_time) if self.part else None
             if in_part is not None:
                 touched.append(in_part.select(*[name for name in columns if name in df.columns]))
@@ -373,7 +386,7 @@ class Refresh:
 
     def own(self, output: Output, scope: Scope) -> "DataFrame":
         """The rows that an output has now and that the scope may change."""
-        rows = self.lake.read(self.spark, output.table).where(output.slice_condition())
+        rows = self.current[output.table].where(output.slice_condition())
         return scope.filter(rows, output.scope_columns, output.prune_columns)
 
     def planned(
@@ -387,8 +400,8 @@ class Refresh:
             anew = entry.model_copy(update={"epoch_from": self.known.version + 1})
             return Plan(output, self.kept(new), anew, None)
         changed = self.computed(difference(own, new, output.grain), scope)
-        found = changed.groupBy(operation).count().collect()
-        return Plan(output, changed, entry, scope, RowCounts(**{row[operation]: row["count"] for row in found}))
+        few = taken(changed)
+        return Plan(output, changed, entry, scope, counts_of(changed, few), few)
 
     def computed(self, df: "DataFrame", scope: Scope) -> "DataFrame":
         """Rows of a scope, computed once, in the way that suits as many as they are made of."""
@@ -409,7 +422,7 @@ class Refresh:
         """The rows that the table would have."""
         if plan.scope is None:
             return plan.rows
-        own = self.lake.read(self.spark, plan.output.table)
+        own = self.current[plan.output.table]
         keys = plan.rows.select(*[F.col(name).alias(f"_changed_{name}") for name in plan.output.grain])
         is_same = reduce(
             lambda left, right: left & right,
@@ -430,10 +443,11 @@ class Refresh:
             return self.keep(output, entry)
         made = entry.model_copy(update={"rows": plan.counts, "epoch_from": self.known.entry.epoch_from})
         if plan.counts.total == plan.counts.inserted:
-            self.lake.append(plan.rows.drop(operation), output.table, made, fence)
+            few = None if plan.few is None else plan.few.drop_columns([operation])
+            self.lake.append(plan.rows.drop(operation), output.table, made, fence, few)
         else:
             condition = output.condition(plan.scope, prefix="own.")
-            self.lake.merge(plan.rows, output.table, made, fence, grain=output.grain, condition=condition)
+            self.lake.merge(plan.rows, output.table, made, fence, grain=output.grain, condition=condition, few=plan.few)
         return plan.counts
 
     def keep(self, output: Output, entry: Entry) -> RowCounts:
@@ -441,7 +455,7 @@ class Refresh:
         is_cursor = output is self.dataset.outputs[-1]
         if is_cursor and self.known and not self.known.entry.is_computed_from(entry):
             since = {"changed_at": self.known.as_input.version, "epoch_from": self.known.entry.epoch_from}
-            self.lake.note(self.spark, output.table, entry.model_copy(update=since))
+            self.lake.note(output.table, entry.model_copy(update=since))
         return no_rows
 
     def entry(self, reached: dict[str, Reached]) -> Entry:
@@ -469,3 +483,11 @@ class Refresh:
 def union(frames: "list[DataFrame]") -> "DataFrame":
     """Rows that are in any of the frames; a column that one lacks is null there."""
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
+
+
+def counts_of(changed: "DataFrame", few: "ArrowTable | None") -> RowCounts:
+    """How many rows a difference inserts, updates and deletes."""
+    if few is not None:
+        return RowCounts(**Counter[str](map(str, few[operation].to_pylist())))
+    found = changed.groupBy(operation).count().collect()
+    return RowCounts(**{row[operation]: row["count"] for row in found})

@@ -1,18 +1,17 @@
 """A handful of rows: so few and so small that the driver takes them in, and writes them without a job of Spark."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 if TYPE_CHECKING:
     from pyarrow import Scalar
-    from pyarrow import Table as ArrowTable
     from pyspark.sql import DataFrame
 
 rows_max = 1_000
-bytes_max = 16 * 1024 * 1024
+row_bytes_max = 128 * 1024
 # Each is named in a condition, whose cost grows with the square of their number: 0.05 s for three, 0.3 s for a hundred.
 replaced_rows_max = 100
 # What Spark and Arrow mean the same by.
@@ -20,21 +19,24 @@ numbers = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double",
 texts = {"string", "binary"}
 
 
-def is_handful(df: "DataFrame", rows: int) -> bool:
-    """Whether a frame of so many rows is small enough; looks at them only if they are few."""
-    if rows > rows_max or not is_plain(df.schema):
-        return False
+def taken(df: "DataFrame") -> pa.Table | None:
+    """The rows of a frame that was computed already; None when they are many, or large, or of types unlike Arrow's."""
+    if not is_plain(df.schema):
+        return None
     sizes = [f"coalesce(octet_length(CAST(`{name}` AS string)), 0L)" for name, kind in df.dtypes if kind not in numbers]
-    (total,) = df.selectExpr(f"sum({' + '.join(['0L', *sizes])})").collect()[0]
-    return (total or 0) <= bytes_max
+    # What is too large never leaves Spark.
+    row = f"IF({' + '.join(['0L', *sizes])} <= {row_bytes_max}, array(struct(*)), array()) AS row"
+    found = df.limit(rows_max + 1).selectExpr(row).toArrow()["row"].combine_chunks()
+    rows = cast(pa.StructArray, cast("pa.ListArray[Any]", found).flatten())
+    return pa.Table.from_struct_array(rows) if len(rows) == len(found) <= rows_max else None
 
 
-def is_replaceable(df: "DataFrame", rows: int, grain: Sequence[str]) -> bool:
-    """Whether so many rows of a frame can be named one by one. 0.0 and -0.0 are one key to Spark, and two elsewhere."""
-    kinds = dict(df.dtypes)
-    is_keyed = all(is_plain(df.schema[name].dataType) and kinds[name] not in ("float", "double") for name in grain)
+def is_replaceable(schema: StructType, rows: pa.Table, grain: Sequence[str]) -> bool:
+    """Whether rows of a schema can be named one by one. 0.0 and -0.0 are one key to Spark, and two elsewhere."""
+    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+    is_keyed = all(kinds[name] not in ("float", "double") for name in grain)
     is_flat = not any(kinds[name].startswith(("struct", "array", "map")) for name in grain)
-    return 0 < rows <= replaced_rows_max and is_keyed and is_flat and bool(grain) and is_handful(df, rows)
+    return 0 < rows.num_rows <= replaced_rows_max and is_keyed and is_flat and bool(grain)
 
 
 def is_plain(kind: DataType) -> bool:
@@ -49,7 +51,7 @@ def is_plain(kind: DataType) -> bool:
     return kind.simpleString() in numbers | texts or kind.simpleString().startswith("decimal(")
 
 
-def any_of(keys: "ArrowTable") -> str:
+def any_of(keys: pa.Table) -> str:
     """The condition, for delta-rs, that a row has one of these keys, which are flat."""
     rows = zip(*[[literal(value) for value in column] for column in keys.columns], strict=True)
     return " OR ".join(

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from sluice.datasets import Topic
 from sluice.delta import Lake
 from sluice.errors import SluiceError
+from sluice.handful import rows_max, taken
 from sluice.ledger import Entry, LandedPartition, RowCounts
 from sluice.log import AnyLog, Batch
 
@@ -40,8 +41,12 @@ def land(spark: "SparkSession", lake: Lake, log: AnyLog, topic: Topic, *, record
         rows=RowCounts(inserted=batch.records),
     )
     try:
-        write = lake.append if known else lake.replace
-        write(bronze_rows(spark, batch), topic.name, entry, known.fence if known else 0)
+        rows = bronze_rows(spark, batch)
+        if known:
+            few = taken(rows) if batch.records <= rows_max else None
+            lake.append(rows, topic.name, entry, known.fence, few)
+        else:
+            lake.replace(rows, topic.name, entry, 0)
     except (PySparkException, Py4JError):
         batch.blame()
         raise
@@ -78,7 +83,7 @@ def lost(held: Mapping[int, range], landed: Mapping[int, LandedPartition]) -> di
     return {partition: offsets for partition, offsets in gone.items() if offsets}
 
 
-def skip(spark: "SparkSession", lake: Lake, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
+def skip(lake: Lake, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
     """Says in the ledger that a topic goes on after its lost offsets; how many these are, by partition."""
     known = lake.last_commit(topic.name)
     gone = lost(held_by(log, topic.topic), known.entry.landed) if known else {}
@@ -90,5 +95,5 @@ def skip(spark: "SparkSession", lake: Lake, log: AnyLog, topic: Topic, because: 
     }
     since = {"changed_at": known.as_input.version, "epoch_from": known.entry.epoch_from}
     entry = Entry(dataset=topic.name, landed=landed, because=because).model_copy(update=since)
-    lake.note(spark, topic.name, entry)
+    lake.note(topic.name, entry)
     return {str(partition): len(offsets) for partition, offsets in gone.items()}

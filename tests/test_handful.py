@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sluice import gold, handful
+from sluice import gold, handful, land
 from sluice.delta import Lake
 from sluice.difference import operation, sign
 from sluice.errors import Superseded
-from sluice.handful import is_handful, is_plain
+from sluice.handful import is_plain, taken
 from sluice.ledger import Entry, RowCounts
 from tests.kit import Lakehouse, frame, text
 from tests.shop import sales
@@ -43,11 +43,12 @@ def test_what_comes_after_the_first_build_is_written_without_spark(lakehouse: La
     assert lakehouse.run() == {}
 
 
-@pytest.mark.parametrize(("bound", "most"), [("rows_max", 0), ("bytes_max", 10)])
+@pytest.mark.parametrize(("bound", "most"), [("rows_max", 0), ("row_bytes_max", 10)])
 def test_more_rows_and_larger_ones_are_written_by_spark(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
     monkeypatch.setattr(handful, bound, most)
+    monkeypatch.setattr(land, "rows_max", handful.rows_max)
     lakehouse.declare(sales)
     lakehouse.publish("sales", sale(1))
     lakehouse.run()
@@ -63,10 +64,10 @@ def test_of_two_that_follow_the_same_state_one_writes(lakehouse: Lakehouse) -> N
     lake, rows = lakehouse.lake, lakehouse.lake.read(lakehouse.spark, "silver.sales")
     fence = lake.fence("silver.sales", "silver.sales")
     entry = Entry(dataset="silver.sales", rows=RowCounts(inserted=1), because="the first")
-    lake.append(rows, "silver.sales", entry, fence)
+    lake.append(rows, "silver.sales", entry, fence, taken(rows))
     version = lake.newest_version("silver.sales")
     with pytest.raises(Superseded):
-        lake.append(rows, "silver.sales", entry.model_copy(update={"because": "the second"}), fence)
+        lake.append(rows, "silver.sales", entry.model_copy(update={"because": "the second"}), fence, taken(rows))
     assert lake.newest_version("silver.sales") == version
 
 
@@ -85,8 +86,9 @@ def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(lakehouse: Lak
         def open(self, name: str, version: int | None = None) -> object:
             return next(opened, None) or super().open(name, version)
 
-    lake.append(rows, table, Entry(dataset="silver.others", rows=RowCounts(inserted=1)), 0)
-    Late(lake.root).append(rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0)
+    few = taken(rows)
+    lake.append(rows, table, Entry(dataset="silver.others", rows=RowCounts(inserted=1)), 0, few)
+    Late(lake.root).append(rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0, few)
     assert lake.row_count(table) == 3
     assert (lake.fence(table, "silver.others"), lake.fence(table, "silver.third")) == (1, 1)
 
@@ -125,7 +127,7 @@ def test_rows_are_replaced_by_keys_of_any_plain_kind(
         f"({new}, 9, named_struct('n', 9), 'inserted')",
     ).toDF("key", "part", "st", operation)
     entry = Entry(dataset=name, rows=RowCounts(inserted=1, updated=1, deleted=1))
-    lake.merge(changed, name, entry, lake.fence(name, name), grain=["key", "part"])
+    lake.merge(changed, name, entry, lake.fence(name, name), grain=["key", "part"], few=taken(changed))
 
     after = rows(
         f"({known[0]}, 0, named_struct('n', -1))",
@@ -151,11 +153,17 @@ def test_what_is_replaced_can_be_filtered_by_text_with_pyarrow(lakehouse: Lakeho
 
 def test_a_handful_is_few_rows_small_ones_and_of_plain_types(spark: SparkSession) -> None:
     few = frame(spark, "id string, at hours", [("a", 1.0), ("b", 2.0)])
-    assert is_handful(few, 2)
-    assert not is_handful(few, handful.rows_max + 1)
-    long = few.selectExpr("repeat(id, 10 * 1024 * 1024) AS id")
-    assert not is_handful(long, 2)
-    assert not is_handful(long.selectExpr("named_struct('id', id) AS nested"), 2)
+    rows = taken(few)
+    assert rows is not None
+    assert rows.equals(few.toArrow())
+    nothing = taken(few.limit(0))
+    assert nothing is not None
+    assert nothing.schema == rows.schema
+    assert taken(spark.range(handful.rows_max)) is not None
+    assert taken(spark.range(handful.rows_max + 1)) is None
+    long = few.selectExpr("repeat(id, 200 * 1024) AS id")
+    assert taken(long) is None
+    assert taken(long.selectExpr("named_struct('id', id) AS nested")) is None
 
 
 @pytest.mark.parametrize(

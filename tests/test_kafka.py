@@ -151,7 +151,7 @@ def test_records_that_kafka_removed_before_they_landed_are_told_and_can_be_skipp
     log.append("expired", [Record(str(number).encode()) for number in range(3)])
     on_kafka.run()
     with pytest.raises(SluiceError, match="Nothing of topic expired is lost"):
-        skip(on_kafka.spark, on_kafka.lake, log, topic, "nothing")
+        skip(on_kafka.lake, log, topic, "nothing")
 
     log.append("expired", [Record(str(number).encode()) for number in range(3, 8)])
     (state,) = status(on_kafka.lake, log, on_kafka.catalogue)
@@ -163,7 +163,7 @@ def test_records_that_kafka_removed_before_they_landed_are_told_and_can_be_skipp
         on_kafka.run()
     assert on_kafka.rows("bronze.expired", "offset") == [(0,), (1,), (2,)]
 
-    assert skip(on_kafka.spark, on_kafka.lake, log, topic, "kept too short") == {"0": 3}
+    assert skip(on_kafka.lake, log, topic, "kept too short") == {"0": 3}
     on_kafka.run()
     assert on_kafka.rows("bronze.expired", "offset") == [(0,), (1,), (2,), (6,), (7,)]
     assert "kept too short" in [each.entry.because for each in on_kafka.lake.commits("bronze.expired")]

@@ -43,6 +43,9 @@ feed = StructType().add("_change_type", "string").add("_commit_version", "long")
 change_columns = tuple(feed.names)
 # Spark lists the files of more paths by a job.
 listed_files_max = 32
+# Each costs two requests, one after the other.
+listed_objects_max = 4
+special = set("{}[]*?\\%")
 # Cursors, replays and looks at what was known then read versions as old as this.
 retention_days = 30
 table_properties = {
@@ -89,16 +92,20 @@ def in_turn(table: str, write: Callable[[], None]) -> None:
     raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")
 
 
-def files_of(table: DeltaTable) -> list[str] | None:
-    """The files that are the table, below its path; None when it is more than the rows of a few files.
+def plain_files(table: DeltaTable, path: str) -> list[str] | None:
+    """The files that are the table at a path; None when it is more than the rows of a few files.
 
     A table that needs no reader above version 1 has no marked rows and no renamed columns. Spark then need not read
     its log, which is several jobs at every read.
     """
-    paths = [str(path) for path in table.get_add_actions(flatten=True)["path"].to_pylist()]
-    is_below = not any(path.startswith("/") or ":" in path or "%" in path for path in paths)
-    is_plain = table.protocol().min_reader_version == 1 and is_below
-    return paths if is_plain and 0 < len(paths) <= listed_files_max else None
+    names = [str(name) for name in table.get_add_actions(flatten=True)["path"].to_pylist()]
+    files = [f"{path}/{name}" for name in names]
+    is_below = not any(name.startswith("/") or ":" in name for name in names)
+    # What Spark takes for a pattern, or unescapes.
+    is_literal = not any(special & set(file) for file in files)
+    is_plain = table.protocol().min_reader_version == 1 and is_below and is_literal
+    few = listed_objects_max if is_s3(path) else listed_files_max
+    return files if is_plain and 0 < len(files) <= few else None
 
 
 def spark_schema(table: DeltaTable) -> StructType:
@@ -107,13 +114,10 @@ def spark_schema(table: DeltaTable) -> StructType:
 
 
 def is_handful_of_changes(commits: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether commits changed so few rows that the driver takes them in, as it did when it wrote them."""
+    """Whether commits changed so few rows that the driver takes them in: it has written each of them, and counted."""
     entries = [Entry.from_json(each.get("userMetadata")) for each in commits]
-    rows = [entry.rows.total if entry else None for entry in entries]
-    is_alone = [each.get("engineInfo", "").startswith("delta-rs") for each in commits]
-    return all(alone or count == 0 for alone, count in zip(is_alone, rows, strict=True)) and (
-        sum(count or 0 for count in rows) <= rows_max
-    )
+    is_alone = all(each.get("engineInfo", "").startswith("delta-rs") for each in commits)
+    return is_alone and None not in entries and sum(entry.rows.total for entry in entries if entry) <= rows_max
 
 
 @dataclass(frozen=True)
@@ -265,12 +269,12 @@ class Lake:
     def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
         """The rows of a table, at a version when one is given."""
         found = self.open(table, version)
-        files = files_of(found)
+        files = plain_files(found, self.path(table))
         if files is None:
             return spark.read.format("delta").option("versionAsOf", found.version()).load(self.path(table))
         schema = spark_schema(found)
         reader = spark.read.schema(schema).option("basePath", self.path(table))
-        df = reader.parquet(*[f"{self.path(table)}/{file}" for file in files])
+        df = reader.parquet(*files)
         # Spark puts the columns that are in the paths last.
         return df.select(*schema.names) if found.metadata().partition_columns else df
 
@@ -280,7 +284,8 @@ class Lake:
         if until > since and is_handful_of_changes(found.history(until - since)):
             schema = StructType([*spark_schema(found), *feed])
             rows = RecordBatchReader.from_stream(found.load_cdf(since + 1, until)).read_all()
-            return spark.createDataFrame(rows.select(schema.names), schema)
+            # PySpark knows no Arrow table without batches.
+            return spark.createDataFrame(rows.select(schema.names) if rows else [], schema)
         return (
             spark.read.format("delta")
             .option("readChangeFeed", "true")

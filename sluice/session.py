@@ -39,6 +39,8 @@ spark_settings = {
     "spark.ui.retainedJobs": "200",
     "spark.ui.retainedStages": "200",
     "spark.ui.retainedTasks": "2000",
+    # The same of the files that it listed, up to 250 MB; we list them anew each time.
+    "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
     # A difference is computed once and for all before it is merged.
     "spark.databricks.delta.merge.materializeSource": "none",
 }

@@ -1,0 +1,170 @@
+"""A table is read as Delta would read it, whichever way; the files of a small one without its log."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sluice import delta, gold, handful
+from sluice.delta import Lake
+from sluice.ledger import Entry
+from sluice.shadow import Shadow
+from tests.kit import Lakehouse, text
+from tests.shop import sales
+
+pytestmark = pytest.mark.spark
+sold = gold.aggregate("sold", source=sales, group_by=["product"], measures={"pieces": "sum(pieces)"})
+
+
+def sale(number: int, pieces: int = 1) -> dict[str, object]:
+    return {"id": f"s{number}", "product": "tea", "sold_at": text(number), "pieces": pieces}
+
+
+@pytest.fixture(scope="module")
+def built(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """Tables with a first build, rows that were added, rows that were replaced, and a shared table with slices."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("built")).declare(sales, sold)
+    lakehouse.publish("sales", sale(1), sale(1)).run()
+    lakehouse.publish("sales", sale(2), sale(1)).run()
+    return lakehouse
+
+
+@pytest.fixture
+def shop(built: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return built.copied_to(tmp_path / "shop")
+
+
+def by_delta(lakehouse: Lakehouse, table: str) -> DataFrame:
+    return lakehouse.spark.read.format("delta").load(lakehouse.lake.path(table))
+
+
+def is_same(left: DataFrame, right: DataFrame) -> bool:
+    """Whether two frames have the same columns, in order, and the same rows."""
+    maps = [name for name, kind in left.dtypes if kind.startswith("map")]
+    one, other = (df.withColumns({name: F.map_entries(name) for name in maps}) for df in (left, right))
+    return left.dtypes == right.dtypes and one.exceptAll(other).isEmpty() and other.exceptAll(one).isEmpty()
+
+
+def is_read_without_the_log(df: DataFrame) -> bool:
+    return "InMemoryFileIndex" in df._jdf.queryExecution().executedPlan().toString()
+
+
+@pytest.mark.parametrize("table", ["bronze.sales", "silver.sales", "silver._fates", "gold.sold"])
+def test_rows_are_those_that_delta_reads_and_no_job_looks_for_their_files(shop: Lakehouse, table: str) -> None:
+    read = shop.table(table)
+    assert read.count() > 0
+    assert is_same(read, by_delta(shop, table))
+    assert is_read_without_the_log(read)
+
+
+def test_an_older_version_is_as_it_was(shop: Lakehouse) -> None:
+    assert [row[0] for row in shop.rows("gold.sold", "pieces")] == [2]
+    assert [row[0] for row in shop.lake.read(shop.spark, "gold.sold", 0).select("pieces").collect()] == [1]
+
+
+def test_what_is_pinned_stays_while_another_commits(shop: Lakehouse) -> None:
+    pinned = shop.table("silver.sales")
+    shop.publish("sales", sale(3)).run()
+    assert (pinned.count(), shop.table("silver.sales").count()) == (2, 3)
+
+
+def test_a_table_of_many_files_is_read_by_its_log_which_skips_files(
+    shop: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "listed_files_max", 1)
+    read = shop.table("silver.sales")
+    assert not is_read_without_the_log(read)
+    assert read.count() == 2
+
+
+def test_rows_that_are_marked_deleted_are_not_read(lakehouse: Lakehouse) -> None:
+    lakehouse.lake = dataclasses.replace(lakehouse.lake, deletion_vectors_from_rows=1)
+    parts = gold.aggregate("parts", source=sales, group_by=["id"], measures={"pieces": "sum(pieces)"})
+    lakehouse.declare(sales, parts)
+    lakehouse.publish("sales", sale(1), sale(2)).run()
+    path = lakehouse.lake.path("silver.sales")
+    lakehouse.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    lakehouse.spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 's1'")
+    read = lakehouse.table("silver.sales")
+    assert [row["id"] for row in read.collect()] == ["s2"]
+    assert not is_read_without_the_log(read)
+
+
+def test_a_copy_whose_files_are_elsewhere_is_read_by_its_log(shop: Lakehouse, tmp_path: Path) -> None:
+    shadow = Shadow(str(tmp_path / "shadow"), live=shop.lake, copied=frozenset(["gold.sold"]))
+    shadow.clone(shop.spark, shop.lake.path("gold.sold"), 1, "gold.sold", Entry(dataset="gold.sold"))
+    read = shadow.read(shop.spark, "gold.sold")
+    assert is_same(read, by_delta(shop, "gold.sold"))
+    assert not is_read_without_the_log(read)
+
+
+def test_a_path_that_looks_like_a_pattern_is_a_path(spark: SparkSession, tmp_path: Path) -> None:
+    for folder in ("l[a]ke", "{lake}", "the lake*", "50% lake", "year=2026"):
+        lake = Lake(str(tmp_path / folder))
+        lake.replace(spark.range(2), "gold.numbers", Entry(dataset="gold.numbers"), 0)
+        assert is_same(lake.read(spark, "gold.numbers"), spark.range(2)), folder
+
+
+def test_a_table_without_rows_has_its_columns(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    lake.replace(spark.range(1).where("false"), "gold.nothing", Entry(dataset="gold.nothing"), 0)
+    spark.sql(f"DELETE FROM delta.`{lake.path('gold.nothing')}`")
+    assert lake.read(spark, "gold.nothing").dtypes == [("id", "bigint")]
+    assert lake.read(spark, "gold.nothing").count() == 0
+
+
+@pytest.mark.parametrize("table", ["bronze.sales", "silver.sales", "silver._fates", "gold.sold"])
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_feed_says_what_deltas_says(
+    shop: Lakehouse, monkeypatch: pytest.MonkeyPatch, table: str, *, is_small: bool
+) -> None:
+    if not is_small:
+        monkeypatch.setattr(delta, "rows_max", 0)
+    newest = shop.lake.newest_version(table)
+    read = shop.lake.changes(shop.spark, table, newest - 1, newest)
+    reader = shop.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", newest)
+    # When a commit was made is a matter of its file there, and of its entry here.
+    assert is_same(read.drop("_commit_timestamp"), reader.load(shop.lake.path(table)).drop("_commit_timestamp"))
+    assert read.schema["_commit_timestamp"].dataType.simpleString() == "timestamp"
+    plan = read._jdf.queryExecution().executedPlan().toString()
+    assert ("LocalTableScan" in plan) == is_small
+
+
+def test_a_feed_of_commits_without_rows_is_empty(shop: Lakehouse) -> None:
+    shop.lake.note("gold.sold", Entry(dataset="gold.sold", because="nothing"))
+    newest = shop.lake.newest_version("gold.sold")
+    read = shop.lake.changes(shop.spark, "gold.sold", newest - 1, newest)
+    fed = [("_change_type", "string"), ("_commit_version", "bigint"), ("_commit_timestamp", "timestamp")]
+    assert read.dtypes == [*by_delta(shop, "gold.sold").dtypes, *fed]
+    assert read.isEmpty()
+
+
+def test_a_feed_that_spark_wrote_is_read_by_spark(shop: Lakehouse) -> None:
+    read = shop.lake.changes(shop.spark, "silver.sales", -1, 1)
+    assert "LocalTableScan" not in read._jdf.queryExecution().executedPlan().toString()
+    assert read.count() == 2
+
+
+def test_a_feed_of_another_program_is_not_taken_into_the_driver(shop: Lakehouse) -> None:
+    shop.lake.open("gold.sold").delete()
+    newest = shop.lake.newest_version("gold.sold")
+    read = shop.lake.changes(shop.spark, "gold.sold", newest - 1, newest)
+    assert "LocalTableScan" not in read._jdf.queryExecution().executedPlan().toString()
+    assert [row["_change_type"] for row in read.collect()] == ["delete"]
+
+
+def test_a_table_keeps_its_small_files_when_rows_in_it_are_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    lake, name = Lake(str(tmp_path), rows_per_file=20_000), "gold.long"
+    rows = spark.range(0, 100_000, 1, 1).selectExpr("id", "sha2(CAST(id AS string), 256) AS said")
+    lake.replace(rows, name, Entry(dataset=name), 0)
+    for number in range(3):
+        changed = rows.where(f"id = {number * 40_000}").selectExpr("id", "'new' AS said", "'updated' AS _operation")
+        entry = Entry(dataset=name, because=str(number))
+        few = handful.taken(changed)
+        lake.merge(changed, name, entry, lake.fence(name, name), grain=["id"], few=few)
+    assert lake.row_count(name) == 100_000
+    assert lake.read(spark, name).where("said = 'new'").count() == 3
+    written = lake.open(name).get_add_actions(flatten=True)["num_records"].to_pylist()
+    assert max(written) <= 1.5 * lake.rows_per_file

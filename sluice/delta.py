@@ -347,8 +347,8 @@ class Lake:
         """Adds rows in one commit; `few` are the same rows where they are a handful, and are written without Spark."""
         if few is not None and self.is_written_alone(table):
             self.commit_alone(table, entry, fence, few)
-        else:
-            df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
+            return
+        df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
         self.require_written(table, entry)
 
     def merge(
@@ -372,7 +372,6 @@ class Lake:
         if few is not None and is_replaceable(difference.schema, few, grain) and self.is_short(table, found):
             new = few.filter(pc.field(operation) != "deleted").drop_columns([operation])
             self.commit_alone(table, entry, fence, new, instead_of=any_of(few.select(grain)))
-            self.require_written(table, entry)
             return
         columns = [name for name in difference.columns if name != operation]
         matched = " AND ".join(f"own.`{name}` <=> new.`{name}`" for name in grain)
@@ -425,6 +424,7 @@ class Lake:
         def write() -> None:
             found = self.open(table)
             if (found.transaction_version(entry.dataset) or 0) != fence:
+                self.require_written(table, entry)
                 return
             if instead_of is None:
                 write_deltalake(found, rows, mode="append", commit_properties=said)

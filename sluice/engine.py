@@ -218,7 +218,7 @@ class Refresh:
         else:
             is_incremental = self.cause in ("changes", "watermark", "replay")
             changes = self.changes() if is_incremental else {}
-            with sized_for(self.spark, self.rows_changed() if is_incremental else None):
+            with sized_for(self.spark, self.rows_changed if is_incremental else None):
                 scope = self.scope(changes) if is_incremental else everything
             with sized_for(self.spark, None if scope.is_everything else scope.count):
                 is_untouched = not scope.is_everything and scope.count == 0
@@ -263,6 +263,7 @@ class Refresh:
                 moved[name] = self.lake.changes(self.spark, source, then.version, now.version)
         return moved
 
+    @cached_property
     def rows_changed(self) -> int | None:
         """How many rows changed upstream, by the ledger; None where it does not tell."""
         if self.known is None or self.part is not None:

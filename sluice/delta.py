@@ -45,7 +45,7 @@ change_columns = tuple(feed.names)
 listed_files_max = 32
 # Each costs two requests, one after the other.
 listed_objects_max = 4
-special = set("{}[]*?\\%")
+pattern_signs = set("{}[]*?\\%")
 # Cursors, replays and looks at what was known then read versions as old as this.
 retention_days = 30
 table_properties = {
@@ -102,7 +102,7 @@ def plain_files(table: DeltaTable, path: str) -> list[str] | None:
     files = [f"{path}/{name}" for name in names]
     is_below = not any(name.startswith("/") or ":" in name for name in names)
     # What Spark takes for a pattern, or unescapes.
-    is_literal = not any(special & set(file) for file in files)
+    is_literal = not any(pattern_signs & set(file) for file in files)
     is_plain = table.protocol().min_reader_version == 1 and is_below and is_literal
     few = listed_objects_max if is_s3(path) else listed_files_max
     return files if is_plain and 0 < len(files) <= few else None

@@ -59,6 +59,28 @@ def test_rows_are_those_that_delta_reads_and_no_job_looks_for_their_files(shop: 
     assert is_read_without_the_log(read)
 
 
+def statements(spark: SparkSession, after: int) -> dict[int, str]:
+    """What Spark has run since a statement, by number: for what it was."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    listed = spark._jsparkSession.sharedState().statusStore().executionsList()
+    found = {listed.apply(index).executionId(): listed.apply(index).description() for index in range(listed.size())}
+    return {number: said for number, said in found.items() if number > after}
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_late_record_reaches_gold_and_no_job_asks_a_tables_log(
+    shop: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
+) -> None:
+    if not is_small:
+        monkeypatch.setattr(delta, "listed_files_max", 0)
+    before = max(statements(shop.spark, -1))
+    done = shop.publish("sales", sale(0, pieces=5)).run()
+    assert done["gold.sold"].rows.updated == 1
+    ran = statements(shop.spark, before).values()
+    assert ran
+    assert any("Delta" in said for said in ran) is not is_small
+
+
 def test_an_older_version_is_as_it_was(shop: Lakehouse) -> None:
     assert [row[0] for row in shop.rows("gold.sold", "pieces")] == [2]
     assert [row[0] for row in shop.lake.read(shop.spark, "gold.sold", 0).select("pieces").collect()] == [1]

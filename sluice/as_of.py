@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from sluice.difference import sign
+from sluice.difference import change_columns, sign
 from sluice.scope import collect
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def changed_intervals(changes: "DataFrame", keys: Sequence[str]) -> "DataFrame":
     Where only the end of a version moved, the interval is between the old end and the new one. Intervals of a key that
     touch are one.
     """
-    attributes = attributes_of(changes.drop("_change_type", "_commit_version", "_commit_timestamp"), keys)
+    attributes = attributes_of(changes.drop(*change_columns), keys)
     moved = (
         changes.withColumn("_state", F.xxhash64(*attributes))
         .groupBy(*keys, "valid_from")

@@ -21,7 +21,7 @@ from pyarrow import Table as ArrowTable
 from pyarrow import compute as pc
 from pyspark.sql.types import StructType
 
-from sluice.difference import operation
+from sluice.difference import feed, operation
 from sluice.errors import SluiceError, Superseded
 from sluice.files import Files
 from sluice.handful import any_of, is_replaceable, rows_max
@@ -39,8 +39,6 @@ rows_per_file_default = 250_000
 deletion_vectors_from_rows_default = 500_000
 short_bytes_max = 128 * 1024 * 1024
 concurrent_commits_max = 20
-feed = StructType().add("_change_type", "string").add("_commit_version", "long").add("_commit_timestamp", "timestamp")
-change_columns = tuple(feed.names)
 # Spark lists the files of more paths by a job.
 listed_files_max = 32
 # Each costs two requests, one after the other.
@@ -113,11 +111,20 @@ def spark_schema(table: DeltaTable) -> StructType:
     return schema
 
 
+def entries_of(commits: Sequence[Mapping[str, Any]]) -> list[Entry | None]:
+    """What commits say of themselves; None where one is not ours."""
+    return [Entry.from_json(each.get("userMetadata")) for each in commits]
+
+
+def rows_told(entries: Sequence[Entry | None]) -> int:
+    return sum(entry.rows.total for entry in entries if entry)
+
+
 def is_handful_of_changes(commits: Sequence[Mapping[str, Any]]) -> bool:
     """Whether commits changed so few rows that the driver takes them in: it has written each of them, and counted."""
-    entries = [Entry.from_json(each.get("userMetadata")) for each in commits]
+    entries = entries_of(commits)
     is_alone = all(each.get("engineInfo", "").startswith("delta-rs") for each in commits)
-    return is_alone and None not in entries and sum(entry.rows.total for entry in entries if entry) <= rows_max
+    return bool(commits) and is_alone and None not in entries and rows_told(entries) <= rows_max
 
 
 @dataclass(frozen=True)
@@ -214,9 +221,11 @@ class Lake:
 
     def rows_changed(self, table: str, since: int, until: int) -> int:
         """How many rows the ledger says were changed after version `since`, up to `until`."""
-        commits = self.open(table, until).history(until - since) if until > since else []
-        entries = [Entry.from_json(each.get("userMetadata")) for each in commits]
-        return sum(entry.rows.total for entry in entries if entry)
+        return rows_told(entries_of(self.told(table, since, until)))
+
+    def told(self, table: str, since: int, until: int) -> list[dict[str, Any]]:
+        """What the log tells of the commits after version `since`, up to `until`, the newest first."""
+        return self.open(table, until).history(until - since) if until > since else []
 
     def newest_version(self, table: str) -> int:
         """The newest version of a table, whoever committed it."""
@@ -280,8 +289,8 @@ class Lake:
 
     def changes(self, spark: "SparkSession", table: str, since: int, until: int) -> "DataFrame":
         """The old and new images of the rows changed after version `since`, up to `until`, with `_change_type`."""
-        found = self.open(table, until)
-        if until > since and is_handful_of_changes(found.history(until - since)):
+        if is_handful_of_changes(self.told(table, since, until)):
+            found = self.open(table, until)
             schema = StructType([*spark_schema(found), *feed])
             rows = RecordBatchReader.from_stream(found.load_cdf(since + 1, until)).read_all()
             # PySpark knows no Arrow table without batches.

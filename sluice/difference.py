@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 operation = "_operation"
+# What a change feed says of each row beside its columns.
+feed = StructType().add("_change_type", "string").add("_commit_version", "long").add("_commit_timestamp", "timestamp")
+change_columns = tuple(feed.names)
 
 
 def difference(own: "DataFrame", new: "DataFrame", grain: Sequence[str]) -> "DataFrame":

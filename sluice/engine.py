@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 
 from sluice.completeness import Moment
 from sluice.datasets import Dataset, Output, microseconds, same_names
-from sluice.delta import Lake, change_columns
-from sluice.difference import difference, operation
+from sluice.delta import Lake
+from sluice.difference import change_columns, difference, operation
 from sluice.expect import Expectation
 from sluice.handful import taken
 from sluice.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts, no_rows, watermark_of

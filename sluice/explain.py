@@ -14,8 +14,8 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from sluice.datasets import Dataset
-from sluice.delta import Lake, change_columns
-from sluice.difference import sign
+from sluice.delta import Lake
+from sluice.difference import change_columns, sign
 from sluice.errors import UsageError
 from sluice.ledger import Commit
 from sluice.parse import position

@@ -128,3 +128,14 @@ class Lakehouse:
 
     def fates(self) -> list[Row]:
         return self.rows("silver._fates", "fate", "reason", "detail")
+
+
+def statements(spark: "SparkSession", after: int) -> dict[int, str]:
+    """What Spark has run since a statement, by number: for what it was.
+
+    Old ones are forgotten after a while, so they are told apart by number, not by their place in the list.
+    """
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    listed = spark._jsparkSession.sharedState().statusStore().executionsList()
+    found = {listed.apply(index).executionId(): listed.apply(index).description() for index in range(listed.size())}
+    return {number: said for number, said in found.items() if number > after}

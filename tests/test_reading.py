@@ -11,7 +11,7 @@ from sluice import delta, gold, handful
 from sluice.delta import Lake
 from sluice.ledger import Entry
 from sluice.shadow import Shadow
-from tests.kit import Lakehouse, text
+from tests.kit import Lakehouse, statements, text
 from tests.shop import sales
 
 pytestmark = pytest.mark.spark
@@ -57,14 +57,6 @@ def test_rows_are_those_that_delta_reads_and_no_job_looks_for_their_files(shop: 
     assert read.count() > 0
     assert is_same(read, by_delta(shop, table))
     assert is_read_without_the_log(read)
-
-
-def statements(spark: SparkSession, after: int) -> dict[int, str]:
-    """What Spark has run since a statement, by number: for what it was."""
-    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-    listed = spark._jsparkSession.sharedState().statusStore().executionsList()
-    found = {listed.apply(index).executionId(): listed.apply(index).description() for index in range(listed.size())}
-    return {number: said for number, said in found.items() if number > after}
 
 
 @pytest.mark.parametrize("is_small", [True, False])

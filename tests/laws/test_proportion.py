@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sluice import bronze, silver
-from tests.kit import Lakehouse, text
+from tests.kit import Lakehouse, statements, text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,11 +102,9 @@ def rows_written(lakehouse: Lakehouse, table: str, since: int) -> int:
 def files_read(spark: "SparkSession") -> Iterator[list[int]]:
     """The files that each scan of Parquet reads, as Spark's own metrics tell."""
     store = spark._jsparkSession.sharedState().statusStore()
-    # Old executions are forgotten after a while, so they are told apart by number, not by their place in the list.
-    known, found = newest(store), list[int]()
+    known, found = max(statements(spark, after=-1)), list[int]()
     yield found
-    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-    for execution in range(known + 1, newest(store) + 1):
+    for execution in statements(spark, after=known):
         values = store.executionMetrics(execution)
         nodes = store.planGraph(execution).allNodes()
         for number in range(nodes.size()):
@@ -118,12 +116,6 @@ def files_read(spark: "SparkSession") -> Iterator[list[int]]:
                 value = values.get(metric.accumulatorId())
                 if metric.name() == "number of files read" and value.isDefined():
                     found.append(int(value.get().replace(",", "")))
-
-
-def newest(store: Any) -> int:
-    """The number of the newest execution that Spark remembers."""
-    executions = store.executionsList()
-    return max((int(executions.apply(index).executionId()) for index in range(executions.size())), default=-1)
 
 
 @pytest.fixture(scope="module")

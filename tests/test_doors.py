@@ -8,17 +8,19 @@ import re
 import resource
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pika
 import pytest
 from filelock import FileLock
@@ -28,6 +30,7 @@ from pika.exceptions import AMQPError
 from pika.spec import Basic
 
 from sluice import bronze, silver
+from sluice.capture.reader import topics_of
 from sluice.doors import amqp, statsd
 from sluice.doors.cli import http as listen_over_http
 from sluice.doors.records import key_in, with_field
@@ -39,7 +42,9 @@ if TYPE_CHECKING:
     from tests.kit import Lakehouse
 
 pytestmark = pytest.mark.servers
-token = "a-token-of-these-tests"
+token = "a-token-of-these-tests-0123456789"
+orders_token = "another-token-for-orders-0123456789"
+new_orders_token = "the-next-token-for-orders-0123456789"
 wait_seconds_max = 30
 
 
@@ -309,6 +314,122 @@ def test_requests_that_come_meanwhile_are_appended_together(served: Served) -> N
     assert len(served.log.segments("orders")) == before + 2
 
 
+def test_a_token_writes_its_own_topics_and_is_replaced_without_a_gap(tmp_path: Path) -> None:
+    tokens = f"{token},orders+returns:{orders_token},orders:{new_orders_token}"
+    with listening(tmp_path, "http", "--port", "0", "--create", SLUICE_HTTP_TOKEN=tokens) as door:
+        port = port_of(door)
+        paths = ("/topics/orders", "/topics/returns", "/topics/prices", "/topics/sluice_releases")
+        answers = {
+            sent: [post(port, b"a", path, sent).status for path in paths]
+            for sent in (token, orders_token, new_orders_token, token[:-1])
+        }
+    assert answers == {
+        token: [201, 201, 201, 403],
+        orders_token: [201, 201, 403, 403],
+        new_orders_token: [201, 403, 403, 403],
+        token[:-1]: [401] * 4,
+    }
+    assert Log(tmp_path / "log").topics() == ["orders", "prices", "returns"]
+
+
+def test_topics_that_steer_the_engine_are_written_by_its_own_commands_alone(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("{}")
+    for command in (
+        ["log", "append", "sluice_releases", str(tmp_path / "lines")],
+        ["listen", "statsd", "--port", "0", "--topic", "sluice_releases"],
+        ["listen", "amqp", "--queue", "q", "--topic", "sluice_releases"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "sluice.cli", *command, "--project", str(tmp_path)],
+            env=os.environ | {"SLUICE_LOG": str(tmp_path / "log"), "SLUICE_AMQP": "amqp://127.0.0.1:1/"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, "written by Sluice alone" in done.stderr) == (2, True), command
+    assert not (tmp_path / "log").exists()
+    with pytest.raises(UsageError, match="written by Sluice alone"):
+        topics_of("sluice", [("public", "releases")])
+
+
+def test_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
+    Log(tmp_path / "log").create("orders")
+    limits = ["--connections-max", "20", "--client-connections-max", "10", "--head-seconds-max", "600"]
+    with listening(tmp_path, "http", "--port", "0", *limits) as door, ExitStack() as idle:
+        port = port_of(door)
+        for _ in range(100):
+            idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert post(port).status == 201
+        assert health(port)["status"] == "ok"
+
+
+def test_requests_under_way_are_not_closed_for_new_ones(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", partitions=1)
+    log.create("orders")
+    answers: list[int] = []
+    with listening(tmp_path, "http", "--port", "0", "--client-connections-max", "3") as door:
+        port = port_of(door)
+        threads = [threading.Thread(target=lambda: answers.append(post(port).status)) for _ in range(2)]
+        with FileLock(log.root / "orders" / "0" / ".lock"):
+            for each in threads:
+                each.start()
+            eventually(lambda: requests_waiting(port) == 2, "both requests")
+            eventually(lambda: is_refused_beside_a_slow_request(port), "a refusal")
+        for each in threads:
+            each.join()
+    assert answers == [201, 201]
+
+
+def is_refused_beside_a_slow_request(port: int) -> bool:
+    """Whether one more connection is refused; one whose head was not read yet counts as idle, and may be closed."""
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(head + b"Content-Length: 10\r\n\r\nslow")
+        time.sleep(0.2)
+        request = b"GET /health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+        return raw(port, request).startswith(b"HTTP/1.1 503 ")
+
+
+def requests_waiting(port: int) -> int | None:
+    """How many requests wait for the log; None when there is no room to ask."""
+    try:
+        return int(health(port)["requests_waiting"])
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+
+
+def test_ready_says_whether_the_log_can_be_written(tmp_path: Path) -> None:
+    Log(tmp_path / "log").create("orders")
+    with listening(tmp_path, "http", "--port", "0") as door:
+        port = port_of(door)
+        request = b"GET /ready HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+        assert raw(port, request).startswith(b"HTTP/1.1 200 ")
+        pid = door.process.pid
+        unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))
+        assert raw(port, request).startswith(b"HTTP/1.1 503 ")
+        assert health(port)["status"] == "ok"
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
+        assert raw(port, request).startswith(b"HTTP/1.1 200 ")
+
+
+def test_https_is_served_with_a_certificate(tmp_path: Path) -> None:
+    Log(tmp_path / "log").create("orders")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    name = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run([*command, *name, *files], check=True, capture_output=True)
+    files = ["--certificate", str(certificate), "--certificate-key", str(key)]
+    with listening(tmp_path, "http", "--port", "0", *files) as door:
+        trusted = ssl.create_default_context(cafile=str(certificate))
+        connection = http.client.HTTPSConnection("127.0.0.1", port_of(door), context=trusted)
+        connection.request("POST", "/topics/orders", b"a", {"Authorization": f"Bearer {token}"})
+        assert connection.getresponse().status == 201
+        connection.close()
+    code, said = said_at_once(tmp_path, "http", "--certificate", str(key), "--certificate-key", str(key))
+    assert (code, "no certificate and private key" in said) == (2, True)
+
+
 def test_topics_are_made_where_that_is_allowed(tmp_path: Path) -> None:
     with listening(tmp_path, "http", "--port", "0", "--create") as door:
         port = port_of(door)
@@ -405,6 +526,8 @@ def said_at_once(project: Path, *arguments: str, **settings: str) -> tuple[int, 
 def test_what_keeps_a_door_shut_is_told(tmp_path: Path, served: Served) -> None:
     code, said = said_at_once(tmp_path, "http", SLUICE_HTTP_TOKEN="")
     assert (code, "Set SLUICE_HTTP_TOKEN" in said) == (2, True)
+    code, said = said_at_once(tmp_path, "http", SLUICE_HTTP_TOKEN=f"{token},orders:short-secret")
+    assert (code, "token 2 has 12 characters" in said, "short-secret" in said) == (2, True, False)
     code, said = said_at_once(tmp_path, "http", "--port", str(served.port))
     assert (code, "Give another --port" in said) == (1, True)
     code, said = said_at_once(tmp_path, "amqp", "--queue", "q", "--topic", "t", SLUICE_AMQP="http://u:secret@h")
@@ -437,6 +560,12 @@ def test_a_field_is_put_before_what_stays_byte_by_byte(fields: dict[str, Any], t
 @pytest.mark.parametrize("value", [b"", b"[1]", b"no json", b'{"id": null}', b"\xff"])
 def test_what_has_the_field_or_is_no_object_stays_as_it_is(value: bytes) -> None:
     assert with_field(value, "id", "x") == value
+
+
+def test_a_key_that_is_an_object_is_its_text_unless_it_is_too_deep() -> None:
+    assert key_in(b'{"a":{"c":2,"b":[1,"x"]}}', "a") == '{"b":[1,"x"],"c":2}'
+    assert key_in(b'{"a":' + b"[" * 900 + b"]" * 900 + b"}", "a") is None
+    assert key_in(b'{"a":' + b"[" * 90_000 + b"]" * 90_000 + b"}", "a") is None
 
 
 def test_what_comes_twice_has_the_fate_duplicate(lakehouse: "Lakehouse", tmp_path: Path) -> None:
@@ -518,10 +647,48 @@ def test_a_line_that_is_no_metric_is_known(line: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        b"a:" + b"1" * 60_000 + b"x|c",
+        b"a:" + b"1." * 30_000 + b"|c",
+        b"a:1e" + b"1" * 60_000 + b"x|g",
+        b"a:1|c|@" + b"1." * 30_000,
+        b"a:1|c|@" + b"1" * 60_000 + b"x",
+        b":" * 60_000,
+        b"a:1|" * 15_000,
+        b"\xff" * 60_000,
+    ],
+    ids=lambda line: line[:12].decode(errors="replace"),
+)
+def test_a_long_line_that_is_no_metric_costs_no_more_than_its_length(line: bytes) -> None:
+    # Far more than a linear reading needs, and far less than a quadratic one.
+    before = signal.signal(signal.SIGPROF, out_of_time)
+    signal.setitimer(signal.ITIMER_PROF, 2)
+    try:
+        assert statsd.metric_of(line) is None
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def out_of_time(*_: object) -> None:
+    raise AssertionError("parsing took two seconds of CPU")
+
+
+@given(st.binary(max_size=200) | st.from_regex(statsd.line_pattern, fullmatch=True).map(str.encode))
+def test_any_line_is_a_metric_or_none(line: bytes) -> None:
+    metric = statsd.metric_of(line)
+    if metric is not None:
+        assert json.loads(orjson.dumps(metric)) == metric
+        assert 0 < metric["sample_rate"] <= 1
+
+
+@pytest.mark.parametrize(
     ("where", "options"),
     [
         ("kernel", ["--receive-buffer-bytes", "5000"]),
         ("queue", ["--queue-datagrams-max", "50", "--flush-seconds", "600"]),
+        ("queue", ["--queue-bytes-max", "300", "--flush-seconds", "600"]),
     ],
 )
 def test_a_flood_is_appended_or_counted_as_lost(tmp_path: Path, where: str, options: list[str]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Annotated
 import typer
 
 from sluice.errors import UsageError
+from sluice.log import require_open
 from sluice.settings import read_settings
 
 listen_app = typer.Typer(no_args_is_help=True, help="Let records into the log by HTTP, AMQP or StatsD, until stopped.")
@@ -36,30 +38,43 @@ def http(  # noqa: PLR0917 - options, each given by its name
     id_field: IdField = None,
     request_bytes_max: Annotated[int, typer.Option(min=1, help="Larger requests are refused (413).")] = 1024 * 1024,
     request_seconds_max: Annotated[float, typer.Option(min=0.1, help="Slower requests are ended (408).")] = 30.0,
-    connections_max: Annotated[int, typer.Option(min=1, help="More are refused (503).")] = 100,
+    head_seconds_max: Annotated[float, typer.Option(min=0.1, help="Connections without a request are closed.")] = 5.0,
+    connections_max: Annotated[int, typer.Option(min=1, help="Beyond, idle ones are closed (else 503).")] = 100,
+    client_connections_max: Annotated[int, typer.Option(min=1, help="The same for one address.")] = 50,
+    certificate: Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate chain (PEM) …")] = None,
+    certificate_key: Annotated[Path | None, typer.Option(help="… and its private key (PEM).")] = None,
 ) -> None:
     """POST /topics/TOPIC: a record, or a batch of lines; answered when the log has it. Needs SLUICE_HTTP_TOKEN."""
     with extra_needed():
         from sluice.doors import http as door
+        from sluice.doors.tokens import tokens_of
     settings = read_settings(project)
     token = settings.http_token.get_secret_value()
     if not token:
         raise UsageError(
             "The door needs a token. Set SLUICE_HTTP_TOKEN, such as to what `openssl rand -hex 32` prints."
         )
+    if (certificate is None) != (certificate_key is None):
+        raise UsageError("HTTPS needs both --certificate and --certificate-key.")
     options = door.Options(
-        token=token,
+        tokens=tokens_of(token),
         topics=tuple(topic or ()),
         create=create,
         id_field=id_field,
         request_bytes_max=request_bytes_max,
         request_seconds_max=request_seconds_max,
+        head_seconds_max=head_seconds_max,
         connections_max=connections_max,
+        client_connections_max=client_connections_max,
+        certificate=certificate,
+        certificate_key=certificate_key,
     )
+    require_certificate(certificate, certificate_key)
     listening = door.opened_socket(host, port)
-    tell(f"Listening on http://{address(listening)}, for the log {settings.open_log()}")
-    if host not in loopback:
-        tell("Warning: this is open to other machines, without TLS. Put a proxy with TLS in front of it.")
+    scheme = "https" if certificate else "http"
+    tell(f"Listening on {scheme}://{address(listening)}, for the log {settings.open_log()}")
+    if host not in loopback and certificate is None:
+        tell("Warning: this is open to other machines, without TLS. Give --certificate and --certificate-key.")
     door.serve(settings.open_log(), options, listening)
 
 
@@ -82,6 +97,7 @@ def amqp(  # noqa: PLR0917 - the same
     url = settings.amqp.get_secret_value()
     if not url:
         raise UsageError("Which broker? Set SLUICE_AMQP=amqp://user:password@host:5672/vhost (%2F: the first).")
+    require_open(topic)
     options = door.Options(
         queue=queue,
         topic=topic,
@@ -106,6 +122,7 @@ def statsd(  # noqa: PLR0917 - the same
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")] = 8125,
     flush_seconds: Annotated[float, typer.Option(min=0.01, help="How often what came is appended.")] = 1.0,
     queue_datagrams_max: Annotated[int, typer.Option(min=1, help="How many wait for that at most.")] = 100_000,
+    queue_bytes_max: Annotated[int, typer.Option(min=1, help="… and how many bytes.")] = 64 * 1024 * 1024,
     receive_buffer_bytes: Annotated[
         int | None, typer.Option(min=1, help="SO_RCVBUF; the kernel bounds it (net.core.rmem_max).")
     ] = None,
@@ -115,6 +132,7 @@ def statsd(  # noqa: PLR0917 - the same
     from sluice.doors import statsd as door
 
     settings = read_settings(project)
+    require_open(topic)
     listening = door.opened_socket(host, port, receive_buffer_bytes)
     held = listening.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
     if receive_buffer_bytes is not None and held < receive_buffer_bytes:
@@ -128,12 +146,27 @@ def statsd(  # noqa: PLR0917 - the same
         if flushed.lost:
             tell(f"Lost {flushed.lost_in_kernel:,} datagrams in the kernel and {flushed.lost_in_queue:,} in the queue.")
 
-    options = door.Options(topic=topic, flush_seconds=flush_seconds, queue_datagrams_max=queue_datagrams_max)
+    options = door.Options(
+        topic=topic,
+        flush_seconds=flush_seconds,
+        queue_datagrams_max=queue_datagrams_max,
+        queue_bytes_max=queue_bytes_max,
+    )
     greeting = (
         f"Listening on udp://{address(listening)}, for the log {settings.open_log()}; receive buffer {held:,} bytes"
     )
     with listening:
         asyncio.run(door.serve(settings.open_log(), options, listening, report, tell, greeting=greeting))
+
+
+def require_certificate(certificate: Path | None, key: Path | None) -> None:
+    """A UsageError when the files are not a certificate and its private key."""
+    if certificate is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"{certificate} and {key} are no certificate and private key (PEM): {error}.") from error
 
 
 @contextmanager

@@ -1,12 +1,12 @@
 """HTTP: records by POST, answered when the log has them."""
 
 import asyncio
-import hmac
 import signal
 import socket
 import sys
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
@@ -14,34 +14,40 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from sluice.doors.connections import Connection, Connections
 from sluice.doors.group import Group
 from sluice.doors.records import append, key_in, with_field
+from sluice.doors.tokens import Token, matching
 from sluice.errors import DoorError, LogError, UsageError
-from sluice.log import AnyLog, Record
+from sluice.log import AnyLog, Record, is_reserved
 
 idempotency_key_characters_max = 255
 retry_after_seconds = 5
+ready_seconds_max = 5.0
 # The length of a request is unknown to a client that is told no in its middle: the connection ends with the answer.
 closing = {"Connection": "close"}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the door lets in.
+    """What the receiver lets in, and how it is reached.
 
     Without `topics`, every topic that exists; with `create`, also those that do not exist yet. `id_field` names a field
     of JSON objects that the idempotency key is written into as well, where a declaration's keys can reach it.
     """
 
-    token: str
+    tokens: tuple[Token, ...]
     topics: tuple[str, ...] = ()
     create: bool = False
     id_field: str | None = None
     request_bytes_max: int = 1024 * 1024
     request_seconds_max: float = 30.0
+    head_seconds_max: float = 5.0
     connections_max: int = 100
+    client_connections_max: int = 50
+    certificate: Path | None = None
+    certificate_key: Path | None = None
 
 
 def serve(log: AnyLog, options: Options, listening: socket.socket) -> None:
@@ -49,15 +55,17 @@ def serve(log: AnyLog, options: Options, listening: socket.socket) -> None:
     # uvicorn ends in order at the first signal, and then raises it again.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))
+    connections = Connections(options.connections_max, options.client_connections_max, options.head_seconds_max)
     config = uvicorn.Config(
         Door(log, options).application(),
-        http=partial(Impatient, seconds_max=options.request_seconds_max),  # type: ignore[arg-type]
+        http=partial(Connection, connections=connections),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=options.connections_max,
+        ssl_certfile=options.certificate,
+        ssl_keyfile=options.certificate_key,
     )
     uvicorn.Server(config).run(sockets=[listening])
 
@@ -71,48 +79,8 @@ def opened_socket(host: str, port: int) -> socket.socket:
         raise DoorError(f"{host}:{port} cannot be listened to: {error.strerror}. Give another --port.") from error
 
 
-class Impatient(H11Protocol):
-    """uvicorn waits for ever for the head of a request; this does not."""
-
-    def __init__(self, *arguments: object, seconds_max: float, **more: object) -> None:
-        super().__init__(*arguments, **more)  # type: ignore[arg-type]
-        self.seconds_max = seconds_max
-        self.head_is_due: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.wait_for_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.is_answering():
-            self.stop_waiting()
-        elif self.head_is_due is None:
-            self.wait_for_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.stop_waiting()
-        super().connection_lost(exc)
-
-    def is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def wait_for_head(self) -> None:
-        self.head_is_due = self.loop.call_later(self.seconds_max, self.give_up)
-
-    def stop_waiting(self) -> None:
-        if self.head_is_due is not None:
-            self.head_is_due.cancel()
-            self.head_is_due = None
-
-    def give_up(self) -> None:
-        self.head_is_due = None
-        if not self.is_answering():
-            self.transport.close()
-
-
 class Door:
-    """The requests: `POST /topics/{topic}` and `GET /health`."""
+    """The requests: `POST /topics/{topic}`, `GET /health` and `GET /ready`."""
 
     def __init__(self, log: AnyLog, options: Options) -> None:
         self.log = log
@@ -126,6 +94,7 @@ class Door:
             routes=[
                 Route("/topics/{topic}", self.post, methods=["POST"]),
                 Route("/health", self.health, methods=["GET"]),
+                Route("/ready", self.ready, methods=["GET"]),
             ],
             exception_handlers={
                 HTTPException: refused,
@@ -139,10 +108,19 @@ class Door:
         """That the process answers, and how many requests wait for the log."""
         return JSONResponse({"status": "ok", "requests_waiting": self.requests_waiting})
 
+    async def ready(self, _request: Request) -> Response:
+        """That the log can be written now; 503 when it cannot, or does not answer in time."""
+        try:
+            async with asyncio.timeout(ready_seconds_max):
+                await asyncio.to_thread(self.log.probe)
+        except TimeoutError as error:
+            raise LogError(f"The log did not answer within {ready_seconds_max:g} s.") from error
+        return JSONResponse({"status": "ready"})
+
     async def post(self, request: Request) -> Response:
         """Appends the record or the records of a request, and answers when they are durable."""
         self.authorise(request)
-        topic = await self.topic_of(request)
+        topic = await self.existing(request.path_params["topic"])
         shape = shape_of(request)
         records = shape.records(await self.body_of(request), self.options.id_field)
         self.requests_waiting += 1
@@ -153,16 +131,19 @@ class Door:
         return JSONResponse({"topic": topic, "records": len(records), "next_offsets": next_offsets}, 201)
 
     def authorise(self, request: Request) -> None:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        is_same = hmac.compare_digest(token.strip().encode(), self.options.token.encode())
-        if scheme.lower() != "bearer" or not is_same:
+        """Refuses a request without a valid token (401), or whose token is not for its topic (403)."""
+        scheme, _, sent = request.headers.get("authorization", "").partition(" ")
+        valid = matching(self.options.tokens, sent.strip()) if scheme.lower() == "bearer" else []
+        if not valid:
             raise HTTPException(
                 401, "Send the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"} | closing
             )
+        topic = request.path_params["topic"]
+        if is_reserved(topic) or not any(each.allows(topic) for each in valid):
+            raise HTTPException(403, f"This token may not write the topic {topic}.", closing)
 
-    async def topic_of(self, request: Request) -> str:
-        """The topic, made where that is allowed; 404 for one that this door does not lead to."""
-        topic: str = request.path_params["topic"]
+    async def existing(self, topic: str) -> str:
+        """The topic, made where that is allowed; 404 for one that this receiver does not lead to."""
         if topic in self.known:
             return topic
         if self.options.topics and topic not in self.options.topics:

@@ -18,9 +18,17 @@ def append(log: AnyLog, topic: str, records: Sequence[Record]) -> dict[int, int]
 
 
 def key_in(value: bytes, field: str) -> str | None:
-    """The key that a field of a JSON object holds; what is no such object, or lacks the field, has none."""
+    """The key that a field of a JSON object holds; what is no such object, or lacks the field, has none.
+
+    An object or array is a key as its JSON text; one that is nested too deeply to be written again is none.
+    """
     found = (object_in(value) or {}).get(field)
-    return None if found is None else str(found)
+    if not isinstance(found, dict | list):
+        return None if found is None else str(found)
+    try:
+        return orjson.dumps(found, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError:
+        return None
 
 
 def with_field(value: bytes, field: str, text: str) -> bytes:

@@ -6,6 +6,7 @@ import signal
 import socket
 import struct
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -25,6 +26,9 @@ datagrams_a_wakeup = 32
 buffered_bytes_min = 512
 loss_name = "sluice.statsd.lost_datagrams"
 
+# A line of six bytes becomes a record of some hundred: what waits is turned into records a part at a time.
+append_bytes_max = 256 * 1024
+
 # Linux tells how many datagrams a socket had no room for: the last of nine numbers, modulo 2**32.
 so_meminfo = 55
 meminfo_format = "9I"
@@ -32,16 +36,18 @@ meminfo_format = "9I"
 line_pattern = re.compile(
     r"(?P<name>[^:|]+):(?P<value>[^|]+)\|(?P<type>c|g|ms|h|d|s)(?:\|@(?P<rate>[0-9.]+))?(?:\|#(?P<tags>[^|]*))?"
 )
-number_pattern = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+# One way only to match each text: with two ways for the same digits, a long line takes quadratic time.
+number_pattern = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
 class Options:
-    """Where metrics go, how often, and how many datagrams wait at most in between."""
+    """Where metrics go, how often, and how many datagrams and bytes wait at most in between."""
 
     topic: str
     flush_seconds: float = 1.0
     queue_datagrams_max: int = 100_000
+    queue_bytes_max: int = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,8 @@ class Door:
         self.options = options
         self.socket = listening
         self.report = report
-        self.waiting: list[tuple[datetime, bytes]] = []
+        self.waiting: deque[tuple[datetime, bytes]] = deque()
+        self.waiting_bytes = 0
         self.lost_in_queue = 0
         self.drops_seen = drops_of(listening)
         # A flush that failed is tried again with the same records, so that their ids are the same.
@@ -138,21 +145,28 @@ class Door:
                 datagram = self.socket.recv(datagram_bytes_max)
             except BlockingIOError:
                 return False
-            if len(self.waiting) < self.options.queue_datagrams_max:
+            if self.has_room_for(datagram):
                 self.waiting.append((datetime.now(UTC), datagram))
+                self.waiting_bytes += len(datagram)
             else:
                 self.lost_in_queue += 1
         return True
 
+    def has_room_for(self, datagram: bytes) -> bool:
+        is_counted = len(self.waiting) < self.options.queue_datagrams_max
+        return is_counted and self.waiting_bytes + len(datagram) <= self.options.queue_bytes_max
+
     async def flush(self) -> None:
         """Appends what waits, with a record of each loss; a LogError when it cannot, and then it waits on."""
-        if self.unwritten is None:
-            self.unwritten = self.taken()
-        flushed, records = self.unwritten
-        if records:
-            await asyncio.to_thread(append, self.log, self.options.topic, records)
-            self.report(flushed)
-        self.unwritten = None
+        # What comes meanwhile is for the next flush, so that this one ends.
+        for _ in range(1 + self.waiting_bytes // append_bytes_max):
+            if self.unwritten is None:
+                self.unwritten = self.taken()
+            flushed, records = self.unwritten
+            if records:
+                await asyncio.to_thread(append, self.log, self.options.topic, records)
+                self.report(flushed)
+            self.unwritten = None
 
     async def finish(self) -> None:
         """Appends what the kernel still holds; those who go on sending do not keep the door open."""
@@ -171,9 +185,9 @@ class Door:
             ) from error
 
     def taken(self) -> tuple[Flushed, list[Record]]:
-        """What waits, as records, and what was lost since the last time."""
+        """As much of what waits as one append takes, as records, and what was lost since the last time."""
         now = datetime.now(UTC)
-        datagrams, self.waiting = self.waiting, []
+        datagrams = list(self.next_datagrams())
         records = [record for received_at, datagram in datagrams for record in self.records(received_at, datagram)]
         malformed = sum("malformed" in record.headers for record in records)
         drops = drops_of(self.socket)
@@ -181,6 +195,15 @@ class Door:
         self.drops_seen, self.lost_in_queue = drops, 0
         records += [self.record(loss(where, lost[where]), now) for where in lost if lost[where]]
         return Flushed(now, len(datagrams), len(records), malformed, lost["kernel"], lost["queue"]), records
+
+    def next_datagrams(self) -> Iterator[tuple[datetime, bytes]]:
+        """Datagrams in the order in which they came, up to about `append_bytes_max`."""
+        size = 0
+        while self.waiting and size < append_bytes_max:
+            received_at, datagram = self.waiting.popleft()
+            size += len(datagram)
+            self.waiting_bytes -= len(datagram)
+            yield received_at, datagram
 
     def records(self, received_at: datetime, datagram: bytes) -> Iterator[Record]:
         """Each line as a record; one that is no metric as it is, under a header that says so."""

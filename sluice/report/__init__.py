@@ -4,6 +4,8 @@ The one module that knows Great Expectations: its sentences say what is expected
 every dataset by layer, with how often its expectations were broken.
 """
 
+import html
+import importlib.util
 import json
 import os
 import re
@@ -11,8 +13,6 @@ from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from jinja2 import ChoiceLoader, Environment, FileSystemLoader, select_autoescape
 
 from sluice.catalogue import Catalogue
 from sluice.delta import Lake
@@ -43,8 +43,10 @@ Row = Mapping[str, Any]
 def write(lake: Lake, catalogue: Catalogue, checked: Mapping[str, Sequence[Row]]) -> str:
     """Writes a page for each dataset that was checked, from rows as in `gold._checks`, and the index of all.
 
-    Returns where the index is.
+    Returns where the index is. A UsageError names what is not installed and has to be.
     """
+    if lacking := missing():
+        raise UsageError(lacking)
     for name in ("bootstrap.min.css", "bootstrap.LICENSE", "sluice.css"):
         lake.files.write(f"{folder_name}/{name}", (assets / name).read_bytes())
     for dataset, rows in checked.items():
@@ -53,6 +55,13 @@ def write(lake: Lake, catalogue: Catalogue, checked: Mapping[str, Sequence[Row]]
     pages = {name.removeprefix(f"{folder_name}/") for name in lake.files.below(folder_name)}
     lake.files.write(f"{folder_name}/index.html", index_page(pages, overview(lake, catalogue)))
     return f"{lake.root}/{folder_name}/index.html"
+
+
+def missing() -> str | None:
+    """What to install before a report can be written; None where all is there."""
+    # grpc too: pyspark ends the process where Great Expectations imports its Connect client without it.
+    lacking = [name for name in ("great_expectations", "grpc") if importlib.util.find_spec(name) is None]
+    return f"A report needs {lacking[0]}: pip install 'sluice-lakehouse[quality]'" if lacking else None
 
 
 def file(lake: Lake, name: str) -> str:
@@ -74,12 +83,13 @@ def page(rows: Sequence[Row]) -> str:
     from great_expectations.core.expectation_validation_result import ExpectationSuiteValidationResult
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
     from great_expectations.render.view.view import DefaultJinjaPageView
+    from jinja2 import ChoiceLoader, FileSystemLoader
 
     dataset, version, checked_at = rows[0]["dataset"], rows[0]["version"], rows[0]["checked_at"]
     passed, count = sum(row["verdict"] == "passed" for row in rows), len(rows)
     result = ExpectationSuiteValidationResult(
         success=passed == count,
-        results=[validation(row) for row in rows],
+        results=[validation(escaped(row)) for row in rows],
         suite_name=dataset,
         statistics={
             "evaluated_expectations": count,
@@ -96,9 +106,29 @@ def page(rows: Sequence[Row]) -> str:
     theirs = view.env.loader
     view.env.loader = ChoiceLoader([FileSystemLoader(assets), *([theirs] if theirs else [])])
     rendered = ValidationResultsPageRenderer().render(result)
-    html = str(view.render(rendered, state=state_of(rows)))  # type: ignore[no-untyped-call]
+    shown = str(view.render(rendered, state=state_of(rows)))  # type: ignore[no-untyped-call]
     # The suite stands in the project, not in the report.
-    return link_to_suite.sub(r"\1", html)
+    return link_to_suite.sub(r"\1", shown)
+
+
+def escaped(row: Row) -> Row:
+    """A result whose texts are text in HTML too: Great Expectations puts most of them in as they are.
+
+    It escapes arguments itself, and the message where it stands in a sentence.
+    """
+    texts = {name: as_html(row[name]) for name in ("expectation", "meaning", "observed")}
+    return {**row, **texts, "examples": json.dumps(as_html(json.loads(row["examples"] or "[]")))}
+
+
+def as_html(value: Any) -> Any:
+    """A value of JSON with all its texts, names included, escaped."""
+    if isinstance(value, str):
+        return html.escape(value)
+    if isinstance(value, list):
+        return [as_html(each) for each in value]
+    if isinstance(value, dict):
+        return {as_html(name): as_html(each) for name, each in value.items()}
+    return value
 
 
 def validation(row: Row) -> "ExpectationValidationResult":
@@ -132,7 +162,7 @@ def validation(row: Row) -> "ExpectationValidationResult":
         exception_info={
             "raised_exception": row["verdict"] == "error",
             "exception_message": row["message"],
-            "exception_traceback": row["message"],
+            "exception_traceback": as_html(row["message"]),
         },
     )
 
@@ -225,6 +255,8 @@ def index_page(pages: Set[str], found: Sequence[dict[str, Any]]) -> str:
         (layer, [each for each in rows if each["dataset"].startswith(f"{layer.lower()}.")])
         for layer in ("Gold", "Silver")
     ]
+    from jinja2 import Environment, FileSystemLoader, select_autoescape
+
     environment = Environment(loader=FileSystemLoader(assets), autoescape=select_autoescape(["html", "j2"]))
     return environment.get_template("index.j2").render(
         layers=layers, now=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", trend_checks=trend_checks

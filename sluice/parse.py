@@ -1,12 +1,16 @@
 """Parse raw records into typed rows, and say of each one that cannot be used which rule it breaks."""
 
+import re
 from dataclasses import dataclass
-from functools import reduce
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Literal, cast
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from sluice.datasets import column_names, column_types
+from sluice import strict
+from sluice.canonical import digest
+from sluice.ddl import column_names, column_types
 from sluice.expect import Expectation
 from sluice.rules import holds
 
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
 
 position = ("_topic", "_partition", "_offset")
 # No clock wrote a time before this by intent: it is epoch zero, in some time zone.
-event_time_least = "TIMESTAMP '1970-01-03 00:00:00'"
+event_time_min_default = "1970-01-03T00:00:00Z"
 late = "late"
 
 Format = Literal["json", "debezium"]
@@ -33,9 +37,10 @@ envelope_columns = {
     "lsn": enveloped("source.lsn"),
     "transaction_order": f"coalesce({enveloped('transaction.total_order')}, 0L)",
 }
-envelope_schema = (
-    "before struct<{row}>, after struct<{row}>, op string, source struct<ts_ms: bigint, lsn: bigint>, "
-    "transaction struct<total_order: bigint>"
+envelope_fields = (
+    StructField("op", StringType()),
+    StructField("source", StructType([StructField("ts_ms", LongType()), StructField("lsn", LongType())])),
+    StructField("transaction", StructType([StructField("total_order", LongType())])),
 )
 
 
@@ -55,10 +60,12 @@ class Changes:
 
 @dataclass(frozen=True)
 class Parsing:
-    """What a record must be: JSON of `schema`, with a value in each of `required`, and a plausible event time.
+    """What a record must be: strict JSON of `schema`, with a value in each of `required`, and a plausible event time.
 
-    `sent_time` and `received_time` correct a device's clock; a record is held back as late when it was received more
-    than `hold_later_than` after its event. It is quarantined under the names of all `expectations` that it breaks.
+    Times are RFC 3339, but for the columns of `time_formats`. An event before `event_time_min` is quarantined; None
+    lets all through. `sent_time` and `received_time` correct a device's clock; a record is held back as late when it
+    was received more than `hold_later_than` after its event. It is quarantined under the names of all `expectations`
+    that it breaks.
     """
 
     schema: str
@@ -72,6 +79,8 @@ class Parsing:
     format: Format = "json"
     changes: Changes | None = None
     expectations: tuple[Expectation, ...] = ()
+    time_formats: tuple[tuple[str, str], ...] = ()
+    event_time_min: str | None = event_time_min_default
 
     @property
     def row_columns(self) -> tuple[str, ...]:
@@ -82,13 +91,23 @@ class Parsing:
         """The columns of a parsed row, bookkeeping aside."""
         return (*self.row_columns, *(envelope_columns if self.format == "debezium" else ()))
 
+    @cached_property
+    def typed(self) -> dict[str, strict.Typed]:
+        """How the value of each column of a row is made from JSON; it asks Spark what the schema says."""
+        formats = {path.lower(): each for path, each in self.time_formats}
+        return {
+            each.name: strict.Typed(each.dataType, each.name, formats, numbers_as_text=self.format == "debezium")
+            for each in cast("StructType", StructType.fromDDL(self.schema))
+        }
+
     @property
-    def read_schema(self) -> str:
+    def read_type(self) -> StructType:
         """What the JSON is read as; Debezium's envelope may be inside another with its schema."""
-        if self.format == "json":
-            return self.schema
-        envelope = envelope_schema.format(row=self.schema)
-        return f"{envelope}, payload struct<{envelope}>"
+        row = strict.row_type(self.typed)
+        if self.format == "debezium":
+            row = StructType([StructField("before", row), StructField("after", row), *envelope_fields])
+            row = StructType([*row, StructField("payload", row)])
+        return StructType([*row, StructField(strict.corrupt, StringType())])
 
     @property
     def digested(self) -> tuple[str, ...]:
@@ -98,7 +117,7 @@ class Parsing:
     @property
     def waivable(self) -> tuple[str, ...]:
         """The rules that `sluice quarantine release` can lift: what they find is doubtful, and can be used."""
-        rules = () if self.event_time is None else time_rules(self.event_time)
+        rules = () if self.event_time is None else time_rules(self.event_time, self.event_time_min)
         return (late, *rules, *[each.name for each in self.expectations])
 
     @property
@@ -107,24 +126,25 @@ class Parsing:
         return column_types(self.schema)
 
 
-def time_rules(event_time: str) -> tuple[str, str]:
-    return (f"{event_time}_in_the_future", f"{event_time}_before_1970_01_03")
+def time_rules(event_time: str, least: str | None) -> tuple[str, ...]:
+    """The names of the rules that an event time may break: it is in the future, or before the least."""
+    in_the_future = f"{event_time}_in_the_future"
+    if least is None:
+        return (in_the_future,)
+    named = re.sub("[^0-9]+", "_", least.removesuffix("T00:00:00Z")).strip("_")
+    return (in_the_future, f"{event_time}_before_{named}")
 
 
 def parse(records: "DataFrame", parsing: Parsing) -> "DataFrame":
     """Bronze records as rows of the schema, with the record's position, and `_rule`: the rule it breaks, or null.
 
-    Every record gives exactly one row. `_digest` is a hash of the parsed values, `_unknown_fields` the names of fields
+    Every record gives exactly one row. `_digest` identifies the parsed values, `_unknown_fields` the names of fields
     that the schema lacks (null when there are none), `_lateness_seconds` how long after its event it was received.
     For changes, `_change` is 'set', 'delete', 'truncate' or 'none' (nothing to do), and `_moved_from` the old key.
     """
     size = F.octet_length("value")
     text = F.when(size <= parsing.record_bytes_max, F.col("value").cast("string"))
-    options = {
-        "mode": "PERMISSIVE",
-        "columnNameOfCorruptRecord": "_corrupt",
-        "maxStringLen": str(parsing.record_bytes_max),
-    }
+    options = strict.options(parsing.record_bytes_max)
     parsed = records.select(
         F.col("topic").alias("_topic"),
         F.col("partition").alias("_partition"),
@@ -132,23 +152,25 @@ def parse(records: "DataFrame", parsing: Parsing) -> "DataFrame":
         F.col("timestamp").alias("_timestamp"),
         size.alias("_size"),
         text.alias("_text"),
-        F.from_json(text, f"{parsing.read_schema}, _corrupt string", options).alias("_parsed"),
+        F.json_object_keys(text).alias("_names"),
+        F.from_json(text, parsing.read_type, options).alias("_parsed"),
     )
-    named = parsed.select("*", *row_of(parsing))
+    named = parsed.withColumn("_read", read_of(parsing)).select("*", *row_of(parsing))
+    named = named.withColumn("_fault", fault_of(parsing, options))
     if parsing.changes:
         named = named.withColumns(change_of(parsing, parsing.changes))
     if parsing.event_time:
         named = named.withColumns(times_of(parsing, parsing.event_time))
     rule = broken_rule(parsing)
-    digest = F.xxhash64(*parsing.digested)
+    payload = digest(named, parsing.digested)
     if parsing.changes:
         # A record that changes nothing is no duplicate of another such.
-        digest = F.when(F.col("_change") == "none", F.xxhash64(*position)).otherwise(digest)
+        payload = F.when(F.col("_change") == "none", digest(named, position)).otherwise(payload)
     return named.select(
         *parsing.columns,
         *position,
         "_timestamp",
-        digest.alias("_digest"),
+        payload.alias("_digest"),
         unknown_fields(parsing).alias("_unknown_fields"),
         *(["_lateness_seconds"] if parsing.event_time else []),
         *(["_change"] if parsing.changes else []),
@@ -159,15 +181,33 @@ def parse(records: "DataFrame", parsing: Parsing) -> "DataFrame":
 
 def row_of(parsing: Parsing) -> "list[Column]":
     """The columns of the row that a record holds."""
+    row = [each.value(F.col("_read").getField(name)).alias(name) for name, each in parsing.typed.items()]
     if parsing.format == "json":
-        return [F.col("_parsed").getField(name).alias(name) for name in parsing.row_columns]
-    # Of a deleted row only the image before it is there.
-    row = F.expr(f"if({enveloped('op')} = 'd', {enveloped('before')}, {enveloped('after')})")
+        return row
+    before, keys = F.expr(enveloped("before")), parsing.changes.keys if parsing.changes else ()
+    old = [each.value(before.getField(name)).alias(name) for name, each in parsing.typed.items() if name in keys]
     return [
-        *[row.getField(name).alias(name) for name in parsing.row_columns],
+        *row,
         *[F.expr(field).alias(name) for name, field in envelope_columns.items()],
-        F.expr(enveloped("before")).alias("_before"),
+        F.struct(*old).alias("_before"),
     ]
+
+
+def read_of(parsing: Parsing) -> "Column":
+    """The row as it was read; of a deleted one only the image before it is there."""
+    if parsing.format == "json":
+        return F.col("_parsed")
+    return F.expr(f"if({enveloped('op')} = 'd', {enveloped('before')}, {enveloped('after')})")
+
+
+def fault_of(parsing: Parsing, options: dict[str, str]) -> "Column":
+    """The rule that a record breaks as JSON of these types, or null."""
+    text, is_corrupt = F.col("_text"), F.col("_parsed").getField(strict.corrupt).isNotNull()
+    return F.coalesce(
+        strict.text_fault(text, is_corrupt, F.col("_names"), options),
+        F.when(is_corrupt, "wrong_type"),
+        strict.value_fault(parsing.typed, F.col("_read"), text),
+    )
 
 
 def change_of(parsing: Parsing, changes: Changes) -> "dict[str, Column]":
@@ -212,7 +252,7 @@ def unknown_fields(parsing: Parsing) -> "Column":
     if parsing.format == "debezium":
         return F.lit(None).cast("array<string>")
     known = F.array(*[F.lit(name) for name in parsing.columns])
-    unknown = F.array_except(F.json_object_keys("_text"), known)
+    unknown = F.array_except("_names", known)
     return F.when(F.size(unknown) > 0, unknown)
 
 
@@ -226,9 +266,8 @@ def broken_rule(parsing: Parsing) -> "Column":
         F.when(no_value, "null_value")
         .when(F.col("_size") > parsing.record_bytes_max, "record_too_large")
         .when(~F.is_valid_utf8(text), "invalid_utf8")
-        .when(F.trim(text) == "", "empty_value")
-        .when(F.col("_parsed._corrupt").isNotNull() & F.try_parse_json(text).isNull(), "malformed_json")
-        .when(F.col("_parsed._corrupt").isNotNull(), "wrong_type")
+        .when(strict.is_blank(text), "empty_value")
+        .when(F.col("_fault").isNotNull(), F.col("_fault"))
     )
     if parsing.format == "debezium":
         known = F.coalesce(F.col("op").isin("c", "u", "r", "d", "t", "m"), F.lit(False))
@@ -241,9 +280,11 @@ def broken_rule(parsing: Parsing) -> "Column":
     if parsing.event_time is None:
         return rule
     event = F.col(parsing.event_time)
-    in_the_future, too_old = time_rules(parsing.event_time)
+    in_the_future, *too_old = time_rules(parsing.event_time, parsing.event_time_min)
     latest = F.col("_timestamp") + F.expr(f"INTERVAL {parsing.future_tolerance}")
-    rule = rule.when(event > latest, in_the_future).when(event < F.expr(event_time_least), too_old)
+    rule = rule.when(event > latest, in_the_future)
+    for name in too_old:
+        rule = rule.when(event < F.lit(parsing.event_time_min).cast("timestamp"), name)
     if parsing.hold_later_than:
         rule = rule.when(F.col("_received_at") > event + F.expr(f"INTERVAL {parsing.hold_later_than}"), late)
     return rule

@@ -1,0 +1,221 @@
+"""What a declared SQL expression reads, found by a parser and without Spark.
+
+What cannot be understood counts as reading every column: one too many costs time, one too few leaves a table stale.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from sqlglot import Token, exp
+
+dialect = "spark"
+word = re.compile(r"\w+")
+# Spark resolves these without parentheses, but only where no column has the name.
+literal_functions = frozenset(
+    [
+        "current_catalog",
+        "current_database",
+        "current_date",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_timezone",
+        "current_user",
+        "grouping__id",
+        "localtimestamp",
+        "now",
+        "session_user",
+        "user",
+    ]
+)
+time_units = frozenset(
+    f"{unit}{plural}"
+    for unit in [
+        "microsecond",
+        "millisecond",
+        "second",
+        "minute",
+        "hour",
+        "day",
+        "dayofyear",
+        "week",
+        "month",
+        "quarter",
+        "year",
+    ]
+    for plural in ("", "s")
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a parser found in an expression: `columns`, other names such as fields (`explained`), and all its words.
+
+    A column is the parts of its name as they are written: `state.balance` is ("state", "balance"). `is_everything` is
+    true where a star or a subquery may stand for columns that are not named.
+    """
+
+    columns: tuple[tuple[str, ...], ...]
+    explained: frozenset[str]
+    words: frozenset[str]
+    is_everything: bool = False
+
+    def reads(self, name: str, roots: Collection[str]) -> bool:
+        """Whether the expression may read the column; `roots` are the names of all columns, folded."""
+        folded = fold(name)
+        named = {fold(part) for column in self.columns for part in possible(column, roots)}
+        # The words are a second look: one that is a column's name and that the parser did not place counts as read.
+        return folded in named or (folded in self.words and folded not in self.explained)
+
+
+def fold(name: str) -> str:
+    """Spark does not tell names apart by case."""
+    return name.casefold()
+
+
+def possible(parts: tuple[str, ...], roots: Collection[str]) -> tuple[str, ...]:
+    """The parts that can be the column itself: the first, unless that is a qualifier."""
+    return parts[:1] if fold(parts[0]) in roots else parts
+
+
+def columns_read(texts: Iterable[str], columns: Sequence[str]) -> list[str]:
+    """Those of the columns that the SQL expressions may read."""
+    roots = {fold(name) for name in columns}
+    found = [reading(text) for text in texts]
+    if any(each is None or each.is_everything for each in found):
+        return list(columns)
+    return [name for name in columns if any(each is not None and each.reads(name, roots) for each in found)]
+
+
+def require_known(dataset: str, option: str, text: str, known: Mapping[str, Collection[str] | None]) -> None:
+    """A DeclarationError where the SQL names a column that is not known, or a field of one whose fields are.
+
+    Bookkeeping columns, which begin with `_`, are not checked, and neither is what only Spark can read.
+    """
+    require_closed(dataset, option, text)
+    found = reading(text)
+    if found is None:
+        return
+    fields = {fold(name): inner for name, inner in known.items()}
+    unchecked = literal_functions | time_units | found.explained
+    for parts in found.columns:
+        root, *rest = (fold(part) for part in parts)
+        if root not in fields and root not in unchecked and not root.startswith("_"):
+            raise DeclarationError(
+                f"{dataset}: {option} reads {parts[0]}, which is no column here; there are {', '.join(known)}"
+            )
+        inner = fields.get(root)
+        if rest and inner is not None and rest[0] not in {fold(each) for each in inner} and rest[0][0] != "_":
+            raise DeclarationError(
+                f"{dataset}: {option} reads {'.'.join(parts[:2])}, but {parts[0]} has {', '.join(inner)}"
+            )
+
+
+def require_closed(dataset: str, option: str, text: str) -> None:
+    """A DeclarationError where the SQL is empty, or a quotation mark or a bracket has no partner."""
+    found = tokens(text)
+    if not found:
+        reason = "it is empty" if found is not None else "a quotation mark is not closed"
+        raise DeclarationError(f"{dataset}: {option} is {text!r}, which is no SQL expression: {reason}")
+    depth = 0
+    for each in found:
+        depth += (each.text in "([" and not quoted(each)) - (each.text in ")]" and not quoted(each))
+        if depth < 0:
+            break
+    if depth:
+        raise DeclarationError(f"{dataset}: {option} is {text!r}, where the brackets do not match")
+
+
+def named_expression(text: str) -> tuple[str | None, str]:
+    """The name that `… AS name` gives or that a column has, or None, and the expression without the name."""
+    from sqlglot import exp
+
+    parsed, found = parse(text), tokens(text)
+    if not parsed or not found:
+        return None, text
+    if isinstance(parsed, exp.Alias) and isinstance(parsed.args.get("alias"), exp.Identifier) and len(found) > 1:
+        has_as = not quoted(found[-2]) and found[-2].text.lower() == "as"
+        return parsed.alias, text[: found[-2 if has_as else -1].start].strip()
+    return (parsed.name, text) if isinstance(parsed, exp.Column) else (None, text)
+
+
+def backticked(name: str) -> str:
+    """A column's name as SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def reading(text: str) -> Reading | None:
+    """What the expression reads; None where the parser does not understand it."""
+    from sqlglot import exp
+
+    parsed, found = parse(text), tokens(text)
+    if parsed is None or found is None:
+        return None
+    columns, explained = [], set()
+    for node in parsed.walk(prune=lambda node: isinstance(node, exp.Column)):
+        if hides_columns(node):
+            return Reading((), frozenset(), frozenset(), is_everything=True)
+        if isinstance(node, exp.Column):
+            columns.append(tuple(part.name for part in node.parts))
+            explained |= {fold(part.name) for part in node.parts[1:]}
+        # Spark takes a variable `.` of a lambda for the column `.`, so only plain names can be variables.
+        elif isinstance(node, exp.Identifier | exp.Var) and (node.arg_key == "expression" or word.fullmatch(node.name)):
+            explained.add(fold(node.name))
+    return Reading(tuple(columns), frozenset(explained), words_of(found))
+
+
+def hides_columns(node: "exp.Expr") -> bool:
+    """Whether a part of an expression may read columns that it does not name."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Column):
+        return isinstance(node.this, exp.Star)
+    if isinstance(node, exp.Star):
+        return not isinstance(node.parent, exp.Count)
+    if isinstance(node, exp.Anonymous):
+        return fold(node.name) == "identifier"
+    return isinstance(node, exp.Query | exp.Command)
+
+
+def words_of(found: "Sequence[Token]") -> frozenset[str]:
+    """Every word that could be a column's name: no text, and no function's name."""
+    words = set()
+    for each, following in zip(found, [*found[1:], None], strict=True):
+        is_call = following is not None and following.text == "(" and not quoted(following)
+        if is_text(each) or is_call or each.token_type.name == "NUMBER":
+            continue
+        words |= {fold(each.text)} if quoted(each) else {fold(part) for part in word.findall(each.text)}
+    return frozenset(words)
+
+
+def parse(text: str) -> "exp.Expr | None":
+    import sqlglot
+
+    try:
+        return sqlglot.parse_one(text, dialect=dialect)
+    except sqlglot.errors.SqlglotError:
+        return None
+
+
+def tokens(text: str) -> "list[Token] | None":
+    """The tokens of an expression; None where a quotation mark is not closed."""
+    import sqlglot
+
+    try:
+        return list(sqlglot.tokenize(text, read=dialect))
+    except sqlglot.errors.SqlglotError:
+        return None
+
+
+def is_text(token: "Token") -> bool:
+    return token.token_type.name.endswith("STRING") and token.end - token.start >= 1 + len(token.text)
+
+
+def quoted(token: "Token") -> bool:
+    """Whether a token is a name in backticks or a text, so that its signs are no syntax."""
+    return token.token_type.name == "IDENTIFIER" or is_text(token)

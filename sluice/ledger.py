@@ -24,13 +24,18 @@ Cause = Literal[
 
 
 class LandedPartition(BaseModel):
-    """How far one partition of a topic has landed, and the mark by which its log is known again."""
+    """How far one partition of a topic has landed, and the marks by which its log is known again.
+
+    `segment` is the base offset of the newest segment that landed, `head` a digest of its first line, and `size_bytes`
+    that of its file; on Kafka `head` is the topic's id.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     next_offset: int
     segment: int | None = None
     head: str | None = None
+    size_bytes: int | None = None
 
 
 class Reached(BaseModel):
@@ -47,12 +52,27 @@ class Reached(BaseModel):
 
 
 class InputVersion(BaseModel):
-    """The version of an input table, and the table's epoch: rows of another epoch cannot be compared by changes."""
+    """The version of an input table, and the table's epoch: rows of another epoch cannot be compared by changes.
+
+    `commit_ms` is the time that the commit of this version says of itself. It tells it from another commit of the same
+    number, which a table gets that was restored from a backup. Entries of older releases do not have it.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     epoch: str
     version: int
+    commit_ms: int | None = None
+
+    def is_state(self, other: "InputVersion") -> bool:
+        """True when both name the same state of the table, as far as both tell."""
+        is_same_commit = self.commit_ms is None or other.commit_ms is None or self.commit_ms == other.commit_ms
+        return (self.epoch, self.version) == (other.epoch, other.version) and is_same_commit
+
+
+def same_states(these: Mapping[str, InputVersion], those: Mapping[str, InputVersion]) -> bool:
+    """True when both name the same inputs in the same states."""
+    return these.keys() == those.keys() and all(these[name].is_state(those[name]) for name in these)
 
 
 class RowCounts(BaseModel):
@@ -91,9 +111,11 @@ class Entry(BaseModel):
     """The user metadata of one commit.
 
     `reached` is by `topic/partition`, and `watermark` the event time that all of them, or all inputs, have reached.
-    `changed_at` is the newest version that changed rows when this commit changed none; `epoch_from` is the version
-    at which the table was last replaced by one of another schema. A table that was promoted or rolled back says by
-    which `replay` and `because` of what, and after a rollback the fingerprint that was `rejected`.
+    `changed_at` is the newest version that changed rows when this commit changed none, and `changed_ms` the time of
+    that commit; `epoch_from` is the version at which the table was last replaced by one of another schema.
+
+    A table that was promoted or rolled back says by which `replay` and `because` of what, and after a rollback the
+    fingerprint that was `rejected`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -107,6 +129,7 @@ class Entry(BaseModel):
     reached: dict[str, Reached] = {}
     watermark: datetime | None = None
     changed_at: int | None = None
+    changed_ms: int | None = None
     epoch_from: int = 0
     replay: str | None = None
     because: str | None = None
@@ -118,7 +141,8 @@ class Entry(BaseModel):
 
     def is_computed_from(self, other: "Entry") -> bool:
         """True when both were computed from the same input versions by the same declaration."""
-        return (self.inputs, self.fingerprint, self.watermark) == (other.inputs, other.fingerprint, other.watermark)
+        is_alike = (self.fingerprint, self.watermark) == (other.fingerprint, other.watermark)
+        return is_alike and same_states(self.inputs, other.inputs)
 
     def to_json(self) -> str:
         return self.model_dump_json(exclude_defaults=True)
@@ -130,6 +154,10 @@ class Entry(BaseModel):
             return cls.model_validate_json(text or "")
         except ValidationError:
             return None
+
+
+# A commit that repeats the entry of another has changed rows itself.
+changed_here = {"changed_at": None, "changed_ms": None}
 
 
 class Commit(BaseModel):
@@ -149,5 +177,13 @@ class Commit(BaseModel):
     @property
     def as_input(self) -> InputVersion:
         """What a dataset that reads this table records of it."""
-        version = self.version if self.entry.changed_at is None else self.entry.changed_at
-        return InputVersion(epoch=f"{self.table_id}:{self.entry.epoch_from}", version=version)
+        epoch = f"{self.table_id}:{self.entry.epoch_from}"
+        if self.entry.changed_at is None:
+            return InputVersion(epoch=epoch, version=self.version, commit_ms=self.timestamp_ms)
+        return InputVersion(epoch=epoch, version=self.entry.changed_at, commit_ms=self.entry.changed_ms)
+
+    def unchanged(self, entry: Entry) -> Entry:
+        """The entry for a commit after this one that changes no row: readers go on from the same state."""
+        here = self.as_input
+        since = {"changed_at": here.version, "changed_ms": here.commit_ms, "epoch_from": self.entry.epoch_from}
+        return entry.model_copy(update=since)

@@ -2,6 +2,7 @@
 
 The embedded log: topics of partitions of immutable segments, on files.
 
+    <log>/<topic>/topic.json
     <log>/<topic>/<partition>/<base offset, 20 digits>.jsonl[.zst]
 
 A line is one record:
@@ -11,11 +12,16 @@ A line is one record:
 Bytes that are not UTF-8 stand in `value_base64` instead of `value`. Offsets of a partition are contiguous from the base
 offset of its first segment. A segment is written aside under a name that begins with a dot, fsynced, and linked to its
 name: it is there whole or not at all, and never changes. What a crash leaves behind is only such a dot-file.
+
+`topic.json` says how many partitions the topic has, and where each begins of which the log has forgotten some:
+`{"partitions": 4, "starts": {"0": 1200}}`. So a missing folder, or a missing first segment, is noticed. A topic that
+lacks the file, of an older release or another program, has the partitions whose folders are there.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from sluice.errors import UsageError
 from sluice.ledger import LandedPartition
 from sluice.log.kafka import KafkaLog, KafkaSecurity
 from sluice.log.log import Log
@@ -26,6 +32,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 AnyLog = Log | KafkaLog
+# The engine reads what is to be done from topics of this name; a producer that could write them could release records.
+reserved_prefix = "sluice_"
+
+
+def is_reserved(topic: str) -> bool:
+    """Whether only Sluice's own commands may write a topic."""
+    return topic.startswith(reserved_prefix)
+
+
+def require_open(topic: str) -> None:
+    """A UsageError for a topic that only Sluice's own commands may write."""
+    if is_reserved(topic):
+        raise UsageError(f"Topics that begin with {reserved_prefix} are written by Sluice alone; choose another name.")
 
 
 class Batch(Protocol):
@@ -56,6 +75,8 @@ __all__ = [
     "StoredRecord",
     "first_bad_line",
     "head_digest",
+    "is_reserved",
     "partition_of",
+    "require_open",
     "verified_end",
 ]

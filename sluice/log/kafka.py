@@ -92,6 +92,10 @@ class KafkaLog:
         """Raises a LogError that says what to do when the brokers do not answer."""
         self.topics()
 
+    def probe(self) -> None:
+        """Raises a LogError when the brokers do not answer."""
+        self.topics()
+
     def topics(self) -> list[str]:
         """The names of the topics that exist, but for Kafka's own."""
         return sorted(name for name in self.partitions_by_topic() if not name.startswith("__"))
@@ -246,6 +250,22 @@ class KafkaLog:
         options = {f"kafka.{name}": value for name, value in self.security.of_java().items()}
         options["kafka.bootstrap.servers"] = self.servers
         return KafkaBatch(topic, ranges, then, options, blame=self.require)
+
+    def lost(self, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:
+        """The offsets of each partition that Kafka removed before they had landed."""
+        found = {
+            partition: range(landed[partition].next_offset, offsets.start)
+            for partition, offsets in self.offsets(topic).items()
+            if partition in landed
+        }
+        return {partition: offsets for partition, offsets in found.items() if offsets}
+
+    def truncated(self, _topic: str, _landed: Mapping[int, LandedPartition]) -> dict[int, range]:
+        """Nothing: the brokers give offsets, and cannot be told to go on at a later one."""
+        return {}
+
+    def go_on(self, _topic: str, _landed: Mapping[int, LandedPartition], _starts: Mapping[int, int]) -> None:
+        """Nothing: what was skipped is in the ledger alone."""
 
     @cached_property
     def admin(self) -> "AdminClient":

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.errors import LogGap, LogRecreated
+from sluice.errors import LogGap, LogRecreated, LogTruncated
 from sluice.ledger import LandedPartition
 
 if TYPE_CHECKING:
@@ -83,7 +83,12 @@ def fresh_offsets(
     # A partition that is added later must be seen from its beginning; the first look takes what there is.
     seen = before.next_offset if before else 0 if landed else held[partition].start
     if seen > held[partition].stop:
-        raise recreated(topic, f"ends at offset {held[partition].stop} of partition {partition}")
+        raise LogTruncated(
+            f"topic {topic}, partition {partition}: offsets up to {seen - 1} have landed, but the topic ends at offset "
+            f"{held[partition].stop}: {held[partition].stop} to {seen - 1} are gone from Kafka, and new records would "
+            "get these offsets again. Restore the topic, or land a new one in another table (bronze.topic(NAME, "
+            "topic=...)) or lake (SLUICE_LAKE)."
+        )
     if seen < held[partition].start:
         raise LogGap(
             f"topic {topic}, partition {partition}: offsets {seen} to {held[partition].start - 1} were removed from "

@@ -1,18 +1,20 @@
 """Append to topics and read them."""
 
+import os
 import re
+import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from sluice.errors import LogError, UsageError
+from sluice.errors import LogError, LogGap, UsageError
 from sluice.ledger import LandedPartition
 from sluice.log.records import Record, StoredRecord, decode, encode, partition_of
-from sluice.log.segment_batch import SegmentBatch, next_batch
+from sluice.log.segment_batch import SegmentBatch, missing_before, next_batch, offsets_reused
 from sluice.log.segments import (
     Segment,
     last_offset,
@@ -22,6 +24,7 @@ from sluice.log.segments import (
     remove_leftovers,
     segments_in,
 )
+from sluice.log.topic_file import TopicFile, make_topic, read_topic_file, write_topic_file
 
 topic_name = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -58,6 +61,17 @@ class Log:
                 f"There is no log at {self}. Write records with: sluice log append TOPIC FILE, or set SLUICE_LOG."
             )
 
+    def probe(self) -> None:
+        """Raises a LogError when nothing could be appended now: a full disk, a folder that may not be written."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.root, prefix=".probe-") as file:
+                file.write(b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise LogError(f"The log {self.root} cannot be written: {error.strerror or error}.") from error
+
     def topics(self) -> list[str]:
         """The names of the topics that exist."""
         if not self.root.is_dir():
@@ -76,13 +90,12 @@ class Log:
         if self.exists(topic) and self.partitions(topic):
             return
         try:
-            for partition in range(self.default_partitions):
-                (self.root / topic / str(partition)).mkdir(parents=True, exist_ok=True)
+            make_topic(self.root / topic, self.default_partitions)
         except OSError as error:
             raise LogError(f"The log {self.root} cannot be written: {error.strerror}. Set SLUICE_LOG.") from error
 
     def partitions(self, topic: str) -> list[int]:
-        """The partitions of a topic."""
+        """The partitions of a topic; raises LogGap when they are not those that its `topic.json` tells of."""
         folder = self.root / topic
         if not folder.is_dir():
             known = ", ".join(self.topics()) or "none"
@@ -90,7 +103,11 @@ class Log:
                 f"The log {self.root} has no topic {topic} (topics: {known}). "
                 f"Write one with: sluice log append {topic} FILE"
             )
-        return sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
+        found = sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
+        said = read_topic_file(folder)
+        if said is not None:
+            require_partitions(folder, found, said)
+        return found
 
     def append(self, topic: str, records: Iterable[Record]) -> dict[int, int]:
         """Adds records by the partition of their key, in order; those without a key go round the partitions.
@@ -130,21 +147,28 @@ class Log:
 
     def segments(self, topic: str) -> list[Segment]:
         """The segments of a topic by partition and age."""
-        return [
-            segment
-            for partition in self.partitions(topic)
-            for segment in segments_in(self.folder(topic, partition), topic, partition)
-        ]
+        return [segment for partition in self.partitions(topic) for segment in self.segments_of(topic, partition)]
+
+    def segments_of(self, topic: str, partition: int) -> list[Segment]:
+        """The segments of a partition by age, from the offset on at which it begins."""
+        start = self.said_start(topic, partition) or 0
+        found = segments_in(self.folder(topic, partition), topic, partition)
+        return [segment for segment in found if segment.base_offset >= start]
+
+    def said_start(self, topic: str, partition: int) -> int | None:
+        """The offset at which a partition begins by its `topic.json`; None when there is none."""
+        said = read_topic_file(self.root / topic)
+        return None if said is None else said.start(partition)
 
     def start_offset(self, topic: str, partition: int) -> int:
         """The offset of the oldest record that a partition still holds, or of the first that it will."""
-        found = segments_in(self.folder(topic, partition), topic, partition)
-        return found[0].base_offset if found else 0
+        found = self.segments_of(topic, partition)
+        return found[0].base_offset if found else self.said_start(topic, partition) or 0
 
     def end_offset(self, topic: str, partition: int) -> int:
         """The offset that the next record of a partition will get."""
-        found = segments_in(self.folder(topic, partition), topic, partition)
-        return last_offset(found[-1]) + 1 if found else 0
+        found = self.segments_of(topic, partition)
+        return last_offset(found[-1]) + 1 if found else self.said_start(topic, partition) or 0
 
     def offsets(self, topic: str) -> dict[int, range]:
         """The offsets that each partition holds now."""
@@ -158,21 +182,67 @@ class Log:
         return next_batch(self, topic, landed, records_max)
 
     def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:
-        """Removes the segments that end before an offset and whose newest record is older than a time; counts them."""
+        """Removes the oldest segments that end before an offset and whose newest record is older than a time.
+
+        Returns how many. Those before one that stays are all removed, so that offsets stay contiguous.
+        """
         folder = self.folder(topic, partition)
         with FileLock(folder / ".lock", timeout=self.lock_seconds):
-            old = [
-                segment
-                for segment, following in pairwise(segments_in(folder, topic, partition))
-                if following.base_offset <= before_offset and newest_timestamp(segment) < oldest
-            ]
-            for segment in old:
+            old = list(
+                takewhile(
+                    lambda pair: pair[1].base_offset <= before_offset and newest_timestamp(pair[0]) < oldest,
+                    pairwise(self.segments_of(topic, partition)),
+                )
+            )
+            if old and read_topic_file(self.root / topic):
+                # Before they go: what a crash leaves is then before the start, and nobody misses it.
+                self.start_at(topic, {partition: old[-1][1].base_offset})
+            for segment, _ in old:
                 segment.path.unlink()
         return len(old)
 
+    def lost(self, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:
+        """The offsets of each partition that are missing where the next ones would land from."""
+        found = {
+            partition: missing_before(
+                self.segments_of(topic, partition), self.said_start(topic, partition), landed.get(partition)
+            )
+            for partition in self.partitions(topic)
+        }
+        return {partition: offsets for partition, offsets in found.items() if offsets}
+
+    def truncated(self, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:
+        """The offsets of each partition that have landed and lie after the log's end."""
+        ends = {partition: self.end_offset(topic, partition) for partition in self.partitions(topic)}
+        found = {
+            partition: range(end, landed[partition].next_offset)
+            for partition, end in ends.items()
+            if partition in landed
+        }
+        return {partition: offsets for partition, offsets in found.items() if offsets}
+
+    def go_on(self, topic: str, landed: Mapping[int, LandedPartition], starts: Mapping[int, int]) -> None:
+        """Gives up what is before an offset of some partitions; raises a LogError when a record would be lost by it."""
+        for partition in starts:
+            if partition in landed:
+                reused = offsets_reused(self.segments_of(topic, partition), landed[partition])
+                if reused:
+                    raise LogError(
+                        f"topic {topic}, partition {partition}: {reused[0].path} gives offsets that have landed to "
+                        "other records. Move the file away, go on, and append its values again."
+                    )
+        self.start_at(topic, starts)
+
+    def start_at(self, topic: str, starts: Mapping[int, int]) -> None:
+        """Says in the topic's file that partitions begin at these offsets."""
+        folder = self.root / topic
+        with FileLock(folder / ".lock", timeout=self.lock_seconds):
+            said = read_topic_file(folder) or TopicFile(partitions=len(self.partitions(topic)))
+            write_topic_file(folder, said.starting_at(starts))
+
     def read(self, topic: str, partition: int, from_offset: int = 0) -> Iterator[StoredRecord]:
         """The records of a partition from an offset on, as far as it reached when the reading began."""
-        found = segments_in(self.folder(topic, partition), topic, partition)
+        found = self.segments_of(topic, partition)
         later = [segment for segment in found if segment.base_offset > from_offset]
         # The segment before the first later one may hold the offset in its middle.
         for segment in found[max(0, len(found) - len(later) - 1) :]:
@@ -196,3 +266,19 @@ class Log:
         if partition not in self.partitions(topic):
             raise UsageError(f"Topic {topic} has no partition {partition}; it has {self.partitions(topic)}.")
         return self.root / topic / str(partition)
+
+
+def require_partitions(folder: Path, found: Sequence[int], said: TopicFile) -> None:
+    """A LogGap that names a partition's folder which is missing, or which the topic's file does not know of."""
+    missing = [partition for partition in range(said.partitions) if partition not in found]
+    if missing:
+        raise LogGap(
+            f"topic {folder.name} has {said.partitions} partitions, but the folder of partition {missing[0]} is "
+            f"missing: {folder / str(missing[0])}. Restore it from a copy. If it was empty, make it again: mkdir"
+        )
+    unknown = [partition for partition in found if partition >= said.partitions]
+    if unknown:
+        raise LogGap(
+            f"topic {folder.name} has {said.partitions} partitions by its topic.json, but there is a folder "
+            f"{folder / str(unknown[0])}. Move it away, or set the number of partitions in topic.json."
+        )

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.errors import LogGap, LogRecreated
+from sluice.errors import LogGap, LogRecreated, LogTruncated
 from sluice.ledger import LandedPartition
-from sluice.log.segments import Segment, first_bad_line, head_digest, verified_end
+from sluice.log.segments import Segment, first_bad_line, head_digest, last_offset, verified_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,17 +56,20 @@ class SegmentBatch:
 def next_batch(log: "Log", topic: str, landed: dict[int, LandedPartition], records_max: int) -> SegmentBatch:
     """The segments to land next.
 
-    Takes whole ones until `records_max` is reached, at least one. Raises LogGap when an offset is missing, and
-    LogRecreated when the log is not the one that landed before.
+    Takes whole ones until `records_max` is reached, at least one. Raises LogGap when an offset is missing,
+    LogTruncated when the log ends before what has landed, and LogRecreated when it is not the one that landed before.
     """
-    segments = log.segments(topic) if log.exists(topic) else []
-    by_partition: dict[int, list[Segment]] = {partition: [] for partition in landed}
-    for segment in segments:
-        by_partition.setdefault(segment.partition, []).append(segment)
+    partitions = log.partitions(topic) if log.exists(topic) else []
     fresh = [
         segment
-        for partition, found in sorted(by_partition.items())
-        for segment in unlanded(topic, partition, found, landed.get(partition))
+        for partition in sorted({*partitions, *landed})
+        for segment in unlanded(
+            topic,
+            partition,
+            log.segments_of(topic, partition) if partition in partitions else [],
+            log.said_start(topic, partition),
+            landed.get(partition),
+        )
     ]
     # Across partitions by age, so that a bounded batch takes from all of them alike.
     fresh.sort(key=lambda segment: (segment.base_offset, segment.partition))
@@ -74,27 +77,98 @@ def next_batch(log: "Log", topic: str, landed: dict[int, LandedPartition], recor
 
 
 def unlanded(
-    topic: str, partition: int, segments: Sequence[Segment], landed: LandedPartition | None
+    topic: str, partition: int, segments: Sequence[Segment], start: int | None, landed: LandedPartition | None
 ) -> Sequence[Segment]:
-    """The segments after those that have landed; raises LogRecreated when the landed ones are not those of this log."""
-    if landed is None:
-        return segments
-    last = next((segment for segment in segments if segment.base_offset == landed.segment), None)
-    is_same = last is not None and head_digest(last) == landed.head
-    is_trimmed = last is None and bool(segments) and segments[0].base_offset >= landed.next_offset
-    if not is_same and not is_trimmed:
-        raise LogRecreated(
-            f"topic {topic}, partition {partition}: {landed.next_offset} records have landed, but the log no longer "
-            f"holds the segment at offset {landed.segment} that they came from. It was deleted or made anew. Put the "
-            "old log back, or give the new one another topic name or lake (SLUICE_LAKE)."
-        )
+    """The segments after those that have landed; `start` is the offset at which the partition is said to begin."""
+    if landed is not None:
+        require_landed(topic, partition, segments, start or 0, landed)
+    missing = missing_before(segments, start, landed)
+    if missing:
+        raise gap(topic, partition, missing)
+    return segments if landed is None else after(segments, landed)
+
+
+def after(segments: Sequence[Segment], landed: LandedPartition) -> Sequence[Segment]:
     return [segment for segment in segments if segment.base_offset >= landed.next_offset]
+
+
+def missing_before(segments: Sequence[Segment], start: int | None, landed: LandedPartition | None) -> range:
+    """The offsets that are missing before the first segment that has not landed."""
+    fresh = segments if landed is None else after(segments, landed)
+    expected = start if landed is None else landed.next_offset
+    return range(expected, fresh[0].base_offset) if fresh and expected is not None else range(0)
+
+
+def offsets_reused(segments: Sequence[Segment], landed: LandedPartition) -> Sequence[Segment]:
+    """The segments that were appended after a log had lost its end, and begin at offsets that have landed."""
+    since = -1 if landed.segment is None else landed.segment
+    return [segment for segment in segments if since < segment.base_offset < landed.next_offset]
+
+
+def require_landed(
+    topic: str, partition: int, segments: Sequence[Segment], start: int, landed: LandedPartition
+) -> None:
+    """A LogTruncated or LogRecreated when the segments are not those of the log that landed, or end before it did."""
+    first = segments[0].base_offset if segments else start
+    last = next((segment for segment in segments if segment.base_offset == landed.segment), None)
+    if last is None and first >= landed.next_offset:
+        # The log has forgotten what landed.
+        return
+    if last is not None and head_digest(last) != landed.head:
+        raise recreated(topic, partition, landed)
+    reused = offsets_reused(segments, landed) if last else ()
+    if reused:
+        raise LogTruncated(
+            f"topic {topic}, partition {partition}: offsets up to {landed.next_offset - 1} have landed, but the log "
+            f"ended before that, and {reused[0].path} gives offsets from {reused[0].base_offset} on to other records. "
+            "Put the old segments back, move that file away, and append its values again."
+        )
+    end = end_of(segments, start, last, landed)
+    if end < landed.next_offset:
+        raise LogTruncated(
+            f"topic {topic}, partition {partition}: offsets up to {landed.next_offset - 1} have landed, but the log "
+            f"ends at offset {end}: {end} to {landed.next_offset - 1} are gone from it, and new records would get "
+            "these offsets again. Put the old log back. If it is lost, let the log go on at offset "
+            f"{landed.next_offset}: sluice log skip {topic} --because REASON. Give a log that was made anew another "
+            "topic name or lake (SLUICE_LAKE)."
+        )
+    if last is None:
+        raise recreated(topic, partition, landed)
+
+
+def end_of(segments: Sequence[Segment], start: int, last: Segment | None, landed: LandedPartition) -> int:
+    """Where the log ends, as far as it matters; the segment that landed last is read only when its size changed."""
+    if after(segments, landed):
+        is_whole = last is None or last.path.stat().st_size == landed.size_bytes
+        return landed.next_offset if is_whole or last is None else verified_end(last)
+    if last is not None and last.path.stat().st_size == landed.size_bytes:
+        return landed.next_offset
+    return last_offset(segments[-1]) + 1 if segments else start
+
+
+def recreated(topic: str, partition: int, landed: LandedPartition) -> LogRecreated:
+    return LogRecreated(
+        f"topic {topic}, partition {partition}: {landed.next_offset} records have landed, but the log no longer "
+        f"holds the segment at offset {landed.segment} that they came from. It was deleted or made anew. Put the "
+        "old log back, or give the new one another topic name or lake (SLUICE_LAKE)."
+    )
+
+
+def gap(topic: str, partition: int, missing: range) -> LogGap:
+    return LogGap(
+        f"topic {topic}, partition {partition}: offsets {missing.start} to {missing.stop - 1} are missing from the log "
+        "and have not landed. Bring their segments back, and check the log's retention: records must not be deleted "
+        f"before they have landed. If they are lost, go on without them: sluice log skip {topic} --because REASON"
+    )
 
 
 def verified(
     topic: str, fresh: Sequence[Segment], landed: dict[int, LandedPartition], records_max: int
 ) -> SegmentBatch:
-    """As many of the fresh segments as fit, each complete and each beginning where the one before it ended."""
+    """As many of the fresh segments as fit, each complete and each beginning where the one before it ended.
+
+    A gap ends the batch: what is before it lands first, and then the gap is an error.
+    """
     taken: list[Segment] = []
     records = 0
     for segment in fresh:
@@ -102,15 +176,14 @@ def verified(
             break
         before = landed.get(segment.partition)
         if before and segment.base_offset != before.next_offset:
-            raise LogGap(
-                f"topic {topic}, partition {segment.partition}: offsets {before.next_offset} to "
-                f"{segment.base_offset - 1} are missing from the log. Bring their segments back, or check the log's "
-                "retention: records must not be deleted before they have landed."
-            )
+            break
         end = verified_end(segment)
         taken.append(segment)
         records += end - segment.base_offset
         landed[segment.partition] = LandedPartition(
-            next_offset=end, segment=segment.base_offset, head=head_digest(segment)
+            next_offset=end,
+            segment=segment.base_offset,
+            head=head_digest(segment),
+            size_bytes=segment.path.stat().st_size,
         )
     return SegmentBatch(topic, taken, landed, records)

@@ -1,0 +1,83 @@
+"""What a topic of the embedded log says of itself, in `topic.json` beside its partitions.
+
+Segments cannot tell that a partition's folder or its first segment is missing: this file says how many partitions there
+are, and at which offset each begins. A topic without it is what its folders hold.
+"""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sluice.errors import LogError
+from sluice.log.segments import sync_folder
+
+file_name = "topic.json"
+
+
+class TopicFile(BaseModel):
+    """The number of partitions, and the first offset of each of which the log has forgotten, or given up, some.
+
+    Fields that a newer release adds are kept.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    partitions: int
+    starts: dict[int, int] = {}
+
+    def start(self, partition: int) -> int:
+        return self.starts.get(partition, 0)
+
+    def starting_at(self, starts: Mapping[int, int]) -> "TopicFile":
+        """The same with later starts of some partitions; a start never moves back."""
+        later = {partition: max(offset, self.start(partition)) for partition, offset in starts.items()}
+        return self.model_copy(update={"starts": dict(sorted({**self.starts, **later}.items()))})
+
+
+def read_topic_file(folder: Path) -> TopicFile | None:
+    """What the topic in a folder says of itself; None when it says nothing."""
+    path = folder / file_name
+    try:
+        return TopicFile.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise LogError(f"{path} cannot be read: {error}. Restore it from a copy.") from error
+
+
+def write_topic_file(folder: Path, content: TopicFile) -> None:
+    """Writes the file aside, makes it durable, and gives it its name."""
+    aside = folder / f".{file_name}.{os.getpid()}"
+    try:
+        with open(aside, "wb") as file:
+            file.write(content.model_dump_json(indent=2).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(folder / file_name)
+        sync_folder(folder)
+    except OSError as error:
+        raise LogError(f"{folder / file_name} cannot be written: {error.strerror or error}.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+
+
+def make_topic(folder: Path, partitions: int) -> None:
+    """Makes a topic's folder with its partitions, whole or not at all; one that another made meanwhile stays."""
+    aside = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
+    for partition in range(partitions):
+        (aside / str(partition)).mkdir(parents=True)
+    write_topic_file(aside, TopicFile(partitions=partitions))
+    try:
+        aside.rename(folder)
+    except OSError:
+        (aside / file_name).unlink()
+        for path in [*aside.iterdir(), aside]:
+            path.rmdir()
+        if not any(each.name.isdecimal() for each in folder.iterdir()):
+            raise
+    sync_folder(folder.parent)

@@ -1,0 +1,201 @@
+"""The cursor: it names the commit that was read, so a table that went back to an older state is noticed."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sluice import bronze, gold, replay, silver
+from sluice.ledger import Entry, InputVersion
+from sluice.maintain import maintain
+from sluice.windows import window
+from tests.kit import Lakehouse, text
+
+events = silver.events(
+    "events",
+    source=bronze.topic("readings"),
+    schema="id string, at timestamp, value int",
+    keys=["id"],
+    event_time="at",
+    future_tolerance="1000 days",
+)
+sums = gold.aggregate("sums", source=events, group_by=[window("at", "1 hour")], measures={"value": "sum(value)"})
+ids = "abcdefghijklmnopqrst"
+
+
+def publish(lakehouse: Lakehouse, *names: str) -> None:
+    """One segment for each record."""
+    for name in names:
+        hour = ids.index(name)
+        lakehouse.publish("readings", {"id": name, "at": text(hour), "value": 1}, key="k", hours=hour + 1)
+
+
+def log_of(lakehouse: Lakehouse, table: str) -> Path:
+    return Path(lakehouse.lake.path(table)) / "_delta_log"
+
+
+def went_back(lakehouse: Lakehouse, table: str, version: int) -> None:
+    """Removes the commits after a version, as a restored backup would; a driver that starts later has no memory."""
+    for path in log_of(lakehouse, table).iterdir():
+        found = re.match(r"\.?(\d{20})\.", path.name)
+        if found and int(found[1]) > version:
+            path.unlink()
+    lakehouse.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+
+def seen(lakehouse: Lakehouse) -> str:
+    return "".join(name for (name,) in lakehouse.rows("silver.events", "id"))
+
+
+def begun(lakehouse: Lakehouse) -> Lakehouse:
+    """Twelve events, landed in two commits."""
+    lakehouse.declare(sums)
+    publish(lakehouse, *ids[:10])
+    lakehouse.run()
+    publish(lakehouse, *ids[10:12])
+    lakehouse.run()
+    assert lakehouse.versions()["bronze.readings"] == 1
+    return lakehouse
+
+
+def test_bronze_that_went_back_one_commit_and_uses_its_number_again_is_read_anew(lakehouse: Lakehouse) -> None:
+    begun(lakehouse)
+    went_back(lakehouse, "bronze.readings", 0)
+    publish(lakehouse, *ids[12:14])
+    done = lakehouse.run()
+    assert lakehouse.versions()["bronze.readings"] == 1, "the number that silver has seen already"
+    assert seen(lakehouse) == ids[:14]
+    assert (done["silver.events"].cause, done["silver.events"].rows.total) == ("input rebuilt", 2)
+    assert (done["gold.sums"].cause, done["gold.sums"].rows.inserted) == ("changes", 2)
+    assert all(each.balanced for each in lakehouse.audits())
+    assert lakehouse.run() == {}
+
+
+def test_bronze_that_grew_past_the_cursor_after_it_went_back_is_read_anew(lakehouse: Lakehouse) -> None:
+    begun(lakehouse)
+    went_back(lakehouse, "bronze.readings", 0)
+    publish(lakehouse, *ids[12:16])
+    # Silver looks again when bronze has come further than it was.
+    (topic,) = [each for each in lakehouse.catalogue.topics if each.name == "bronze.readings"]
+    runner = lakehouse.runner(batch_records_max=3)
+    for _ in range(2):
+        runner.step(topic, rebuild=False)
+    assert lakehouse.versions()["bronze.readings"] == 2
+    done = lakehouse.run()
+    assert seen(lakehouse) == ids[:16]
+    assert (done["silver.events"].cause, done["silver.events"].rows.total) == ("input rebuilt", 4)
+    assert lakehouse.run() == {}
+
+
+def test_bronze_with_fewer_commits_than_were_seen_is_read_anew(lakehouse: Lakehouse) -> None:
+    begun(lakehouse)
+    publish(lakehouse, ids[12])
+    lakehouse.run()
+    publish(lakehouse, ids[13])
+    lakehouse.run()
+    went_back(lakehouse, "bronze.readings", 1)
+    publish(lakehouse, ids[14])
+    done = lakehouse.run()
+    assert lakehouse.versions()["bronze.readings"] == 2
+    assert seen(lakehouse) == ids[:15]
+    assert done["silver.events"].cause == "input rebuilt"
+    assert all(each.balanced for each in lakehouse.audits())
+
+
+def test_a_folder_of_silver_from_a_backup_is_caught_up_and_gold_follows(lakehouse: Lakehouse, tmp_path: Path) -> None:
+    lakehouse.declare(sums)
+    publish(lakehouse, *ids[:10])
+    lakehouse.run()
+    here = Path(lakehouse.lake.path("silver.events"))
+    shutil.copytree(here, tmp_path / "backup")
+    publish(lakehouse, ids[10])
+    lakehouse.run()
+    shutil.rmtree(here)
+    shutil.copytree(tmp_path / "backup", here)
+    lakehouse.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    publish(lakehouse, ids[11])
+    done = lakehouse.run()
+    assert seen(lakehouse) == ids[:12]
+    assert (done["gold.sums"].cause, done["gold.sums"].rows.inserted) == ("input rebuilt", 1)
+    assert len(lakehouse.rows("gold.sums")) == 12
+    assert all(each.balanced for each in lakehouse.audits())
+
+
+def without_identities(lakehouse: Lakehouse) -> None:
+    """Makes the ledger what it was before commits had an identity."""
+    for table in lakehouse.lake.tables():
+        for path in log_of(lakehouse, table).glob("*.json"):
+            path.write_text(re.sub(r',\\"(commit_ms|changed_ms)\\":\d+', "", path.read_text()))
+            # Hadoop's checksum of what was there before.
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    lakehouse.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+
+def test_a_lake_that_knows_no_identities_goes_on_without_a_rebuild(lakehouse: Lakehouse) -> None:
+    begun(lakehouse)
+    without_identities(lakehouse)
+    known = lakehouse.lake.last_commit("silver.events")
+    assert known is not None
+    assert {each.commit_ms for each in known.entry.inputs.values()} == {None}
+    assert lakehouse.run() == {}
+    publish(lakehouse, ids[12])
+    done = lakehouse.run()
+    assert {name: event.cause for name, event in done.items()} == {
+        "bronze.readings": "records",
+        "silver.events": "changes",
+        "gold.sums": "changes",
+    }
+
+
+def noted(lakehouse: Lakehouse) -> None:
+    """A duplicate: silver's cursor moves, and no row does."""
+    lakehouse.publish("readings", {"id": "a", "at": text(0), "value": 1}, key="k", hours=1)
+    lakehouse.run()
+
+
+def checkpointed(lakehouse: Lakehouse) -> None:
+    lakehouse.lake.open("silver.events").create_checkpoint()
+
+
+def maintained(lakehouse: Lakehouse) -> None:
+    assert maintain(lakehouse.spark, lakehouse.lake, ["silver.events"])["silver.events"]["compacted"]
+
+
+@pytest.mark.parametrize("done", [noted, checkpointed, maintained])
+def test_the_identity_of_a_commit_survives_what_changes_no_row(
+    lakehouse: Lakehouse, done: Callable[[Lakehouse], None]
+) -> None:
+    begun(lakehouse)
+    before = lakehouse.lake.last_commit("silver.events")
+    done(lakehouse)
+    after = lakehouse.lake.last_commit("silver.events")
+    assert before is not None
+    assert after is not None
+    assert before.as_input.commit_ms is not None
+    assert after.as_input == before.as_input
+    publish(lakehouse, ids[12])
+    assert lakehouse.run()["gold.sums"].cause == "changes"
+
+
+def test_a_replay_promoted_and_rolled_back_is_followed_by_changes(lakehouse: Lakehouse) -> None:
+    begun(lakehouse)
+    planned = replay.plan(lakehouse.lake, lakehouse.catalogue, ["silver.events"], None, "to see")
+    list(replay.build(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, planned))
+    assert replay.find(lakehouse.lake, planned.name).rows_that_differ == 0
+    replay.promote(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, planned.name)
+    assert lakehouse.run() == {}
+    publish(lakehouse, ids[12])
+    done = lakehouse.run()
+    assert [done[name].cause for name in ("silver.events", "gold.sums")] == ["changes", "changes"]
+
+
+def test_an_entry_without_identity_is_the_state_of_its_version() -> None:
+    old, new = InputVersion(epoch="t", version=3), InputVersion(epoch="t", version=3, commit_ms=5)
+    assert old.is_state(new)
+    assert new.is_state(old)
+    assert not new.is_state(new.model_copy(update={"commit_ms": 6}))
+    assert not old.is_state(new.model_copy(update={"version": 4}))
+    assert Entry(dataset="d", inputs={"t": old}).is_computed_from(Entry(dataset="d", inputs={"t": new}))
+    assert not Entry(dataset="d", inputs={"t": old}).is_computed_from(Entry(dataset="d"))

@@ -1,7 +1,6 @@
 """Aggregate the rows of each group, and no others when only some groups are touched."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -9,16 +8,11 @@ from pyspark.sql import functions as F
 
 from sluice.difference import sign
 from sluice.scope import Scope
+from sluice.sql import backticked, columns_read, fold, named_expression
 from sluice.windows import Window, group_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-named_expression = re.compile(r"(?s)(?P<expression>.+)\s+[aA][sS]\s+`?(?P<name>\w+)`?\s*")
-
-count_of_rows = re.compile(r"(?i)\bcount\s*\(\s*\*\s*\)")
-# A star that is no multiplication follows what cannot end an operand.
-all_columns = re.compile(r"(?i)(?:^|[(,.]|\bdistinct|\ball)\s*\*")
 
 
 @dataclass(frozen=True)
@@ -30,14 +24,20 @@ class Groups:
     measures: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, group_by: Sequence[str | Window], measures: Mapping[str, str]) -> "Groups":
-        """Reads a declaration such as `["origin", "year(scheduled_at) AS year", window("scheduled_at", "1 hour")]`."""
+    def of(
+        cls, group_by: Sequence[str | Window], measures: Mapping[str, str], columns: Collection[str] = ()
+    ) -> "Groups":
+        """Reads a declaration such as `["origin", "year(scheduled_at) AS year", window("scheduled_at", "1 hour")]`.
+
+        One of the source's `columns`, where these are known, needs no backticks.
+        """
         expressions = {}
         windows = [each for each in group_by if isinstance(each, Window)]
+        known = {fold(name) for name in columns}
         for each in group_by:
             if isinstance(each, str):
-                named = named_expression.fullmatch(each)
-                expressions[named["name"] if named else each] = named["expression"] if named else each
+                name, expression = (each, backticked(each)) if fold(each) in known else named_expression(each)
+                expressions[name or each] = expression
         return cls(expressions, windows[0] if windows else None, dict(measures))
 
     @property
@@ -66,12 +66,9 @@ class Groups:
         return grouped.select(*group_names(tuple(self.expressions)))
 
     def used(self, columns: Sequence[str]) -> list[str]:
-        """The columns that groups, window and measures may look at: those whose name they mention."""
-        texts = [*self.expressions.values(), *self.measures.values(), *([self.window.column] if self.window else [])]
-        said = "\n".join(count_of_rows.sub("", text) for text in texts)
-        if all_columns.search(said):
-            return list(columns)
-        return [name for name in columns if re.search(rf"(?i)\b{re.escape(name)}\b", said)]
+        """The columns that groups, window and measures may read."""
+        window = [backticked(self.window.column)] if self.window else []
+        return columns_read([*self.expressions.values(), *self.measures.values(), *window], columns)
 
     def scope_of(self, own: "DataFrame") -> "DataFrame":
         """The scope of rows of the table itself."""

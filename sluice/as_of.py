@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from sluice.canonical import digest
 from sluice.difference import change_columns, sign
 from sluice.scope import collect
 
@@ -104,7 +105,7 @@ def changed_intervals(changes: "DataFrame", keys: Sequence[str]) -> "DataFrame":
     """
     attributes = attributes_of(changes.drop(*change_columns), keys)
     moved = (
-        changes.withColumn("_state", F.xxhash64(*attributes))
+        changes.withColumn("_state", digest(changes, attributes))
         .groupBy(*keys, "valid_from")
         .agg(
             F.sum(sign()).alias("_balance"),
@@ -122,6 +123,43 @@ def changed_intervals(changes: "DataFrame", keys: Sequence[str]) -> "DataFrame":
         F.when(~F.col("_open"), F.col("_last_end")).alias("_to"),
     )
     return merged(intervals, keys)
+
+
+def newly_known(changes: "DataFrame", versions: "DataFrame", keys: Sequence[str]) -> "DataFrame":
+    """The intervals in which a key is known now and was not before, or the reverse: keys, `_from`, `_to` (null: open).
+
+    A key is known from the begin of its first version on, also after that has ended. `changes` is the change feed of a
+    history, `versions` the history as it is after it.
+    """
+    moved = changes.groupBy(*keys, "valid_from").agg(F.sum(sign()).alias("_balance")).where("_balance <> 0")
+    touched = collect(moved.select(*keys))
+    now = touched.filter(versions, [(key, key) for key in keys]).select(*keys, "valid_from", F.lit(1).alias("_now"))
+    begins = now.unionByName(moved, allowMissingColumns=True).groupBy(*keys, "valid_from")
+    each = begins.agg(
+        F.count("_now").alias("_now"), (F.count("_now") - F.coalesce(F.sum("_balance"), F.lit(0))).alias("_before")
+    )
+    first = each.groupBy(*keys).agg(
+        F.min(F.when(F.col("_now") > 0, F.col("valid_from"))).alias("_now"),
+        F.min(F.when(F.col("_before") > 0, F.col("valid_from"))).alias("_before"),
+    )
+    both = F.col("_now").isNotNull() & F.col("_before").isNotNull()
+    return first.where(~F.col("_now").eqNullSafe(F.col("_before"))).select(
+        *keys, F.least("_now", "_before").alias("_from"), F.when(both, F.greatest("_now", "_before")).alias("_to")
+    )
+
+
+def last_begun(versions: "DataFrame", keys: Sequence[str], reaches: "Column") -> "DataFrame":
+    """Of versions that have begun those that reach into a time, and of each key the last of those that do not.
+
+    That one says that the key is known, though nothing may be valid.
+    """
+    ended = F.when(~reaches, F.col("valid_from"))
+    last_ended = F.max(ended).over(Window.partitionBy(*keys))
+    return (
+        versions.withColumn("_last_ended", last_ended)
+        .where(reaches | (F.col("valid_from") == F.col("_last_ended")))
+        .drop("_last_ended")
+    )
 
 
 def merged(intervals: "DataFrame", keys: Sequence[str], keep: "Sequence[Column]" = ()) -> "DataFrame":
@@ -154,9 +192,9 @@ def facts_within(facts: "DataFrame", intervals: "DataFrame", joined: Joined, eve
     if found.count == 0:
         return facts.limit(0)
     start, end = found.bounds["_from"], found.bounds["_to"]
-    near = facts.where(f"`{event_time}` >= {start.least}")
+    near = facts.where(F.col(event_time) >= start.least)
     if not end.has_nulls:
-        near = near.where(f"`{event_time}` < {end.greatest}")
+        near = near.where(F.col(event_time) < end.greatest)
     near = found.filter(near, list(zip(joined.fact_keys, joined.keys, strict=True)))
     begun = with_last_begun(near, found.frame, joined, event_time, begin="_from", said=F.struct("_to"))
     is_within = F.col("_last._to").isNull() | (F.col(event_time) < F.col("_last._to"))

@@ -16,6 +16,7 @@ from sluice.datasets import Dataset, microseconds, require_duration
 from sluice.errors import DeclarationError
 from sluice.expect import Expectation, Severity, built_in_type
 from sluice.fates import fates_table
+from sluice.laws import of_dataset
 from sluice.ledger import Commit
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def built_ins(dataset: Dataset) -> dict[str, BuiltIn]:
     """The checks of a dataset by name."""
     found = {
         slug(law): BuiltIn(f"There are no {law}.", "critical", partial(count_of_law, sql))
-        for law, sql in dataset.laws.items()
+        for law, sql in of_dataset(dataset).items()
     }
     for name, (meaning, sql) in dataset.bounded.items():
         found[name] = BuiltIn(meaning, "warn", partial(share_of_query, sql))

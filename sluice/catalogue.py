@@ -87,7 +87,14 @@ def load(project: Path) -> Catalogue:
     ]
     if not declared:
         raise DeclarationError(f"{folder} declares no dataset.")
-    return expecting(ordered(declared), suites_of(project))
+    return with_fingerprints(expecting(ordered(declared), suites_of(project)))
+
+
+def with_fingerprints(catalogue: Catalogue) -> Catalogue:
+    """The catalogue, its fingerprints taken: of the code that was imported, not of what its files say later."""
+    for dataset in catalogue.datasets:
+        _ = dataset.fingerprint
+    return catalogue
 
 
 def suites_of(project: Path) -> dict[str, Suite]:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +28,7 @@ from sluice import bucket, checks, doctor, land, look, quarantine, requests, res
 from sluice import catalogue as catalogues
 from sluice import explain as explaining
 from sluice import maintain as maintaining
+from sluice import recompute as recomputing
 from sluice import replay as replaying
 from sluice.capture.commands import capture_app
 from sluice.catalogue import Catalogue
@@ -35,14 +37,18 @@ from sluice.delta import Lake
 from sluice.doors.cli import listen_app
 from sluice.errors import LakeLocked, SluiceError, UsageError
 from sluice.lock import is_locked, lake_lock
-from sluice.log import AnyLog, Record
+from sluice.log import AnyLog, Record, require_open
 from sluice.part import Part
 from sluice.progress import RunProgress
+from sluice.recompute import Recomputed
 from sluice.run import Event, Runner
 from sluice.s3 import S3, is_s3
 from sluice.session import spark_session
 from sluice.settings import Settings, read_settings
 
+# Control characters and halves of characters, and the marks that turn the direction of writing.
+control_categories = ("Cc", "Cs")
+direction_marks = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 log_app = typer.Typer(no_args_is_help=True, help="Write and read the log.")
 app.add_typer(log_app, name="log")
@@ -207,11 +213,12 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
     datasets = [each for each in catalogue.datasets if each.name in request.datasets]
     try:
         match request.do:
-            case "promote":
-                changed = replaying.promote(runner.spark, here.lake, catalogue, request.replay or "")
-                return {name: rows.total for name, rows in changed.items()}
-            case "rollback":
-                changed = replaying.rollback(runner.spark, here.lake, datasets, request.because)
+            case "promote" | "rollback":
+                changed = (
+                    replaying.promote(runner.spark, here.lake, catalogue, request.replay or "")
+                    if request.do == "promote"
+                    else replaying.rollback(runner.spark, here.lake, datasets, request.because)
+                )
                 return {name: rows.total for name, rows in changed.items()}
             case "refresh":
                 return dict(runner.part_anew(datasets, request.part or Part()))
@@ -219,6 +226,9 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
                 return checks.check(runner.spark, here.lake, catalogue, datasets)
             case "skip":
                 return land.skip(here.lake, here.log, catalogue.topic(request.topic), request.because)
+            case "recompute":
+                found = recomputing.recompute(runner.spark, here.lake, datasets, request.share, request.seed)
+                return {each.dataset: each.model_dump(mode="json") for each in found}
             case "maintain":
                 return maintaining.maintain(runner.spark, here.lake, request.datasets)
     except (PySparkException, Py4JError) as error:
@@ -309,15 +319,31 @@ def status(project: Project = Path(), as_json: AsJson = False) -> None:
 
 
 @app.command()
-def audit(project: Project = Path(), as_json: AsJson = False) -> None:
-    """Add up what became of every landed record, and every row; exit 1 when one has no fate, or two."""
+def audit(
+    project: Project = Path(),
+    recompute: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Also recompute a sample of the rows: 1%, 0.01, or all. Needs Spark."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Which rows are sampled; by default others every day.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add up what became of every landed record, and every row; exit 1 when one has no fate, or two.
+
+    With --recompute, a sample of the rows of every table is recomputed from its inputs and compared.
+    """
     here = opened(project)
     catalogue = here.catalogue()
+    share = None if recompute is None else share_of(recompute)
     fates = look.audit(here.lake, catalogue)
     laws = look.laws(here.lake, catalogue)
-    found: list[Fates | look.Law] = [*fates, *laws]
+    found: list[Fates | look.Law | Recomputed] = [*fates, *laws]
+    if share is not None:
+        found += recomputed(here, catalogue, share, datetime.now(UTC).toordinal() if seed is None else seed)
     if as_json:
-        print_json([dataclasses.asdict(each) | {"balanced": each.balanced} for each in found])
+        print_json([as_plain(each) | {"balanced": each.balanced} for each in found])
     else:
         names = [
             "dataset",
@@ -337,8 +363,57 @@ def audit(project: Project = Path(), as_json: AsJson = False) -> None:
         )
         out.print()
         print_table(["dataset", "must not be", "rows"], [[each.dataset, each.law, each.broken] for each in laws])
+        print_recomputed([each for each in found if isinstance(each, Recomputed)])
     if not all(each.balanced for each in found):
         raise typer.Exit(1)
+
+
+def as_plain(found: Fates | look.Law | Recomputed) -> dict[str, Any]:
+    """A finding of the audit for JSON."""
+    return found.model_dump(mode="json") if isinstance(found, Recomputed) else dataclasses.asdict(found)
+
+
+def share_of(text: str) -> float:
+    """A share of rows from `1%`, `0.01` or `all`."""
+    try:
+        share = 1.0 if text == "all" else float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise UsageError(f"--recompute {text} is no share of the rows; write for example 1%, 0.01 or all.")
+    return share
+
+
+def recomputed(here: Opened, catalogue: Catalogue, share: float, seed: int) -> list[Recomputed]:
+    """Recomputes a share of the rows of every table: by the run under way, if there is one."""
+    if is_locked(here.settings.lake_root):
+        names = tuple(each.name for each in catalogue.datasets)
+        answer = asked(here, requests.Request(do="recompute", datasets=names, share=share, seed=seed))
+        return [recomputing.Recomputed.model_validate(each) for each in answer.values()]
+    with spark_session(here.settings) as spark, err.status("recomputing"):
+        return list(recomputing.recompute(spark, here.lake, catalogue.datasets, share, seed))
+
+
+def print_recomputed(found: Sequence[Recomputed]) -> None:
+    """How many rows of each table were recomputed, and those that are wrong."""
+    if not found:
+        return
+    out.print()
+    print_table(
+        ["dataset", "recomputed", "wrong", ""], [[each.dataset, each.rows, each.wrong, each.skipped] for each in found]
+    )
+    for each in found:
+        for row in each.examples:
+            key = " ".join(f"{name}={shown(value)}" for name, value in row.key.items())
+            out.print(f"\n[bold]{row.table}[/] {escape(key)}: {row.kind}", highlight=False)
+            for name in dict.fromkeys([*row.stored, *row.recomputed]):
+                values = [shown(side[name]) if name in side else "no row" for side in (row.stored, row.recomputed)]
+                out.print(f"  {escape(name)}: {escape(values[0])}, should be {escape(values[1])}", highlight=False)
+        for other in each.others:
+            out.print(f"  {each.dataset}: {other}", highlight=False)
+        if each.wrong:
+            mend = f"Say why with: sluice explain {each.dataset} …   Repair with: sluice run --rebuild {each.dataset}"
+            out.print(f"  {mend}", highlight=False, markup=False)
 
 
 @app.command()
@@ -366,7 +441,8 @@ def check(
     if not no_report:
         from sluice import report
 
-        err.print(f"Report: {report.write(here.lake, catalogue, found)}", highlight=False)
+        said = report.missing() or f"Report: {report.write(here.lake, catalogue, found)}"
+        err.print(said, highlight=False, markup=False)
     if any(results.is_critical(row) for rows in found.values() for row in rows):
         raise typer.Exit(1)
 
@@ -482,10 +558,14 @@ def query(
     as_known_at: Annotated[
         datetime | None, typer.Option(formats=time_formats, help="Answer from what was known at that time (UTC).")
     ] = None,
+    allow_files: Annotated[
+        bool, typer.Option("--allow-files", help="Let the query read and write other files (COPY, read_csv, ATTACH).")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Answer a SQL query over the tables, by their names: `SELECT * FROM gold.delays_hourly LIMIT 5`."""
-    answer = look.query(opened(project).lake, sql, as_known_at and as_known_at.replace(tzinfo=UTC))
+    known_at = as_known_at and as_known_at.replace(tzinfo=UTC)
+    answer = look.query(opened(project).lake, sql, known_at, allow_files=allow_files)
     if as_json:
         print_json([dict(zip(answer.columns, row, strict=True)) for row in answer.rows])
     else:
@@ -754,6 +834,7 @@ def log_append(
     key_field: Annotated[str | None, typer.Option(help="Take each record's key from this field of its JSON.")] = None,
 ) -> None:
     """Append the lines of FILE as records, durable when the command returns."""
+    require_open(topic)
     records = (Record(line.rstrip(b"\n"), key=key_of(line, key, key_field)) for line in file)
     print_json(opened(project).log.append(topic, records))
 
@@ -813,7 +894,7 @@ def log_skip(
     project: Project = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Go on without the records that Kafka removed before they had landed."""
+    """Go on without records that the log lost before they had landed, or after the end that a log has lost."""
     here = opened(project)
     here.catalogue().topic(topic)
     skipped = asked(here, requests.Request(do="skip", topic=topic, because=because))
@@ -824,7 +905,12 @@ def log_skip(
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    typer.echo(json.dumps(value, indent=indent, default=str))
+    typer.echo(json.dumps(value, indent=indent, default=as_text))
+
+
+def as_text(value: Any) -> str:
+    """A value that JSON has no type for; bytes in hexadecimal, as they are typed."""
+    return value.hex() if isinstance(value, bytes | bytearray) else str(value)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -832,7 +918,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
         is_number = any(isinstance(row[index], int | float) for row in rows)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(printable(column), justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*[shown(value) for value in row])
     out.print(table, highlight=False, markup=False)
@@ -850,7 +936,20 @@ def shown(value: Any) -> str:
         return f"{value:,.2f}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
-    return str(value)
+    return printable(as_text(value))
+
+
+def printable(text: str) -> str:
+    """Text without characters that would steer a terminal or turn the direction of writing: they are escaped."""
+    return "".join(escaped(each) if is_steering(each) else each for each in text)
+
+
+def is_steering(character: str) -> bool:
+    return unicodedata.category(character) in control_categories or character in direction_marks
+
+
+def escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def main() -> None:
@@ -883,7 +982,8 @@ def java_message(error: Py4JError) -> str:
 
 
 def fail(message: str, exit_code: int) -> NoReturn:
-    err.print(f"[red bold]Error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    lines = "\n".join(printable(line) for line in message.splitlines())
+    err.print(f"[red bold]Error:[/] {escape(lines)}", highlight=False, soft_wrap=True)
     sys.exit(exit_code)
 
 

@@ -1,21 +1,26 @@
 """Completeness: whether a window is open, complete, or was revised after it was complete.
 
 The watermark says how far event time has come. It is one more thing upstream that changes: when it passes the end of a
-window, that window's rows are touched, and no others.
+window, that window's rows are touched, and no others. It never goes back, so what was said to be complete stays so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 state_columns = ("_state", "_revision", "_revised_at")
+
+
+def later_of(one: datetime | None, other: datetime | None) -> datetime | None:
+    """The later of two watermarks; None is before any time."""
+    return max((each for each in (one, other) if each is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -26,14 +31,31 @@ class Moment:
     watermark: datetime | None
     now: datetime
 
+    @classmethod
+    def of(cls, before: datetime | None, watermark: datetime | None, now: datetime) -> "Moment":
+        """The moment of a refresh; time never goes back behind what the ledger says."""
+        return cls(before, later_of(before, watermark), now)
+
+    @property
+    def has_moved(self) -> bool:
+        return self.watermark != self.watermark_before
+
 
 @dataclass(frozen=True)
 class Completeness:
-    """What of a windowed table tells rows apart, what is measured, and the scope that finds rows again."""
+    """What tells rows of a windowed table apart, and the scope that finds rows again.
+
+    Where windows `merge` (sessions), a row takes the place of all rows of its group whose windows it overlaps; else of
+    the one row with its grain.
+    """
 
     grain: tuple[str, ...]
-    measures: tuple[str, ...]
     scope_of: "Callable[[DataFrame], DataFrame]"
+    merge: bool = False
+
+    def bears_on(self, df: "DataFrame") -> bool:
+        """True when rows are those of windows: they say when theirs ends."""
+        return ("window_end", "timestamp") in df.dtypes
 
     def touched(self, own: "DataFrame", moment: Moment) -> "DataFrame":
         """The scope of the windows that the watermark has passed since the last refresh."""
@@ -45,37 +67,80 @@ class Completeness:
     def judged(self, new: "DataFrame", own: "DataFrame | None", moment: Moment) -> "DataFrame":
         """The rows with `_state` ('open', 'complete' or 'revised'), `_revision` and `_revised_at` (null: never).
 
-        A row is revised when its measures change, or it appears, after its window was complete.
+        A row is revised when it appears in a window that was complete, or says something else than the complete rows
+        of the table, `own`, whose place it takes: whatever the cause. Its revision is then above theirs.
         """
-        if own is None or "_state" not in own.columns:
-            own = self.no_rows_before(new)
-        # A measure that is new, or of another type, says nothing of a revision.
-        known = [name for name in self.measures if (name, dict(new.dtypes)[name]) in own.dtypes]
-        before = own.select(
-            *[F.col(name).alias(f"_own_{name}") for name in self.grain],
-            F.struct(F.lit(1).alias("_there"), *known).alias("_before"),
-            *[F.col(name).alias(f"_own{name}") for name in state_columns],
+        new = new.drop(*state_columns)
+        if own is None or not {*self.grain, *window_bounds(new)} <= set(own.columns):
+            own = new.limit(0)
+        is_other = ~F.col("_same._figures").eqNullSafe(F.col("_figures"))
+        is_revision = is_other & (F.col("_was_complete") | is_complete(moment.watermark_before))
+        revision = (
+            F.when(is_revision, F.coalesce("_revision_before", F.lit(0)) + 1)
+            .when(is_other, F.coalesce("_revision_before", F.lit(0)))
+            .otherwise(F.coalesce("_same._revision", F.lit(0)))
         )
-        same = [F.col(name).eqNullSafe(F.col(f"_own_{name}")) for name in self.grain]
-        differs = ~F.col("_before").eqNullSafe(F.struct(F.lit(1).alias("_there"), *known))
-        is_revision = self.is_complete(moment.watermark_before) & differs
-        revision = F.coalesce("_own_revision", F.lit(0)) + F.when(is_revision, 1).otherwise(0)
-        state = F.when(~self.is_complete(moment.watermark), "open").when(revision > 0, "revised").otherwise("complete")
-        return new.join(before, reduce(lambda left, right: left & right, same), "left").select(
-            *new.columns,
+        revised_at = (
+            F.when(is_revision, F.lit(moment.now))
+            .when(is_other, F.col("_revised_before"))
+            .otherwise(F.col("_same._revised_at"))
+        )
+        state = F.when(~is_complete(moment.watermark), "open").when(revision > 0, "revised").otherwise("complete")
+        return self.beside(lined_up(new, own, self.grain)).select(
+            *[F.col(f"_new.`{name}`").alias(name) for name in new.columns],
             state.alias("_state"),
             revision.alias("_revision"),
-            F.when(is_revision, F.lit(moment.now)).otherwise(F.col("_own_revised_at")).alias("_revised_at"),
+            revised_at.alias("_revised_at"),
         )
 
-    def no_rows_before(self, new: "DataFrame") -> "DataFrame":
-        """A table as it is before its first row."""
-        return new.limit(0).select(
-            "*",
-            F.lit(None).cast("string").alias("_state"),
-            F.lit(0).alias("_revision"),
-            F.lit(None).cast("timestamp").alias("_revised_at"),
-        )
+    def beside(self, both: "DataFrame") -> "DataFrame":
+        """The new rows, each with the row of the table that has its grain and what those say whose place it takes."""
+        same = Over.partitionBy(*self.grain)
+        place = same
+        if self.merge:
+            groups = [name for name in self.grain if name != "window_start"]
+            line = Over.partitionBy(*groups).orderBy("window_start", "window_end")
+            reached = F.max("window_end").over(line.rowsBetween(Over.unboundedPreceding, -1))
+            begins = reached.isNull() | (F.col("window_start") >= reached)
+            both = both.withColumn("_begins", begins).withColumn("_span", F.count_if("_begins").over(line))
+            place = Over.partitionBy(*groups, "_span")
+        was_complete = F.bool_or(F.col("_own._state") != "open").over(place)
+        return both.withColumns(
+            {
+                "_same": F.first("_own", ignorenulls=True).over(same),
+                "_was_complete": F.coalesce(was_complete, F.lit(False)),
+                "_revision_before": F.max("_own._revision").over(place),
+                "_revised_before": F.max("_own._revised_at").over(place),
+            }
+        ).where("_new IS NOT NULL")
 
-    def is_complete(self, watermark: datetime | None) -> "Column":
-        return F.lit(False) if watermark is None else F.col("window_end") <= F.lit(watermark)
+
+def lined_up(new: "DataFrame", own: "DataFrame", grain: Sequence[str]) -> "DataFrame":
+    """Rows as they should be (`_new`) and as they are (`_own`), each with its grain, its window and its figures.
+
+    A figure of another type is compared as text. One that only one side has says nothing of a revision.
+    """
+    before, now = dict(own.dtypes), dict(new.dtypes)
+    keys = list(dict.fromkeys([*grain, *window_bounds(new)]))
+    told = [name for name in new.columns if not name.startswith("_") and name not in grain and name in before]
+
+    def figures(df: "DataFrame") -> "Column":
+        found = [df[f"`{name}`"] if before[name] == now[name] else df[f"`{name}`"].cast("string") for name in told]
+        return F.struct(F.lit(1).alias("_there"), *[each.alias(name) for each, name in zip(found, told, strict=True)])
+
+    kinds = zip(state_columns, ("string", "int", "timestamp"), strict=True)
+    states = [(F.col(name) if name in before else F.lit(None)).cast(kind).alias(name) for name, kind in kinds]
+    wanted = new.select(
+        *keys, figures(new).alias("_figures"), F.struct(*[new[f"`{each}`"] for each in now]).alias("_new")
+    )
+    there = own.select(*keys, F.struct(figures(own).alias("_figures"), *states).alias("_own"))
+    return wanted.unionByName(there, allowMissingColumns=True)
+
+
+def window_bounds(df: "DataFrame") -> list[str]:
+    return [name for name in ("window_start", "window_end") if name in df.columns]
+
+
+def is_complete(watermark: datetime | None) -> "Column":
+    """Whether the watermark has passed the window's end; a row without an end is in a window that stays open."""
+    return F.lit(False) if watermark is None else F.coalesce(F.col("window_end") <= F.lit(watermark), F.lit(False))

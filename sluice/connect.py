@@ -1,5 +1,6 @@
 """A Spark session on a Spark Connect server: plans are sent there, and Java, the jars and the work are the server's."""
 
+import importlib.util
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,9 +23,11 @@ def remote_session(address: str, needed: Mapping[str, str], wanted: Mapping[str,
     """A session of the server at `sc://host:port`, ended at the end.
 
     The address may go on with parameters of the protocol (`/;use_ssl=true;token=…`), which no message repeats. A
-    SluiceError when none answers, or when the server was started without one of the settings that are `needed`. Those
-    that are `wanted` are set as far as a session may.
+    SluiceError when none answers, when the server was started without one of the settings that are `needed`, or when it
+    goes on to replace variables in statements. Settings that are `wanted` are set as far as a session may.
     """
+    if importlib.util.find_spec("grpc") is None:
+        raise SluiceError("Spark Connect needs grpc, which is not installed: pip install 'sluice-lakehouse[connect]'")
     server = public(address)
     require_answer(server)
     from pyspark.sql import SparkSession
@@ -35,6 +38,7 @@ def remote_session(address: str, needed: Mapping[str, str], wanted: Mapping[str,
         for name, value in wanted.items():
             if spark.conf.isModifiable(name):
                 spark.conf.set(name, value)
+        require_no_substitution(spark, server)
     except PySparkException as error:
         raise SluiceError(f"The Spark at {server} gives no session: {str(error).splitlines()[0]}") from error
     try:
@@ -67,6 +71,16 @@ def require_settings(spark: "SparkSession", server: str, needed: Mapping[str, st
                 f"The Spark at {server} was started without {name}={value}. "
                 "What it must be started with: docs/how-to/run-on-a-cluster.md"
             )
+
+
+def require_no_substitution(spark: "SparkSession", server: str) -> None:
+    """A SluiceError where SQL is changed before it is read: a statement here has `${…}` only to mean itself."""
+    (row,) = spark.sql("SELECT '${spark.sql.variable.substitute}' AS text").collect()
+    if row["text"] != "${spark.sql.variable.substitute}":
+        raise SluiceError(
+            f"The Spark at {server} replaces variables in SQL, and its sessions cannot change that. "
+            "Start it with spark.sql.variable.substitute=false: docs/how-to/run-on-a-cluster.md"
+        )
 
 
 def is_remote() -> bool:

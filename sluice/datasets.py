@@ -7,16 +7,16 @@ Every dataset follows one rule:
 A declaration holds the four answers as data and pure functions; it never reads, writes or looks at the clock.
 """
 
-import hashlib
-import inspect
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sluice.completeness import Completeness
+from sluice.ddl import integers
 from sluice.errors import DeclarationError
+from sluice.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,6 +35,7 @@ unit_microseconds = {
 }
 
 Frames = Mapping[str, "DataFrame"]
+Columns = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +90,9 @@ class Output:
         return " AND ".join(f"{prefix}`{column}` = '{value}'" for column, value in self.slice) or "true"
 
     def condition(self, scope: "Scope", prefix: str = "") -> str:
-        """The SQL condition, of literals only, that rows of the table can be in the scope."""
+        """The condition of a MERGE, of literals only, that rows of the table can be in the scope."""
         pairs = [*self.scope_columns, *self.prune_columns]
-        return f"{self.slice_condition(prefix)} AND {scope.condition(pairs, prefix)}"
+        return f"{self.slice_condition(prefix)} AND {scope.condition_sql(pairs, prefix)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,11 +106,14 @@ class Dataset:
     `scope_of` gives the scope that rows of the table itself are in, to explain them. `reached` gives from computed
     rows how far each partition of its `topics` has come; one that is `idle_after` behind the others does not hold the
     watermark back. A dataset that `tells_time` is waited for by the watermark of what is made from it; a history is
-    not: that a thing has not changed for a year says nothing of how far time has come. With `completeness` its rows
-    also depend on the watermark. `laws` are what `sluice audit` counts beside the fates: for each law, a query for the
-    number of rows that break it. `bounded` is what should be rare: what that means, and a query for how many rows are
+    not: that a thing has not changed for a year says nothing of how far time has come. With `has_windows` its rows are
+    those of windows, which `windows_merge` says to be sessions.
+
+    `laws` are what `sluice audit` counts beside the fates: for each law, a query for the number of rows that break it.
+    `bounded` is what should be rare: what that means, and a query for how many rows are
     so, of how many, and what is worth saying of them. `with_expectations` gives the same dataset with the row rules of
-    a suite at its door; None where no records are parsed.
+    a suite at its door; None where no records are parsed. `columns` are those that are known when it is declared, each
+    with its type where that is known, bookkeeping aside; None where they are not.
     """
 
     name: str
@@ -125,10 +129,12 @@ class Dataset:
     tells_time: bool = True
     scope_of: "Callable[[DataFrame], DataFrame]" = lambda own: own
     reached: "Callable[[DataFrame], DataFrame] | None" = None
-    completeness: Completeness | None = None
+    has_windows: bool = False
+    windows_merge: bool = False
     laws: "Mapping[str, str]" = field(default_factory=dict)
     bounded: "Mapping[str, tuple[str, str]]" = field(default_factory=dict)
     with_expectations: "Callable[[tuple[Expectation, ...]], Dataset] | None" = None
+    columns: Columns | None = None
 
     def __post_init__(self) -> None:
         if not self.outputs or self.outputs[-1].table != self.name:
@@ -140,10 +146,33 @@ class Dataset:
         return any(each.arrivals for each in self.inputs.values())
 
     @property
+    def keeps_time(self) -> bool:
+        """True when its watermark says how far event time has come."""
+        if self.reached is not None:
+            return self.tells_time and self.event_time is not None
+        return self.tells_time and any(source.keeps_time for source in self.upstream)
+
+    @property
+    def is_windowed(self) -> bool:
+        """True when its rows may be those of windows: its own, or those of what it is made from."""
+        return self.has_windows or any(source.is_windowed for source in self.upstream)
+
+    @property
+    def completeness(self) -> Completeness | None:
+        """What judges whether windows are complete: rows with a `window_end` then depend on the watermark too."""
+        if not self.is_windowed or self.reached is not None:
+            return None
+        return Completeness(self.outputs[-1].grain, self.scope_of, self.windows_merge)
+
+    @property
+    def upstream(self) -> "list[Dataset]":
+        """The datasets that it is made from."""
+        return [each.source for each in self.inputs.values() if isinstance(each.source, Dataset)]
+
+    @cached_property
     def fingerprint(self) -> str:
-        """Changes when the declaration or the source of its shape does; then the table is rebuilt."""
-        text = json.dumps(self.declaration, sort_keys=True, default=source_of)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """Changes when the declaration does, or code or a constant that it reaches; then the table is rebuilt."""
+        return fingerprint(self.name, self.declaration)
 
 
 def same_names(columns: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -159,28 +188,6 @@ def checked_name(layer: str, name: str) -> str:
             "beginning with a letter, at most 63 characters"
         )
     return f"{layer}.{name}"
-
-
-def column_names(schema: str) -> tuple[str, ...]:
-    """The top-level column names of a DDL schema such as `a string, b struct<c: int>`."""
-    return tuple(column_types(schema))
-
-
-def column_types(schema: str) -> dict[str, str]:
-    """The top-level columns of a DDL schema, each with its type in lower case."""
-    types: dict[str, str] = {}
-    depth, start = 0, 0
-    for position, character in enumerate(schema + ","):
-        depth += character in "<("
-        depth -= character in ">)"
-        if character == "," and depth == 0:
-            field_text = schema[start:position].strip()
-            found = re.fullmatch(r"(?s)(?:`([^`]+)`|(\w+))\s*:?\s*(.+)", field_text)
-            if found is None:
-                raise DeclarationError(f"schema: cannot read the column '{field_text}'; write 'name type, …'")
-            types[found[1] or found[2]] = found[3].lower()
-            start = position + 1
-    return types
 
 
 def microseconds(text: str) -> int | None:
@@ -204,13 +211,39 @@ def require_columns(dataset: str, option: str, wanted: tuple[str, ...], known: t
         )
 
 
-def source_of(value: object) -> str:
-    """The text that stands for a value in a fingerprint: a function's source, else its `repr`."""
-    if callable(value):
-        try:
-            return inspect.getsource(value)
-        except OSError as error:
+def type_of(source: Dataset, column: str) -> str | None:
+    """The type of a source's column, where it is known."""
+    return (source.columns or {}).get(column)
+
+
+def require_columns_of(dataset: str, option: str, wanted: Sequence[str], source: Dataset) -> None:
+    """A DeclarationError that names the columns of `option` which a source lacks, where its columns are known."""
+    if source.columns is not None:
+        known = [name for name in wanted if not name.startswith("_")]
+        missing = [name for name in known if name not in source.columns]
+        if missing:
             raise DeclarationError(
-                f"{value}: a shape must be defined in a file, so that changes are noticed"
-            ) from error
-    return repr(value)
+                f"{dataset}: {option} names {', '.join(missing)}, which {source.name} lacks; "
+                f"it has {', '.join(source.columns)}"
+            )
+
+
+def require_timestamp(dataset: str, option: str, source: Dataset, column: str) -> None:
+    """A DeclarationError where a column is known to hold no times."""
+    require_columns_of(dataset, option, (column,), source)
+    kind = type_of(source, column)
+    if kind not in (None, "timestamp"):
+        raise DeclarationError(
+            f"{dataset}: {option} is {column}, and in {source.name} that is a {kind}; declare it there as timestamp"
+        )
+
+
+def require_same_type(dataset: str, left: tuple[Dataset, str], right: tuple[Dataset, str]) -> None:
+    """A DeclarationError where two columns that are to be compared are known to be of different types."""
+    kinds = [type_of(*left), type_of(*right)]
+    if None in kinds or kinds[0] == kinds[1] or all(kind in integers for kind in kinds):
+        return
+    said = " and ".join(
+        f"{source.name}.{column} is a {kind}" for (source, column), kind in zip((left, right), kinds, strict=True)
+    )
+    raise DeclarationError(f"{dataset}: {said}; values of different types never match: declare both with one type")

@@ -19,6 +19,7 @@ from deltalake.schema import PrimitiveType
 from pyarrow import RecordBatchReader
 from pyarrow import Table as ArrowTable
 from pyarrow import compute as pc
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sluice.difference import feed, operation
@@ -227,6 +228,11 @@ class Lake:
         """What the log tells of the commits after version `since`, up to `until`, the newest first."""
         return self.open(table, until).history(until - since) if until > since else []
 
+    def written_by_others(self, table: str, after: int) -> list[dict[str, Any]]:
+        """The commits after a version that no ledger entry explains, the newest first: another program wrote them."""
+        found = self.told(table, after, self.newest_version(table))
+        return [each for each in found if Entry.from_json(each.get("userMetadata")) is None]
+
     def newest_version(self, table: str) -> int:
         """The newest version of a table, whoever committed it."""
         return self.open(table).version()
@@ -304,8 +310,23 @@ class Lake:
         )
 
     def holds_changes(self, table: str, then: InputVersion, now: InputVersion) -> bool:
-        """False when the table was made anew since `then`, or the log no longer reaches back to the commit after it."""
-        return then.epoch == now.epoch and self.oldest_version(table) <= then.version + 1
+        """False when the changes from `then` to `now` cannot be read.
+
+        So it is when the table was made anew in between or went back to a state before `then`, and when the log no
+        longer reaches back.
+        """
+        if then.epoch != now.epoch or then.version > now.version or self.oldest_version(table) > then.version + 1:
+            return False
+        return then.commit_ms is None or then.commit_ms == self.commit_ms(table, then.version)
+
+    def commit_ms(self, table: str, version: int) -> int | None:
+        """The time that the commit of a version says of itself; None when the log no longer has the commit."""
+        try:
+            actions = Files(self.path(table)).read(f"_delta_log/{version:020}.json").splitlines()
+        except FileNotFoundError:
+            return None
+        found = [json.loads(action)["commitInfo"] for action in actions if '"commitInfo"' in action]
+        return int(found[0]["timestamp"]) if found else None
 
     def replace(
         self,
@@ -323,6 +344,7 @@ class Lake:
         """
         if only:
             self.create_shared(df, table, partition_by=list(only))
+            self.retype_shared(df, table, partition_by=list(only))
             condition = " AND ".join(f"`{name}` = '{value}'" for name, value in only.items())
             options = {"replaceWhere": condition}
         elif self.exists(table):
@@ -342,6 +364,25 @@ class Lake:
             if not self.exists(table):
                 writer = df.limit(0).write.format("delta").options(**table_properties)
                 writer.partitionBy(*partition_by).save(self.path(table))
+
+    def retype_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
+        """Gives a shared table the columns of `df`, in a commit of its own: one slice cannot have types of its own.
+
+        Rows of the other datasets lose the values of another type, until they are computed by the same code again.
+        """
+        with creation:
+            known = df.sparkSession.read.format("delta").load(self.path(table))
+            if known.dtypes == df.dtypes:
+                return
+            kept = {name for name, _ in set(known.dtypes) & set(df.dtypes)}
+            rows = known.select(
+                *[
+                    F.col(each.name) if each.name in kept else F.lit(None).cast(each.dataType).alias(each.name)
+                    for each in df.schema
+                ]
+            )
+            writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+            writer.partitionBy(*partition_by).save(self.path(table))
 
     def add(self, rows: ArrowTable, table: str) -> None:
         """Adds rows in one commit without Spark; any number of processes may do it at once."""

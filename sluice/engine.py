@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sluice.completeness import Moment
+from sluice.completeness import Moment, later_of
 from sluice.datasets import Dataset, Output, microseconds, same_names
 from sluice.delta import Lake
 from sluice.difference import change_columns, difference, operation
+from sluice.errors import SluiceError
 from sluice.expect import Expectation
 from sluice.handful import taken
-from sluice.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts, no_rows, watermark_of
+from sluice.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts, no_rows, same_states, watermark_of
 from sluice.measure import Outcome, measure
 from sluice.part import Part
 from sluice.scope import Scope, collect, everything
@@ -82,11 +83,11 @@ def refresh(
     watermark = reached_by_all(dataset, pinned)
     versions = {name: commit.as_input for name, commit in pinned.items()}
     cause = why(lake, dataset, known, versions, rebuild=rebuild, part=part)
-    if cause is None and dataset.completeness and known and watermark_moved(known.entry.watermark, watermark):
+    moment = Moment.of(known.entry.watermark if known else None, watermark, datetime.now(UTC))
+    if cause is None and dataset.keeps_time and moment.has_moved:
         cause = "watermark"
     if cause is None:
         return Refreshed(dataset.name, None)
-    moment = Moment(known.entry.watermark if known else None, watermark, datetime.now(UTC))
     fences = fences_of(lake, dataset, known)
     return Refresh(spark, lake, dataset, known, versions, cause, moment, fences, part, gate).run()
 
@@ -97,18 +98,18 @@ def put(
     """Makes the dataset's tables equal to rows that are there already, each in one commit that says `entry`.
 
     `rows` gives for each output table its rows within a scope of keys (its grain); a table that it lacks is so already.
+    Whether windows are complete or revised is judged by what is public now, not by what the rows said of themselves.
     """
     outputs = tuple(
         replace(output, scope_columns=same_names(output.grain), prune_columns=()) for output in dataset.outputs
     )
     by_key = replace(dataset, outputs=outputs)
     known = lake.last_commit(dataset.name)
-    moment = Moment(None, None, datetime.now(UTC))
+    moment = Moment.of(known.entry.watermark if known else None, entry.watermark, datetime.now(UTC))
+    entry = entry.model_copy(update={"watermark": moment.watermark})
     writing = Refresh(spark, lake, by_key, known, entry.inputs, entry.cause, moment, fences_of(lake, dataset, known))
     counts = [
-        writing.write(writing.planned(output, *rows[output.table], entry))
-        if output.table in rows
-        else writing.keep(output, entry)
+        writing.put(output, *rows[output.table], entry) if output.table in rows else writing.keep(output, entry)
         for output in outputs
     ]
     return counts[-1]
@@ -145,16 +146,10 @@ def waits_for(dataset: Dataset, pinned: Mapping[str, Commit]) -> set[str]:
 
 
 def reached_by_all(dataset: Dataset, pinned: Mapping[str, Commit]) -> datetime | None:
-    """The event time that all inputs which tell the time have reached."""
-    sources = [each.source for each in dataset.inputs.values() if each.source.name in pinned]
-    telling = [source.name for source in sources if isinstance(source, Dataset) and source.tells_time]
-    found = [pinned[name].entry.watermark for name in telling]
-    return min((each for each in found if each is not None), default=None)
-
-
-def watermark_moved(before: datetime | None, now: datetime | None) -> bool:
-    """True when event time has come further; a partition that wakes up does not turn it back."""
-    return now is not None and (before is None or now > before)
+    """The event time that all inputs which tell the time have reached; None while one of them has reached none."""
+    found = [pinned[source.name].entry.watermark for source in dataset.upstream if source.keeps_time]
+    reached = [each for each in found if each is not None]
+    return min(reached, default=None) if len(reached) == len(found) else None
 
 
 def why(
@@ -173,10 +168,11 @@ def why(
         return "rebuild"
     if part is None and known.entry.fingerprint != dataset.fingerprint:
         return "declaration changed"
-    if part is None and known.entry.inputs == pinned:
+    if part is None and same_states(known.entry.inputs, pinned):
         return None
     for name, now in pinned.items():
-        if not lake.holds_changes(name, known.entry.seen(name, now), now):
+        then = known.entry.seen(name, now)
+        if not then.is_state(now) and not lake.holds_changes(name, then, now):
             return "input rebuilt"
     return "changes" if part is None else "replay"
 
@@ -213,8 +209,11 @@ class Refresh:
 
     def run(self) -> Refreshed:
         outcomes: tuple[Outcome, ...] = ()
+        if self.cause == "watermark" and not self.is_judged:
+            return Refreshed(self.dataset.name, self.cause, 0, self.untouched())
         if self.cause == "replay" and self.dataset.is_fold:
-            scope, rows = self.fold_again()
+            scope, plans = self.plans_of_part()
+            rows, outcomes = self.committed(plans)
         else:
             is_incremental = self.cause in ("changes", "watermark", "replay")
             changes = self.changes() if is_incremental else {}
@@ -241,6 +240,12 @@ class Refresh:
         return {output.table: self.lake.read(self.spark, output.table) for output in self.dataset.outputs}
 
     @cached_property
+    def is_judged(self) -> bool:
+        """True when rows of the table depend on the watermark."""
+        completeness = self.dataset.completeness
+        return completeness is not None and completeness.bears_on(self.current[self.dataset.name])
+
+    @cached_property
     def own_count(self) -> int:
         """How many rows the dataset's table has before this refresh."""
         return self.lake.row_count(self.dataset.name)
@@ -259,7 +264,7 @@ class Refresh:
         for name in self.inputs:
             source = self.dataset.inputs[name].source.name
             then, now = self.known.entry.seen(source, self.pinned[source]), self.pinned[source]
-            if then != now:
+            if not then.is_state(now):
                 moved[name] = self.lake.changes(self.spark, source, then.version, now.version)
         return moved
 
@@ -294,7 +299,7 @@ class Refresh:
         """The scopes that the changes, and the watermark, touch."""
         tables = {**self.inputs, self.dataset.name: self.current[self.dataset.name]}
         touched = [self.dataset.inputs[name].scope(changed, tables) for name, changed in changes.items()]
-        if self.dataset.completeness and watermark_moved(self.moment.watermark_before, self.moment.watermark):
+        if self.dataset.completeness and self.moment.has_moved and self.is_judged:
             touched.append(self.dataset.completeness.touched(tables[self.dataset.name], self.moment))
         return touched
 
@@ -315,52 +320,74 @@ class Refresh:
             touched.append(self.dataset.scope_of(in_part))
         return touched
 
-    def fold_again(self) -> tuple[Scope, RowCounts]:
-        """Judges all records anew, as if there were no rows yet, and writes what differs for the keys in the part.
-
-        Which records share a key with those in the part, only reading them all can tell.
-        """
-        rows = {name: self.rows(name, everything, {}) for name in self.inputs}
-        judged = self.dataset.shape(rows, {}).localCheckpoint()
-        columns = [name for output in self.dataset.outputs for _, name in output.scope_columns]
+    def plans_of_part(self) -> tuple[Scope, list[Plan]]:
+        """The scope of the keys in the part, and what makes their rows equal to a fold of all records from nothing."""
+        judged = self.folded_from_nothing()
         touched = self.touched(self.changes())
         for df in (judged, self.current[self.dataset.name]):
             in_part = self.part.rows(df, self.dataset.event_time) if self.part else None
             if in_part is not None:
-                touched.append(in_part.select(*[name for name in columns if name in df.columns]))
+                touched.append(self.keys_of(in_part))
         scope = collect(union(touched)) if touched else everything
-        entry = self.entry(self.reached(judged, scope))
-        plans = [
-            self.planned(output, scope.filter(output.select(judged), output.scope_columns), scope, entry)
+        return scope, self.plans_within(judged, scope)
+
+    def folded_from_nothing(self) -> "DataFrame":
+        """All records, judged as if there were no rows yet: only reading them all tells which of them share a key."""
+        rows = {name: self.rows(name, everything, {}) for name in self.inputs}
+        return self.dataset.shape(rows, {}).localCheckpoint()
+
+    def keys_of(self, df: "DataFrame") -> "DataFrame":
+        """The scope columns of the outputs, as far as `df` has them."""
+        names = dict.fromkeys(name for output in self.dataset.outputs for _, name in output.scope_columns)
+        return df.select(*[name for name in names if name in df.columns])
+
+    def plans_within(self, shaped: "DataFrame", scope: Scope) -> list[Plan]:
+        """What makes the outputs' rows of a scope equal to those in `shaped`, which has all rows."""
+        entry = self.entry(self.reached(shaped, scope))
+        return [
+            self.planned(output, scope.filter(output.select(shaped), output.scope_columns), scope, entry)
             for output in self.dataset.outputs
         ]
-        return scope, [self.write(plan) for plan in plans][-1]
 
     def untouched(self) -> RowCounts:
         """Leaves all rows as they are: no change bears on them."""
         return self.keep(self.dataset.outputs[-1], self.entry(dict(self.known.entry.reached) if self.known else {}))
 
     def recompute(self, scope: Scope, changes: Mapping[str, "DataFrame"]) -> tuple[RowCounts, tuple[Outcome, ...]]:
-        """Computes the rows of the scope, and writes output by output what differs; the last commit is the cursor.
+        """Computes the rows of the scope, and writes what differs."""
+        return self.committed(self.plans(scope, changes))
 
-        Nothing is written when the gate finds something critical of what the table would be.
-        """
+    def plans(self, scope: Scope, changes: Mapping[str, "DataFrame"]) -> list[Plan]:
+        """What makes the outputs' rows of the scope equal to what the shape says of the inputs, output by output."""
+        shaped, own = self.shaped(scope, changes)
+        new = {output.table: output.select(shaped) for output in self.dataset.outputs}
+        if self.part is None and not scope.is_everything and self.has_other_columns(new):
+            return self.plans(everything, {})
+        entry = self.entry(self.reached(shaped, scope))
+        return [
+            self.planned(output, new[output.table], scope, entry, own.get(output.table))
+            for output in self.dataset.outputs
+        ]
+
+    def shaped(self, scope: Scope, changes: Mapping[str, "DataFrame"]) -> "tuple[DataFrame, dict[str, DataFrame]]":
+        """What the shape makes of the scope's input rows, and the rows that the outputs have in the scope."""
         rows = {name: self.rows(name, scope, changes) for name in self.inputs}
         own = {each.table: self.own(each, scope) for each in self.dataset.outputs} if self.known else {}
         if not scope.is_everything and (self.dataset.is_fold or self.dataset.completeness):
             # The shape looks at them, and so does the difference.
             own = {table: df.localCheckpoint() for table, df in own.items()}
         shaped = self.dataset.shape(rows, {} if scope.is_everything else own)
-        if self.dataset.completeness:
-            shaped = self.dataset.completeness.judged(shaped, own.get(self.dataset.name), self.moment)
+        shaped = self.with_states(shaped, own.get(self.dataset.name))
         if len(self.dataset.outputs) > 1:
             # Computed once for both; unlike a cache, a checkpoint also spares the writes from planning it again.
             shaped = self.computed(shaped, scope)
-        entry = self.entry(self.reached(shaped, scope))
-        plans = [
-            self.planned(output, output.select(shaped), scope, entry, own.get(output.table))
-            for output in self.dataset.outputs
-        ]
+        return shaped, own
+
+    def committed(self, plans: Sequence[Plan]) -> tuple[RowCounts, tuple[Outcome, ...]]:
+        """Writes the plans one by one; the last commit is the cursor.
+
+        Nothing is written when the gate finds something critical of what the table would be.
+        """
         outcomes = self.judged(plans[-1])
         if any(each.is_critical for each in outcomes):
             return no_rows, outcomes
@@ -390,6 +417,23 @@ class Refresh:
         rows = self.current[output.table].where(output.slice_condition())
         return scope.filter(rows, output.scope_columns, output.prune_columns)
 
+    def with_states(self, df: "DataFrame", own: "DataFrame | None") -> "DataFrame":
+        """The rows, and of those of windows whether these are open, complete or revised."""
+        completeness = self.dataset.completeness
+        return completeness.judged(df, own, self.moment) if completeness and completeness.bears_on(df) else df
+
+    def has_other_columns(self, new: "Mapping[str, DataFrame]") -> bool:
+        """True when a table has other columns than its rows should have, and must be written as a whole."""
+        return any(df.dtypes != self.current[table].dtypes for table, df in new.items())
+
+    def put(self, output: Output, rows: "DataFrame", scope: Scope, entry: Entry) -> RowCounts:
+        """Makes an output's rows of a scope those given, in one commit."""
+        own = self.own(output, scope) if self.known else None
+        # Some rows cannot bring a column that all the others lack.
+        is_judged = own is None or scope.is_everything or "_state" in own.columns
+        new = self.with_states(rows, own) if is_judged and output is self.dataset.outputs[-1] else rows
+        return self.write(self.planned(output, new, scope, entry, own))
+
     def planned(
         self, output: Output, new: "DataFrame", scope: Scope, entry: Entry, own: "DataFrame | None" = None
     ) -> Plan:
@@ -398,6 +442,11 @@ class Refresh:
             return Plan(output, self.kept(new), entry, None)
         own = self.own(output, scope) if own is None else own
         if own.dtypes != new.dtypes:
+            if not scope.is_everything:
+                raise SluiceError(
+                    f"{output.table} has columns of other types than its declaration gives, so no part of it can be "
+                    f"computed by itself. Compute all of it first: sluice run {self.dataset.name}"
+                )
             anew = entry.model_copy(update={"epoch_from": self.known.version + 1})
             return Plan(output, self.kept(new), anew, None)
         changed = self.computed(difference(own, new, output.grain), scope)
@@ -455,8 +504,7 @@ class Refresh:
         """Leaves an output's rows as they are; only the cursor moves, where it is not there already."""
         is_cursor = output is self.dataset.outputs[-1]
         if is_cursor and self.known and not self.known.entry.is_computed_from(entry):
-            since = {"changed_at": self.known.as_input.version, "epoch_from": self.known.entry.epoch_from}
-            self.lake.note(output.table, entry.model_copy(update=since))
+            self.lake.note(output.table, self.known.unchanged(entry))
         return no_rows
 
     def entry(self, reached: dict[str, Reached]) -> Entry:
@@ -476,9 +524,10 @@ class Refresh:
         """The event time that the rows have reached: by their own partitions, or with their inputs."""
         if self.dataset.reached is not None:
             idle_after = microseconds(self.dataset.idle_after) if self.dataset.idle_after else None
-            return watermark_of(reached, None if idle_after is None else timedelta(microseconds=idle_after))
-        before, now = self.moment.watermark_before, self.moment.watermark
-        return now if watermark_moved(before, now) else before
+            now = watermark_of(reached, None if idle_after is None else timedelta(microseconds=idle_after))
+            # A partition that wakes up, or is new, is behind what was said already.
+            return later_of(self.moment.watermark_before, now)
+        return self.moment.watermark
 
 
 def union(frames: "list[DataFrame]") -> "DataFrame":

@@ -43,3 +43,7 @@ class LogGap(LogError):
 
 class LogRecreated(LogError):
     """The log is not the one whose records have landed."""
+
+
+class LogTruncated(LogRecreated):
+    """The log ends before what has landed."""

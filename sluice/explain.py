@@ -8,6 +8,7 @@ uses to read the inputs of a scope.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window
@@ -19,10 +20,10 @@ from sluice.difference import change_columns, sign
 from sluice.errors import UsageError
 from sluice.ledger import Commit
 from sluice.parse import position
-from sluice.scope import collect, literal
+from sluice.scope import collect
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 records_shown_max = 20
 
@@ -132,13 +133,16 @@ class Explainer:
             if now is None or not isinstance(source, Dataset):
                 continue
             then = before.entry.seen(source.name, now)
-            if then == now:
+            if then.is_state(now):
                 continue
             if not self.lake.holds_changes(source.name, then, now):
                 yield Origin("input rebuilt", (*path, source.name))
                 continue
             changed = self.lake.changes(self.spark, source.name, then.version, now.version)
             bearing = each.within(changed, scope)
+            if "_commit_version" not in bearing.columns:
+                # A summary of rows that another input has.
+                continue
             bearing = whole_changes(changed, bearing, source).localCheckpoint()
             commits = self.lake.commits(source.name)
             for version in versions_of(bearing):
@@ -173,8 +177,8 @@ def versions_of(images: "DataFrame") -> list[int]:
     return sorted(row[0] for row in images.select("_commit_version").distinct().collect())
 
 
-def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str]) -> str:
-    """The SQL condition that a row is the wanted one; a UsageError names the columns that tell rows apart."""
+def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str]) -> "Column":
+    """The condition that a row is the wanted one; a UsageError names the columns that tell rows apart."""
     grain = dataset.outputs[-1].grain
     if set(wanted) != set(grain):
         raise UsageError(
@@ -182,7 +186,13 @@ def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str])
             + " ".join(f"{name}=…" for name in grain)
         )
     types = dict(rows.dtypes)
-    return " AND ".join(
-        f"`{name}` IS NULL" if value == "null" else f"`{name}` <=> CAST({literal(value, 'string')} AS {types[name]})"
-        for name, value in wanted.items()
-    )
+    same = [F.col(name).eqNullSafe(value_of(value, types[name])) for name, value in wanted.items()]
+    return reduce(lambda left, right: left & right, same)
+
+
+def value_of(text: str, kind: str) -> "Column":
+    """What somebody typed as a value of a type: bytes in hexadecimal, structs and arrays as JSON."""
+    typed = F.lit(None if text == "null" else text)
+    if kind == "binary":
+        return F.unhex(typed)
+    return F.from_json(typed, kind) if kind.startswith(("struct<", "array<")) else typed.cast(kind)

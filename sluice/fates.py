@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from sluice import laws
+from sluice.canonical import key_text
 from sluice.datasets import Dataset, Frames, Input, Output, Topic, require_columns, require_duration, same_names
 from sluice.deduplicate import deduplicate
 from sluice.expect import Expectation
@@ -27,6 +28,7 @@ fates_table = "silver._fates"
 verdict = ("_fate", "_reason", "_detail")
 # What `sluice quarantine release` says, is said in the log: a rebuild hears it too.
 releases = Topic("bronze.sluice_releases", "sluice_releases", "Held records that were let through.", optional=True)
+envelope_types = {"op": "string", "committed_at": "timestamp", "lsn": "bigint", "transaction_order": "bigint"}
 release_schema = "dataset string, topic string, partition int, offset bigint, because string"
 releases_input = "releases"
 
@@ -69,7 +71,7 @@ def event_dataset(
             union([rows[alias] for alias in arrivals]), released=rows.get(releases_input), own=own
         ),
         declaration={
-            "kind": "events 2",
+            "kind": "events 3",
             "sources": [topic.name for topic in sources],
             "distinct": distinct,
             "parsing": parsing,
@@ -81,6 +83,7 @@ def event_dataset(
         idle_after=idle_after,
         reached=partial(reached_by, event_time=parsing.event_time),
         bounded=laws.of_records(name),
+        columns={**parsing.types, **(envelope_types if parsing.format == "debezium" else {})},
         with_expectations=lambda expected: event_dataset(
             name,
             sources=sources,
@@ -116,9 +119,9 @@ def judge(
     """
     is_good = F.col("_rule").isNull()
     # One pass for good and bad: a filter on the rule would parse every record again for each column it looks at.
-    candidates = waived(parse(records, parsing), released, parsing).withColumn(
-        "_key", F.when(is_good, key_text(distinct)).otherwise(position_text())
-    )
+    parsed = parse(records, parsing)
+    key = F.when(is_good, key_text(parsed, distinct)).otherwise(position_text())
+    candidates = waived(parsed, released, parsing).withColumn("_key", key)
     for judged in judged_before(own or {}, table, distinct):
         candidates = candidates.unionByName(judged, allowMissingColumns=True)
     held = F.when(F.col("_rule") == late, "late").otherwise("quarantined")
@@ -156,7 +159,7 @@ def judged_before(own: Frames, table: str, distinct: tuple[str, ...]) -> "list[D
             "_key",
         )
     )
-    return [own[table].withColumn("_key", key_text(distinct)), duplicates]
+    return [own[table].withColumn("_key", key_text(own[table], distinct)), duplicates]
 
 
 def touched_keys(records: "DataFrame", parsing: Parsing, distinct: tuple[str, ...]) -> "DataFrame":
@@ -165,7 +168,7 @@ def touched_keys(records: "DataFrame", parsing: Parsing, distinct: tuple[str, ..
     is_good = F.col("_rule").isNull()
     return parsed.select(
         *[F.when(is_good, F.col(name)).alias(name) for name in distinct],
-        F.when(is_good, key_text(distinct)).otherwise(position_text()).alias("_key"),
+        F.when(is_good, key_text(parsed, distinct)).otherwise(position_text()).alias("_key"),
     )
 
 
@@ -177,7 +180,7 @@ def touched_by_release(
     records = union(topics).join(F.broadcast(wanted), ["topic", "partition", "offset"], "left_semi")
     parsed = parse(records, parsing)
     before = parsed.select(*[F.lit(None).alias(name) for name in distinct], position_text().alias("_key"), *position)
-    after = parsed.select(*distinct, key_text(distinct).alias("_key"), *position)
+    after = parsed.select(*distinct, key_text(parsed, distinct).alias("_key"), *position)
     return after.unionByName(before)
 
 
@@ -202,17 +205,8 @@ def released_positions(records: "DataFrame", dataset: str) -> "DataFrame":
 
 
 def position_text() -> "Column":
-    """A record's position as `topic/partition/offset`."""
+    """A record's position as `topic/partition/offset`; no key is written so, since each ends with a sign of its own."""
     return F.concat_ws("/", *position)
-
-
-def key_text(columns: Iterable[str]) -> "Column":
-    """A key as one text that sorts like its first column; special signs in a value are escaped, so no two keys meet."""
-    return F.concat_ws(",", *[F.coalesce(escaped(F.col(name).cast("string")), F.lit("\\N")) for name in columns])
-
-
-def escaped(value: "Column") -> "Column":
-    return F.replace(F.replace(value, F.lit("\\"), F.lit("\\\\")), F.lit(","), F.lit("\\,"))
 
 
 def union(frames: "Iterable[DataFrame]") -> "DataFrame":

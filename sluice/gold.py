@@ -5,12 +5,23 @@ from typing import TYPE_CHECKING
 
 from sluice.aggregate import Groups
 from sluice.aggregate import aggregate as aggregate_rows
-from sluice.completeness import Completeness
-from sluice.datasets import Dataset, Input, Output, checked_name, column_names, require_columns, same_names
+from sluice.datasets import (
+    Dataset,
+    Input,
+    Output,
+    checked_name,
+    require_columns,
+    require_columns_of,
+    require_timestamp,
+    same_names,
+    type_of,
+)
+from sluice.ddl import column_types, ddl, is_storable, require_names
 from sluice.errors import DeclarationError
-from sluice.join import by_key, join_dataset
+from sluice.join import by_key, join_dataset, require_reads
+from sluice.sql import backticked, require_known
 from sluice.state import Reducer, fold
-from sluice.windows import Window
+from sluice.windows import Session, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,11 +41,12 @@ def aggregate(
     is recomputed when a row enters, leaves or changes in it, and disappears with its last row.
     """
     full_name = checked_name("gold", name)
-    groups = Groups.of(group_by, measures)
+    groups = Groups.of(group_by, measures, source.columns or ())
     if not measures or not groups.columns:
         raise DeclarationError(f"{full_name}: give at least one group and one measure")
     if sum(isinstance(each, Window) for each in group_by) > 1:
         raise DeclarationError(f"{full_name}: group by one window at most")
+    require_groups(full_name, groups, source)
     return Dataset(
         name=full_name,
         inputs={
@@ -62,8 +74,31 @@ def aggregate(
         keys=groups.columns,
         event_time="window_start" if groups.window else None,
         scope_of=groups.scope_of,
-        completeness=Completeness(groups.scope_columns, tuple(measures), groups.scope_of) if groups.window else None,
+        has_windows=groups.window is not None,
+        windows_merge=isinstance(groups.window, Session),
+        columns=columns_of(groups, source),
     )
+
+
+def require_groups(dataset: str, groups: Groups, source: Dataset) -> None:
+    """A DeclarationError where groups or measures cannot be columns, or read what the source is known to lack."""
+    for name, text in groups.expressions.items():
+        if name == text and not is_storable(name):
+            raise DeclarationError(f"{dataset}: give the group a name: '{text} AS …'")
+    require_names(f"{dataset}: group_by and measures", (*groups.columns, *groups.measures))
+    for option, texts in {"group_by": groups.expressions, "the measure": groups.measures}.items():
+        for name, text in texts.items():
+            require_reads(dataset, option if option == "group_by" else f"{option} {name}", text, source)
+    if groups.window is not None:
+        require_timestamp(dataset, "the column of the window", source, groups.window.column)
+
+
+def columns_of(groups: Groups, source: Dataset) -> dict[str, str | None]:
+    """The columns of the aggregate, with the types of those that are columns of the source."""
+    own = {backticked(name): kind for name, kind in (source.columns or {}).items()}
+    found = {name: own.get(text) for name, text in groups.expressions.items()}
+    window = dict.fromkeys(("window_start", "window_end"), "timestamp") if groups.window else {}
+    return {**found, **window, **dict.fromkeys(groups.measures)}
 
 
 def view(
@@ -72,23 +107,31 @@ def view(
     inputs: Mapping[str, Dataset],
     keys: Sequence[str],
     shape: "Callable[..., DataFrame]",
+    on: Mapping[str, Mapping[str, str]] | None = None,
     grain: Sequence[str] | None = None,
     meaning: str = "",
     event_time: str | None = None,
+    version: int | str | None = None,
 ) -> Dataset:
     """A table made from tables of gold and silver: what `shape` makes of all their rows of a key.
 
-    The same as `silver.join`, for people to read: every input has the columns `keys`, the result has at most one row
-    per `grain` (by default the keys), and a change in any input recomputes its keys.
+    The same as `silver.join`, for people to read: every input has the columns `keys`, or the expressions that `on`
+    gives for them, the result has at most one row per `grain` (by default the keys), and a change in any input
+    recomputes its keys.
+
+    A change of `shape`, or of code and constants of the project that it uses, rebuilds the table. Where it uses a value
+    whose changes cannot be noticed, give a `version` and change it with the value.
     """
     return join_dataset(
         checked_name("gold", name),
         inputs=inputs,
         keys=keys,
         shape=shape,
+        on=on,
         grain=grain,
         meaning=meaning,
         event_time=event_time,
+        version=version,
     )
 
 
@@ -111,12 +154,22 @@ def state(
     would give.
     """
     full_name = checked_name("gold", name)
-    columns = column_names(schema)
+    types = column_types(schema, full_name)
+    columns = tuple(types)
     for option, values in {"initial": initial, "reduce": reduce}.items():
         require_columns(full_name, option, tuple(values), columns)
         require_columns(full_name, "schema", columns, tuple(values))
-    reducer = Reducer(schema, dict(initial), dict(reduce))
+    reducer = Reducer(ddl(types), dict(initial), dict(reduce))
     sequence = (sequence_by,) if isinstance(sequence_by, str) else tuple(sequence_by)
+    require_columns_of(full_name, "keys", keys, source)
+    require_columns_of(full_name, "sequence_by", sequence, source)
+    require_names(f"{full_name}: keys and schema", (*keys, *columns))
+    of_keys = dict.fromkeys(keys)
+    for column in columns:
+        require_known(full_name, f"initial {column}", initial[column], of_keys)
+        require_known(
+            full_name, f"reduce {column}", reduce[column], {"state": columns, "event": source.columns, **of_keys}
+        )
     return Dataset(
         name=full_name,
         inputs={"events": by_key(source, keys)},
@@ -132,4 +185,5 @@ def state(
         meaning=meaning,
         keys=tuple(keys),
         scope_of=lambda own: own.select(*keys),
+        columns={**{name: type_of(source, name) for name in keys}, **types},
     )

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from sluice.deduplicate import order
+from sluice.difference import sign
 from sluice.parse import position
 
 if TYPE_CHECKING:
@@ -169,6 +170,45 @@ def with_missing_deleted(changes: "DataFrame", snapshots: "DataFrame", rule: His
         *rule.keys, F.col("_following").alias(taken_at), F.lit("delete").alias("_change")
     )
     return known.unionByName(gone, allowMissingColumns=True)
+
+
+def bearing_snapshots(
+    rows: "DataFrame", changed: "DataFrame", keys: tuple[str, ...], taken_at: str, row_count: str | None
+) -> "DataFrame":
+    """The times of the snapshots whose every key a change feed of their `rows` may touch.
+
+    These are the snapshots that became whole, or are whole no more, and before each the last whole one: what a snapshot
+    lacks is deleted from that one. In all others only the keys of the changed rows are touched.
+    """
+    turned = turned_snapshots(rows, changed, keys, taken_at, row_count).select(taken_at, F.lit(True).alias("_turned"))
+    whole = whole_snapshots(rows, keys, taken_at, row_count).select(taken_at, F.lit(True).alias("_whole"))
+    line = turned.unionByName(whole, allowMissingColumns=True).groupBy(taken_at)
+    before_it = Window.orderBy(taken_at).rowsBetween(Window.unboundedPreceding, -1)
+    last_whole = F.last(F.when(F.col("_whole"), F.col(taken_at)), ignorenulls=True).over(before_it)
+    marked = line.agg(F.bool_or("_turned").alias("_turned"), F.bool_or("_whole").alias("_whole"))
+    pairs = marked.withColumn("_before", last_whole).where("_turned")
+    return pairs.select(taken_at).unionByName(pairs.select(F.col("_before").alias(taken_at)).dropna()).distinct()
+
+
+def turned_snapshots(
+    rows: "DataFrame", changed: "DataFrame", keys: tuple[str, ...], taken_at: str, row_count: str | None
+) -> "DataFrame":
+    """The times of the snapshots that a change feed of their `rows` made whole, or made whole no more."""
+    times = changed.select(taken_at).distinct()
+    if "_change_type" not in changed.columns:
+        # Rows as they are, of a part that is computed anew, say nothing of what was before.
+        return times
+    now = rows.join(F.broadcast(times), [taken_at], "left_semi")
+    before = undone(now, changed, (*keys, taken_at, "_change", *([row_count] if row_count else [])))
+    states = [whole_snapshots(each, keys, taken_at, row_count).select(taken_at) for each in (now, before)]
+    return states[0].unionByName(states[1]).groupBy(taken_at).count().where("count = 1").select(taken_at)
+
+
+def undone(rows: "DataFrame", changed: "DataFrame", columns: tuple[str, ...]) -> "DataFrame":
+    """The `columns` of rows as they were before the changes of a feed."""
+    now = rows.select(*columns, F.lit(1).alias("_times"))
+    back = changed.select(*columns, (-sign()).alias("_times"))
+    return now.unionByName(back).groupBy(*columns).agg(F.sum("_times").alias("_times")).where("_times > 0")
 
 
 def whole_snapshots(changes: "DataFrame", keys: tuple[str, ...], taken_at: str, row_count: str | None) -> "DataFrame":

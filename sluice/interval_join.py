@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import functions as F
 
-from sluice.fates import key_text
+from sluice.canonical import key_text
 from sluice.scope import Scope
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def as_struct(df: "DataFrame", rule: IntervalJoin, side: Side, name: str) -> "Da
     return df.select(
         *rule.keys,
         F.struct(*values).alias(side.name),
-        key_text(side.grain).alias(f"_{name}"),
+        key_text(df, side.grain).alias(f"_{name}"),
         F.col(side.time).alias(f"_{name}_at"),
         F.unix_micros(side.time).alias(f"_{name}_us"),
         F.col("_wanted").alias(f"_{name}_wanted"),
@@ -117,8 +117,9 @@ def rows_within(df: "DataFrame", scope: Scope, rule: IntervalJoin, side: Side) -
     keys = [(key, key) for key in rule.keys]
     if not scope.is_everything:
         bounds, margin_us = scope.bounds[bucket], max(abs(rule.earliest_us), abs(rule.latest_us))
-        start = f"timestamp_micros({bounds.least} * {rule.bucket_us}L - {margin_us}L)"
-        end = f"timestamp_micros(({bounds.greatest} + 1L) * {rule.bucket_us}L + {margin_us}L)"
-        placed = placed.where(f"`{side.time}` IS NULL OR `{side.time}` BETWEEN {start} AND {end}")
+        length, margin, at = F.lit(rule.bucket_us), F.lit(margin_us), F.col(side.time)
+        start = F.timestamp_micros(bounds.least * length - margin)
+        end = F.timestamp_micros((bounds.greatest + 1) * length + margin)
+        placed = placed.where(at.isNull() | at.between(start, end))
         placed = scope.filter(placed, keys)
     return scope.mark(placed, [*keys, (bucket, bucket)], "_wanted").drop(bucket)

@@ -68,32 +68,34 @@ def held_by(log: AnyLog, topic: str) -> dict[int, range]:
 def waiting(held: Mapping[int, range], landed: Mapping[int, LandedPartition]) -> dict[int, int]:
     """How many offsets of each partition have not landed yet: its lag."""
     return {
-        partition: offsets.stop - (landed[partition].next_offset if partition in landed else offsets.start)
+        partition: max(0, offsets.stop - (landed[partition].next_offset if partition in landed else offsets.start))
         for partition, offsets in held.items()
     }
 
 
-def lost(held: Mapping[int, range], landed: Mapping[int, LandedPartition]) -> dict[int, range]:
-    """The offsets of each partition that the log has forgotten before they landed."""
-    gone = {
-        partition: range(landed[partition].next_offset, offsets.start)
-        for partition, offsets in held.items()
-        if partition in landed
-    }
-    return {partition: offsets for partition, offsets in gone.items() if offsets}
+def lost(log: AnyLog, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:
+    """The offsets of each partition that the log no longer has, and that have not landed."""
+    return log.lost(topic, landed) if log.exists(topic) else {}
 
 
 def skip(lake: Lake, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
-    """Says in the ledger that a topic goes on after its lost offsets; how many these are, by partition."""
+    """Lets a topic go on after offsets that its log has lost; how many these are, by partition.
+
+    They are offsets that are missing before they landed, or that have landed and lie after the log's end.
+    """
     known = lake.last_commit(topic.name)
-    gone = lost(held_by(log, topic.topic), known.entry.landed) if known else {}
-    if known is None or not gone:
+    landed = known.entry.landed if known else {}
+    gone = lost(log, topic.topic, landed)
+    if log.exists(topic.topic):
+        gone = {**log.truncated(topic.topic, landed), **gone}
+    if not gone:
         raise SluiceError(f"Nothing of topic {topic.topic} is lost: the log holds all that has not landed.")
-    landed = known.entry.landed | {
-        partition: known.entry.landed[partition].model_copy(update={"next_offset": offsets.stop})
-        for partition, offsets in gone.items()
-    }
-    since = {"changed_at": known.as_input.version, "epoch_from": known.entry.epoch_from}
-    entry = Entry(dataset=topic.name, landed=landed, because=because).model_copy(update=since)
-    lake.note(topic.name, entry)
+    starts = {partition: offsets.stop for partition, offsets in gone.items()}
+    log.go_on(topic.topic, landed, starts)
+    if known:
+        skipped = {
+            partition: landed.get(partition, LandedPartition(next_offset=0)).model_copy(update={"next_offset": start})
+            for partition, start in starts.items()
+        }
+        lake.note(topic.name, known.unchanged(Entry(dataset=topic.name, landed={**landed, **skipped}, because=because)))
     return {str(partition): len(offsets) for partition, offsets in gone.items()}

@@ -1,13 +1,24 @@
 """What must hold between tables, as queries for the number of rows that break it; `sluice audit` counts them."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sluice.datasets import Dataset
 
 
-def of_history(table: str, keys: Sequence[str], begins: str, ends: str | None) -> dict[str, str]:
+def of_dataset(dataset: "Dataset") -> dict[str, str]:
+    """What must hold of every table, and of this one."""
+    names = ", ".join(f'"{name}"' for name in dataset.outputs[-1].grain)
+    twice = f"SELECT count(*) - 1 AS more FROM {dataset.name} GROUP BY {names} HAVING count(*) > 1"
+    return {"rows that are there twice": f"SELECT coalesce(sum(more), 0) FROM ({twice})"} | dict(dataset.laws)
+
+
+def of_history(table: str, changes: str, keys: Sequence[str], begins: str, ends: str | None) -> dict[str, str]:
     """A version ends after it begins and before the next of its key begins, and only a delete leaves a gap.
 
-    `begins` is the column of the changes that says when one takes effect, and `ends` the condition that a `change` ends
-    a version `own` for good; None where that cannot be told from one change.
+    `changes` is the table that it is made of, `begins` the column of it that says when one takes effect, and `ends` the
+    condition that a `change` ends a version `own` for good; None where that cannot be told from one change.
     """
     names = ", ".join(f'"{key}"' for key in keys)
     following = f"lead(valid_from) OVER (PARTITION BY {names} ORDER BY valid_from)"
@@ -25,7 +36,7 @@ def of_history(table: str, keys: Sequence[str], begins: str, ends: str | None) -
         found["gaps without a change that ends a version"] = (
             f"SELECT count(*) FROM (SELECT {names}, valid_to, {following} AS following FROM {table}) AS own "
             "WHERE valid_to IS NOT NULL AND (following IS NULL OR following > valid_to) "
-            f"AND NOT EXISTS (SELECT 1 FROM {table}_changes AS change "
+            f"AND NOT EXISTS (SELECT 1 FROM {changes} AS change "
             f'WHERE change."{begins}" = own.valid_to AND ({ends}))'
         )
     return found
@@ -37,14 +48,43 @@ def ended_by_changes(keys: Sequence[str]) -> str:
     return f"change._change = 'truncate' OR (change._change = 'delete' AND {same_key})"
 
 
+def ended_by_rows(keys: Sequence[str]) -> str:
+    """Where only Spark can tell which row deletes: it takes some row of its key to end a version."""
+    return " AND ".join(f'change."{key}" = own."{key}"' for key in keys)
+
+
+def of_keys(table: str, source: str, keys: Sequence[str], required: Sequence[str]) -> dict[str, str]:
+    """Every key of the source's usable rows is there, and no other."""
+    usable = " AND ".join(f'"{name}" IS NOT NULL' for name in required)
+    same_key = " AND ".join(f'own."{key}" = source."{key}"' for key in keys)
+    of_source = f"(SELECT DISTINCT {', '.join(quoted(keys))} FROM {source} WHERE {usable}) AS source"
+    return {
+        f"keys of {source} that are missing": (
+            f"SELECT count(*) FROM {of_source} ANTI JOIN {table} AS own ON {same_key}"
+        ),
+        f"keys not of {source}": f"SELECT count(*) FROM {table} AS own ANTI JOIN {of_source} ON {same_key}",
+    }
+
+
+def of_rows(source: str, required: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Rows that lack a key or a time are in no history, and no event."""
+    lacks = " OR ".join(f'"{name}" IS NULL' for name in required)
+    return {
+        "usable_rows": (
+            f"Rows of {source} have a value in {', '.join(required)}; others are left out.",
+            f"SELECT count(*) FILTER ({lacks}), count(*), NULL FROM {source}",
+        )
+    }
+
+
+def quoted(names: Sequence[str]) -> list[str]:
+    return [f'"{name}"' for name in names]
+
+
 def of_same_rows(table: str, source: str, columns: Mapping[str, str]) -> dict[str, str]:
     """Every row of `source` is there once, and no other; `columns` maps its grain to the table's expressions."""
     return of_rows_kept(table, source, columns) | {
         f"rows not of {source}": f"SELECT count(*) FROM {table} AS own ANTI JOIN {source} AS source ON {same(columns)}",
-        "rows that are there twice": (
-            f"SELECT count(*) - (SELECT count(*) FROM (SELECT DISTINCT {', '.join(columns.values())} FROM {table})) "
-            f"FROM {table}"
-        ),
     }
 
 

@@ -12,10 +12,11 @@ from sluice.catalogue import Catalogue
 from sluice.conservation import Fates, fates_of, without_fates
 from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
-from sluice.errors import UsageError
+from sluice.errors import LogError, LogUnreachable, UsageError
 from sluice.fates import fates_table
 from sluice.land import held_by, lost, waiting
-from sluice.ledger import Entry
+from sluice.laws import of_dataset
+from sluice.ledger import Entry, InputVersion, LandedPartition
 from sluice.log import AnyLog
 from sluice.results import checks_table
 
@@ -48,11 +49,16 @@ class State:
 
 @contextmanager
 def connection(
-    lake: Lake, known_at: datetime | None = None, versions: Mapping[str, int] | None = None
+    lake: Lake,
+    known_at: datetime | None = None,
+    versions: Mapping[str, int] | None = None,
+    *,
+    allow_files: bool = False,
 ) -> "Iterator[duckdb.DuckDBPyConnection]":
     """A DuckDB connection in which every table of the lake is a view of its name, as it is or as it was known.
 
-    With `versions` there are these tables alone, as they were at these versions.
+    With `versions` there are these tables alone, as they were at these versions. A query reaches no file and no address
+    beside them, unless `allow_files`.
     """
     with duckdb.connect() as found:
         found.execute("SET TimeZone = 'UTC'")
@@ -65,13 +71,20 @@ def connection(
                 continue
             found.register(f"_{layer}_{name}", rows)
             found.execute(f'CREATE VIEW {layer}."{name}" AS SELECT * FROM "_{layer}_{name}"')
+        # Otherwise a name in a query could also mean a variable of this program.
+        found.execute("SET python_enable_replacements = false")
+        if not allow_files:
+            found.execute("SET enable_external_access = false")
+        found.execute("SET lock_configuration = true")
         yield found
 
 
-def query(lake: Lake, sql: str, known_at: datetime | None = None) -> Table:
+def query(lake: Lake, sql: str, known_at: datetime | None = None, *, allow_files: bool = False) -> Table:
     """The rows that a SQL query gives, from what is known or was known at a time; a UsageError says what is wrong."""
-    with connection(lake, known_at) as found:
+    with connection(lake, known_at, allow_files=allow_files) as found:
         try:
+            if not duckdb.extract_statements(sql):
+                raise UsageError("The query asks for nothing; write for example SELECT * FROM gold.sold LIMIT 5")
             answer = found.execute(sql)
             columns = [column[0] for column in answer.description or []]
             return Table(columns, answer.fetchall())
@@ -93,7 +106,7 @@ def topic_state(lake: Lake, log: AnyLog, topic: Topic) -> State:
     """How much of a topic has landed, and how much waits."""
     commit = lake.last_commit(topic.name)
     landed = commit.entry.landed if commit else {}
-    held = held_by(log, topic.topic)
+    held, wrong = log_of(log, topic.topic, landed)
     lags = waiting(held, landed)
     return State(
         dataset=topic.name,
@@ -103,9 +116,24 @@ def topic_state(lake: Lake, log: AnyLog, topic: Topic) -> State:
         lag=sum(lags.values()),
         watermark=None,
         updated_at=moment(commit.timestamp_ms) if commit else None,
-        held=gone(lost(held, landed)),
+        held=wrong,
         lags=lags,
     )
+
+
+def log_of(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> tuple[Mapping[int, range], str | None]:
+    """The offsets that the log holds of a topic, and why it cannot land as it is; None: it can."""
+    held: Mapping[int, range] = {}
+    try:
+        held = held_by(log, topic)
+        said = gone(lost(log, topic, landed))
+        if said is None and (held or landed):
+            log.next_batch(topic, landed, 0)
+    except LogUnreachable:
+        raise
+    except LogError as error:
+        said = str(error)
+    return held, said
 
 
 def gone(found: Mapping[int, range]) -> str | None:
@@ -150,17 +178,25 @@ def dataset_state(lake: Lake, dataset: Dataset, refused: Mapping[str, tuple[date
         newest = lake.last_commit(source)
         seen = commit.entry.inputs.get(source)
         if newest is not None:
-            behind += newest.as_input.version - (seen.version if seen else -1)
+            behind += versions_behind(seen, newest.as_input)
     return State(
         dataset=dataset.name,
         rows=lake.row_count(dataset.name),
         version=commit.version,
         offsets={},
         lag=behind,
-        watermark=commit.entry.watermark,
+        # A history has one too, but nobody waits for it.
+        watermark=commit.entry.watermark if dataset.keeps_time else None,
         updated_at=moment(commit.timestamp_ms),
         held=f"refused: {broken}" if checked_at > moment(commit.timestamp_ms) else held(commit.entry, dataset),
     )
+
+
+def versions_behind(seen: InputVersion | None, newest: InputVersion) -> int:
+    """How many versions of an input a dataset has not seen; at least one when the input went back to an older state."""
+    if seen is None:
+        return newest.version + 1
+    return 0 if seen.is_state(newest) else max(1, newest.version - seen.version)
 
 
 def held(entry: Entry, dataset: Dataset) -> str | None:
@@ -209,7 +245,7 @@ def laws(lake: Lake, catalogue: Catalogue) -> list[Law]:
             Law(dataset.name, law, count_of(found, sql))
             for dataset in catalogue.datasets
             if {dataset.name, *[each.source.name for each in dataset.inputs.values()]} <= present
-            for law, sql in dataset.laws.items()
+            for law, sql in of_dataset(dataset).items()
         ]
 
 

@@ -19,7 +19,7 @@ from sluice.delta import Lake
 from sluice.engine import put, refresh, union
 from sluice.errors import SluiceError, UsageError
 from sluice.expect import Suite
-from sluice.ledger import Commit, Entry, RowCounts, no_rows
+from sluice.ledger import Commit, Entry, RowCounts, changed_here, no_rows
 from sluice.measure import measure
 from sluice.part import Part
 from sluice.scope import Scope, collect, everything
@@ -237,7 +237,7 @@ def promote_table(spark: "SparkSession", lake: Lake, beside: Shadow, dataset: Da
             "cause": "promoted",
             "replay": replay.name,
             "because": replay.because,
-            "changed_at": None,
+            **changed_here,
             "epoch_from": 0,
         }
     )
@@ -258,7 +258,9 @@ def keys_changed(spark: "SparkSession", lake: Lake, output: Output, since: int |
     if since is None or commit is None or commit.entry.epoch_from > since or lake.oldest_version(table) > since + 1:
         return None
     newest = lake.newest_version(table)
-    if newest <= since:
+    if newest < since:
+        return None
+    if newest == since:
         return []
     return [lake.changes(spark, table, since, newest).where(output.slice_condition()).select(*output.grain)]
 
@@ -298,7 +300,7 @@ def restored(before: Commit, undone: Commit, because: str) -> Entry:
             "because": because,
             "replay": undone.entry.replay,
             "rejected": undone.entry.fingerprint if is_other else None,
-            "changed_at": None,
+            **changed_here,
         }
     )
 

@@ -22,16 +22,18 @@ look_again_seconds = 0.2
 class Request(BaseModel):
     """What is to be done: promote a replay, roll datasets back, compute a part of them anew, check or maintain them.
 
-    Or `skip` what a topic has lost.
+    Or `skip` what a topic has lost, or `recompute` a `share` of the rows to compare them.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    do: Literal["promote", "rollback", "refresh", "check", "maintain", "skip"]
+    do: Literal["promote", "rollback", "refresh", "check", "maintain", "skip", "recompute"]
     replay: str | None = None
     datasets: tuple[str, ...] = ()
     topic: str = ""
     part: Part | None = None
+    share: float = 0
+    seed: int = 0
     because: str = ""
 
 

@@ -1,11 +1,12 @@
 """The scope of a refresh: which rows of a dataset the changes upstream touch.
 
-Delta skips files only by literals, so a scope also knows the bounds of its columns as SQL literals, and puts them into
-every read and into the MERGE.
+Delta skips files only by literals, so a scope also knows the bounds of its columns, and puts them into every read and
+into the MERGE. They come from data, so no text is made of them that SQL could take for anything else.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -16,38 +17,48 @@ if TYPE_CHECKING:
 Pairs = Iterable[tuple[str, str]]
 
 broadcast_rows_max = 200_000
-literal_forms = {
-    "timestamp": "TIMESTAMP '{}'",
-    "timestamp_ntz": "TIMESTAMP_NTZ '{}'",
-    "date": "DATE '{}'",
-    "string": "'{}'",
-    "bigint": "{}L",
-    "int": "{}",
-    "smallint": "{}S",
-    "tinyint": "{}Y",
-    "boolean": "{}",
-}
+ordered = ("timestamp", "timestamp_ntz", "date", "string", "bigint", "int", "smallint", "tinyint", "boolean")
+fractions = ("double", "float")
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and the greatest value of a scope's column as SQL literals, and whether it also holds nulls."""
+    """The least and the greatest value of a scope's column, as text and the type it is of, and whether it has nulls."""
 
-    least: str
-    greatest: str
+    least_text: str | None
+    greatest_text: str | None
+    kind: str
     has_nulls: bool
 
-    def holds(self, column: str) -> str:
+    @property
+    def least(self) -> "Column":
+        return F.lit(self.least_text).cast(self.kind)
+
+    @property
+    def greatest(self) -> "Column":
+        return F.lit(self.greatest_text).cast(self.kind)
+
+    def holds(self, column: str) -> "Column":
         """The condition that `column` can be in the scope."""
-        return self._or_null(f"{column} BETWEEN {self.least} AND {self.greatest}", column)
+        return self._or_null(F.col(column).between(self.least, self.greatest), column)
 
-    def reaches(self, start: str, end: str) -> str:
-        """The condition that the half-open interval [start, end) can hold a value of the scope; a null end is open."""
-        within = f"{start} <= {self.greatest} AND ({end} IS NULL OR {end} > {self.least})"
-        return self._or_null(within, start)
-
-    def _or_null(self, condition: str, column: str) -> str:
+    def holds_sql(self, column: str) -> str:
+        """The same as SQL, for MERGE."""
+        least, greatest = (literal(text, self.kind) for text in (self.least_text, self.greatest_text))
+        condition = f"{column} BETWEEN {least} AND {greatest}"
         return f"({condition} OR {column} IS NULL)" if self.has_nulls else f"({condition})"
+
+    def reaches(self, start: str, end: str) -> "Column":
+        """The condition that the half-open interval [start, end) can hold a value of the scope; a null end is open."""
+        is_on = F.col(end).isNull() | (F.col(end) > self.least)
+        return self._or_null((F.col(start) <= self.greatest) & is_on, start)
+
+    def begun(self, start: str) -> "Column":
+        """The condition that what begins at `start` can have begun by a value of the scope."""
+        return F.col(start) <= self.greatest
+
+    def _or_null(self, condition: "Column", column: str) -> "Column":
+        return condition | F.col(column).isNull() if self.has_nulls else condition
 
 
 @dataclass(frozen=True)
@@ -69,16 +80,19 @@ class Scope:
             raise ValueError("everything has no rows")
         return self.rows
 
-    def condition(self, pairs: Pairs, prefix: str = "") -> str:
-        """The SQL condition that rows of a table can be in the scope; `pairs` are (its column, the scope's column)."""
-        if self.is_everything:
-            return "true"
-        known = [
-            self.bounds[scope_column].holds(f"{prefix}`{column}`")
-            for column, scope_column in pairs
-            if scope_column in self.bounds
-        ]
+    def condition(self, pairs: Pairs) -> "Column":
+        """The condition that rows of a table can be in the scope; `pairs` are (its column, the scope's column)."""
+        known = [bounds.holds(f"`{column}`") for column, bounds in self._bounded(pairs)]
+        return reduce(lambda left, right: left & right, known) if known else F.lit(True)
+
+    def condition_sql(self, pairs: Pairs, prefix: str = "") -> str:
+        """The same as SQL, for MERGE."""
+        known = [bounds.holds_sql(f"{prefix}`{column}`") for column, bounds in self._bounded(pairs)]
         return " AND ".join(known) or "true"
+
+    def _bounded(self, pairs: Pairs) -> list[tuple[str, Bounds]]:
+        """The columns whose values in the scope have bounds."""
+        return [(column, self.bounds[name]) for column, name in pairs if name in self.bounds]
 
     def filter(self, df: "DataFrame", match: Pairs, prune: Pairs = ()) -> "DataFrame":
         """The rows of `df` in the scope; `match` and `prune` pair a column of `df` with one of the scope."""
@@ -124,25 +138,28 @@ def collect(rows: "DataFrame") -> Scope:
         ]
     found = rows.selectExpr(*figures).collect()[0]
     bounds = {
-        name: Bounds(
-            literal(found[f"least_{name}"], kind),
-            literal(found[f"greatest_{name}"], kind),
-            bool(found[f"has_nulls_{name}"]),
-        )
+        name: bounds_of(found[f"least_{name}"], found[f"greatest_{name}"], kind, bool(found[f"has_nulls_{name}"]))
         for name, kind in rows.dtypes
-        if is_ordered(kind)
+        # Where files say the least and the greatest of their numbers, some leave out what is not a number.
+        if is_ordered(kind) and not (kind in fractions and found[f"greatest_{name}"] == "NaN")
     }
     return Scope(rows, found["count"], bounds)
 
 
+def bounds_of(least: str | None, greatest: str | None, kind: str, has_nulls: bool) -> Bounds:
+    """The bounds of a column; a reader of files may take -0.0 for less than 0.0, which are one number."""
+    if kind in fractions:
+        least = "-0.0" if least == "0.0" else least
+        greatest = "0.0" if greatest == "-0.0" else greatest
+    return Bounds(least, greatest, kind, has_nulls)
+
+
 def literal(text: str | None, kind: str) -> str:
-    """A value as a SQL literal of its type."""
-    if text is None:
-        return "NULL"
-    quoted = text.replace("\\", "\\\\").replace("'", "\\'")
-    return literal_forms.get(kind, f"CAST('{{}}' AS {kind})").format(quoted)
+    """A value as SQL of its type, written in hexadecimal: no quote, escape or variable in it means anything."""
+    value = "NULL" if text is None else f"CAST(X'{text.encode().hex()}' AS string)"
+    return f"CAST({value} AS {kind})"
 
 
 def is_ordered(kind: str) -> bool:
-    """Whether the least and the greatest of a type can be written as literals."""
-    return kind in literal_forms or kind in ("double", "float") or kind.startswith("decimal(")
+    """Whether a type has a least and a greatest value that text can say."""
+    return kind in (*ordered, *fractions) or kind.startswith("decimal(")

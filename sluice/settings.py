@@ -113,6 +113,13 @@ class Settings(BaseSettings):
         return KafkaLog(self.log.removeprefix("kafka://"), security)
 
 
+def public(text: str) -> str:
+    """A setting as a message may repeat it: without the parameters of an address, and without who logs in there."""
+    without_parameters = re.split(r"[;?]", text, maxsplit=1)[0]
+    shown = re.sub(r"//[^/@]*@", "//…@", without_parameters)
+    return shown if shown == text else f"{shown.removesuffix('…')}…"
+
+
 def read_settings(project: Path) -> Settings:
     """The settings of a project; a UsageError names the variable that is wrong, or that does not exist."""
     known = {f"{prefix}{name.upper()}" for name in Settings.model_fields if name != "project"}
@@ -126,4 +133,4 @@ def read_settings(project: Path) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = f"{prefix}{'_'.join(str(part) for part in first['loc'])}".upper()
-        raise UsageError(f"{name}={first['input']!r} cannot be used: {first['msg']}.") from error
+        raise UsageError(f"{name}={public(str(first['input']))!r} cannot be used: {first['msg']}.") from None

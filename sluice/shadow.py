@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sluice.datasets import Dataset
 from sluice.delta import Lake
-from sluice.ledger import Commit, Entry, InputVersion
+from sluice.ledger import Commit, Entry, InputVersion, changed_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +70,9 @@ def cut(live: Lake, datasets: Sequence[Dataset]) -> dict[str, Cut]:
 def as_seen(live: Lake, table: str, by: Commit) -> Commit | None:
     """The newest commit of a table whose rows another commit was computed from; None when the log has forgotten it."""
     seen = by.entry.inputs[table]
-    commits = [each for each in live.commits(table) if each.timestamp_ms <= by.timestamp_ms and each.as_input == seen]
+    commits = [
+        each for each in live.commits(table) if each.timestamp_ms <= by.timestamp_ms and each.as_input.is_state(seen)
+    ]
     return commits[-1] if commits else None
 
 
@@ -93,9 +95,9 @@ def entry_of_copy(shadow: Shadow, entry: Entry, cuts: Mapping[str, Cut]) -> Entr
     inputs = {}
     for name, seen in entry.inputs.items():
         copied = shadow.last_commit(name) if name in cuts else None
-        is_as_seen = copied is None or cuts[name].commit.as_input == seen
+        is_as_seen = copied is None or cuts[name].commit.as_input.is_state(seen)
         inputs[name] = (copied.as_input if copied else seen) if is_as_seen else InputVersion(epoch="", version=0)
-    return entry.model_copy(update={"inputs": inputs, "changed_at": None, "epoch_from": 0, "rejected": None})
+    return entry.model_copy(update={"inputs": inputs, **changed_here, "epoch_from": 0, "rejected": None})
 
 
 def pinned(shadow: Shadow, dataset: Dataset, seen_by: Commit | None) -> dict[str, Commit]:

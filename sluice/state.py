@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sluice.datasets import column_types
+from sluice.ddl import column_types
 from sluice.deduplicate import order
 
 if TYPE_CHECKING:

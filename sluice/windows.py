@@ -52,7 +52,7 @@ class Window(ABC):
         return own.select(*groups, "window_start")
 
     @abstractmethod
-    def reach(self, scope: Scope) -> str:
+    def reach(self, scope: Scope) -> "Column":
         """The condition, of literals, that a row can be in the scope's windows."""
 
     def within(self, df: "DataFrame", scope: Scope, groups: Sequence[str]) -> "DataFrame":
@@ -74,9 +74,8 @@ class Fixed(Window):
             *df.columns, F.col("_window.start").alias(start), F.col("_window.end").alias(end)
         )
 
-    def reach(self, scope: Scope) -> str:
-        bounds = scope.bounds["window_start"]
-        return f"`{self.column}` >= {bounds.least} AND `{self.column}` < {bounds.greatest} + INTERVAL {self.duration}"
+    def reach(self, scope: Scope) -> "Column":
+        return starts_reach(self.column, scope, self.duration)
 
 
 @dataclass(frozen=True)
@@ -96,9 +95,8 @@ class Calendar(Window):
             }
         )
 
-    def reach(self, scope: Scope) -> str:
-        bounds, longest = scope.bounds["window_start"], calendar_units[self.unit]
-        return f"`{self.column}` >= {bounds.least} AND `{self.column}` < {bounds.greatest} + INTERVAL {longest}"
+    def reach(self, scope: Scope) -> "Column":
+        return starts_reach(self.column, scope, calendar_units[self.unit])
 
 
 @dataclass(frozen=True)
@@ -162,8 +160,8 @@ class Session(Window):
         inside = F.col("window_start").between(F.col("_from"), F.col("_to"))
         return spans.join(named, [*same, inside], "left").select(*groups, "window_start", "_from", "_to")
 
-    def reach(self, scope: Scope) -> str:
-        return f"`{self.column}` BETWEEN {scope.bounds['_from'].least} AND {scope.bounds['_to'].greatest}"
+    def reach(self, scope: Scope) -> "Column":
+        return F.col(self.column).between(scope.bounds["_from"].least, scope.bounds["_to"].greatest)
 
     def within(self, df: "DataFrame", scope: Scope, groups: Sequence[str]) -> "DataFrame":
         near = df.where(self.reach(scope))
@@ -221,14 +219,20 @@ class Sliding(Window):
     def scope_of(self, own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
         return own.select(*groups, "window_start", F.col("window_end").alias("_end"))
 
-    def reach(self, scope: Scope) -> str:
-        bounds = scope.bounds["_end"]
-        return f"`{self.column}` > {bounds.least} - INTERVAL {self.duration} AND `{self.column}` <= {bounds.greatest}"
+    def reach(self, scope: Scope) -> "Column":
+        bounds, at = scope.bounds["_end"], F.col(self.column)
+        return (at > bounds.least - self.length) & (at <= bounds.greatest)
 
     def within(self, df: "DataFrame", scope: Scope, groups: Sequence[str]) -> "DataFrame":
         near = df.where(self.reach(scope))
         ends = [*[(f"_group_{name}", name) for name in groups], (self.column, "_end")]
         return self.spread(scope.mark(near, ends, "_ends"), groups)
+
+
+def starts_reach(column: str, scope: Scope, longest: str) -> "Column":
+    """The condition that a row can be in the scope's windows, of which none is longer than `longest`."""
+    bounds, at = scope.bounds["window_start"], F.col(column)
+    return (at >= bounds.least) & (at < bounds.greatest + F.expr(f"INTERVAL {longest}"))
 
 
 def window(column: str, duration: str, *, every: str | None = None) -> Fixed:

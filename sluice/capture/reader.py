@@ -15,7 +15,7 @@ from sluice.capture.envelope import Envelopes, Origin, TableName
 from sluice.capture.pgoutput import Commit, Relation, decode
 from sluice.capture.snapshot import Snapshot
 from sluice.errors import SluiceError, UsageError
-from sluice.log import AnyLog
+from sluice.log import AnyLog, require_open
 from sluice.log.log import topic_name
 
 if TYPE_CHECKING:
@@ -280,6 +280,7 @@ def topics_of(prefix: str, tables: Sequence[TableName]) -> dict[TableName, str]:
     topics: dict[TableName, str] = {}
     for table in tables:
         topic = re.sub(r"[^a-z0-9_]", "_", (f"{prefix}_{table[1]}" if prefix else table[1]).lower())
+        require_open(topic)
         if not topic_name.fullmatch(topic):
             raise UsageError(
                 f"{'.'.join(table)} would go to the topic '{topic}', which is no name; give a --topic-prefix."

@@ -6,10 +6,22 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sluice import laws
-from sluice.as_of import Joined, changed_intervals, facts_within, join_as_of
-from sluice.datasets import Dataset, Frames, Input, Output, checked_name, require_columns, same_names
+from sluice.as_of import Joined, changed_intervals, facts_within, join_as_of, last_begun, merged, newly_known
+from sluice.datasets import (
+    Dataset,
+    Frames,
+    Input,
+    Output,
+    checked_name,
+    require_columns,
+    require_same_type,
+    require_timestamp,
+    same_names,
+)
+from sluice.ddl import require_names
 from sluice.errors import DeclarationError
 from sluice.scope import Scope
+from sluice.sql import require_closed, require_known
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,20 +67,30 @@ def as_of(
     """
     full_name = checked_name("silver", name)
     declared = {alias: each if isinstance(each, Dimension) else Dimension(each) for alias, each in dimensions.items()}
+    require_timestamp(full_name, "event_time", facts, event_time)
+    require_names(f"{full_name}: columns and dimensions", (*(facts.columns or ()), *declared))
     joined = {alias: checked_dimension(full_name, alias, each) for alias, each in declared.items()}
+    for alias, each in joined.items():
+        require_fitting(full_name, (facts, event_time), alias, declared[alias].history, each)
     grain = facts.outputs[-1].grain
     key_columns = [column for each in joined.values() for column in each.fact_keys]
     located = tuple(dict.fromkeys([*grain, event_time, *key_columns]))
 
-    def facts_of_versions(each: Joined, changed: "DataFrame", inputs: Frames) -> "DataFrame":
+    def facts_of_versions(alias: str, each: Joined, changed: "DataFrame", inputs: Frames) -> "DataFrame":
         intervals = changed_intervals(changed, each.keys)
+        if each.inferred is not None:
+            known = newly_known(changed, inputs[alias], each.keys)
+            intervals = merged(intervals.unionByName(known), each.keys)
         return facts_within(inputs["facts"], intervals, each, event_time).select(*located)
 
     def versions_within(each: Joined, df: "DataFrame", scope: Scope) -> "DataFrame":
         if event_time not in scope.bounds:
             return df
-        near = df.where(scope.bounds[event_time].reaches("valid_from", "valid_to"))
-        return scope.filter(near, list(zip(each.keys, each.fact_keys, strict=True)))
+        times = scope.bounds[event_time]
+        reaches = times.reaches("valid_from", "valid_to")
+        near = df.where(reaches if each.inferred is None else times.begun("valid_from"))
+        found = scope.filter(near, list(zip(each.keys, each.fact_keys, strict=True)))
+        return found if each.inferred is None else last_begun(found, each.keys, reaches)
 
     def shape(rows: Frames, _own: Frames) -> "DataFrame":
         found = rows["facts"]
@@ -87,7 +109,7 @@ def as_of(
             **{
                 alias: Input(
                     declared[alias].history,
-                    scope=partial(facts_of_versions, each),
+                    scope=partial(facts_of_versions, alias, each),
                     within=partial(versions_within, each),
                 )
                 for alias, each in joined.items()
@@ -104,7 +126,7 @@ def as_of(
         ),
         shape=shape,
         declaration={
-            "kind": "as_of 2",
+            "kind": "as_of 3",
             "facts": facts.name,
             "event_time": event_time,
             "dimensions": {alias: (declared[alias].history.name, each) for alias, each in joined.items()},
@@ -125,7 +147,27 @@ def as_of(
                 is_inferred=each.inferred is not None,
             ).items()
         },
+        columns=None if facts.columns is None else {**facts.columns, **dict.fromkeys(joined)},
     )
+
+
+def require_fitting(dataset: str, fact: tuple[Dataset, str], alias: str, history: Dataset, joined: Joined) -> None:
+    """A DeclarationError where facts and a dimension cannot meet: by columns, by types, or by what is inferred."""
+    facts, _ = fact
+    for key, column in zip(joined.keys, joined.fact_keys, strict=True):
+        if facts.columns is not None and column not in facts.columns and not column.startswith("_"):
+            raise DeclarationError(
+                f"{dataset}: the dimension {alias} is found by {key}, and {facts.name} has no column {column}; say "
+                f"which of its columns it is: silver.dimension(…, on={{'{key}': …}}); it has {', '.join(facts.columns)}"
+            )
+        require_same_type(dataset, (facts, column), (history, key))
+    require_same_type(dataset, fact, (history, "valid_from"))
+    for attribute, text in (joined.inferred or {}).items():
+        option = f"the dimension {alias}: inferred {attribute}"
+        if facts.columns is None:
+            require_closed(dataset, option, text)
+        else:
+            require_known(dataset, option, text, dict.fromkeys(facts.columns))
 
 
 def checked_dimension(dataset: str, alias: str, dimension: Dimension) -> Joined:

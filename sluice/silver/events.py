@@ -1,45 +1,100 @@
 """Events: the records of a topic, parsed, each key once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
-from sluice.datasets import Dataset, Topic, checked_name, column_names, require_columns, require_duration
+from sluice import laws
+from sluice.datasets import (
+    Dataset,
+    Output,
+    Topic,
+    checked_name,
+    require_columns,
+    require_columns_of,
+    require_duration,
+    same_names,
+)
+from sluice.ddl import column_names, column_types, ddl
 from sluice.errors import DeclarationError
 from sluice.fates import event_dataset
-from sluice.parse import Parsing
+from sluice.join import by_key
+from sluice.parse import Parsing, event_time_min_default
+from sluice.rows import first_rows
+from sluice.times import require_time_formats
+
+record_bytes = 10 * 1024 * 1024
+# What the options of records are where nobody gives them; all others are None.
+record_defaults = {
+    "format": "json",
+    "idle_after": "1 hour",
+    "future_tolerance": "1 day",
+    "record_bytes_max": record_bytes,
+    "event_time_min": event_time_min_default,
+}
 
 
 def events(
     name: str,
     *,
-    source: Topic | Sequence[Topic],
-    schema: str,
+    source: Topic | Sequence[Topic] | Dataset,
+    schema: str | None = None,
     keys: Sequence[str],
     event_time: str | None = None,
+    sequence_by: str | Sequence[str] | None = None,
     sent_time: str | None = None,
     received_time: str | None = None,
     hold_later_than: str | None = None,
     idle_after: str = "1 hour",
     meaning: str = "",
     future_tolerance: str = "1 day",
-    record_bytes_max: int = 10 * 1024 * 1024,
+    event_time_min: str | None = event_time_min_default,
+    time_formats: Mapping[str, str] | None = None,
+    record_bytes_max: int = record_bytes,
 ) -> Dataset:
     """The records of a topic, parsed, each key once: the first record in the log's order wins, whenever it arrives.
 
     `schema` is Spark DDL for the JSON value. A record with a null in `keys` or `event_time`, of another type, larger
-    than `record_bytes_max`, or more than `future_tolerance` ahead of its log timestamp is quarantined under its rule.
+    than `record_bytes_max`, more than `future_tolerance` ahead of its log timestamp, or before `event_time_min` (None:
+    no bound) is quarantined under its rule.
+
+    Times are RFC 3339; `time_formats` names the columns that are written differently, each with an epoch
+    (`epoch_seconds`, `epoch_millis`, `epoch_micros`; for dates `epoch_days`) or one of Spark's datetime patterns.
 
     With `sent_time`, the event time is corrected by how far the device's clock is off: event + (received - sent), where
     received is `received_time`, or else the log's timestamp. A record received more than `hold_later_than` after its
     event is held back with the fate `late`; without that bound every late record counts. A partition whose newest
     record is `idle_after` older than the newest of all does not hold the watermark back.
+
+    With a dataset as `source` the first of its rows of each key is an event, as it is there: by `sequence_by`, then in
+    the log's order, or by the grain where its rows are no records. Then there is no schema, nor any option of records.
     """
     full_name = checked_name("silver", name)
-    require_columns(full_name, "keys", tuple(keys), column_names(schema))
     if not keys:
         raise DeclarationError(f"{full_name}: give the keys that tell its events apart")
+    if isinstance(source, Dataset):
+        refuse_record_options(
+            full_name,
+            source,
+            schema=schema,
+            sent_time=sent_time,
+            received_time=received_time,
+            hold_later_than=hold_later_than,
+            idle_after=idle_after,
+            future_tolerance=future_tolerance,
+            event_time_min=event_time_min,
+            time_formats=time_formats,
+            record_bytes_max=record_bytes_max,
+        )
+        return events_of_rows(
+            full_name, source, tuple(keys), event_time=event_time, sequence=names_of(sequence_by), meaning=meaning
+        )
+    if sequence_by is not None:
+        raise DeclarationError(f"{full_name}: the log orders the records of a topic; leave sequence_by out")
+    schema = required_schema(full_name, schema)
+    require_columns(full_name, "keys", tuple(keys), column_names(schema, full_name))
     return event_dataset(
         full_name,
-        sources=topics_of(source),
+        sources=topics_of(full_name, source),
         parsing=checked_parsing(
             full_name,
             schema=schema,
@@ -49,6 +104,8 @@ def events(
             received_time=received_time,
             hold_later_than=hold_later_than,
             future_tolerance=future_tolerance,
+            event_time_min=event_time_min,
+            time_formats=time_formats,
             record_bytes_max=record_bytes_max,
         ),
         distinct=tuple(keys),
@@ -57,29 +114,115 @@ def events(
     )
 
 
-def topics_of(source: Topic | Sequence[Topic]) -> tuple[Topic, ...]:
-    return (source,) if isinstance(source, Topic) else tuple(source)
+def events_of_rows(
+    name: str,
+    source: Dataset,
+    keys: tuple[str, ...],
+    *,
+    event_time: str | None,
+    sequence: tuple[str, ...],
+    meaning: str,
+) -> Dataset:
+    """The first row of each key of a table; it is chosen again for the keys of the rows that change."""
+    grain = source.outputs[-1].grain
+    timed = (event_time,) if event_time else ()
+    required = tuple(dict.fromkeys([*keys, *timed, *sequence]))
+    for option, columns in {"keys": keys, "event_time": timed, "sequence_by": sequence}.items():
+        require_columns_of(name, option, columns, source)
+    return Dataset(
+        name=name,
+        inputs={"rows": by_key(source, keys)},
+        outputs=(Output(name, grain=keys, scope_columns=same_names(keys), cluster_by=timed or keys),),
+        shape=lambda rows, own: first_rows(rows["rows"], keys, required, sequence, grain),
+        declaration={
+            "kind": "events of rows 1",
+            "source": source.name,
+            "keys": keys,
+            "required": required,
+            "sequence_by": sequence,
+            "grain": grain,
+        },
+        meaning=meaning,
+        keys=keys,
+        event_time=event_time,
+        columns=source.columns,
+        scope_of=lambda own: own.select(*keys),
+        laws=laws.of_keys(name, source.name, keys, required),
+        bounded=laws.of_rows(source.name, required),
+    )
 
 
-def checked_parsing(dataset: str, *, schema: str, event_time: str | None, **options: object) -> Parsing:
-    """How records are parsed; a DeclarationError names the option that the schema cannot bear."""
-    if "map<" in schema.replace(" ", "").lower():
+def names_of(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One name or several, as several."""
+    return () if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def refuse_record_options(dataset: str, source: Dataset, **given: object) -> None:
+    """A DeclarationError where options of records are given for the rows of a dataset."""
+    wrong = [option for option, value in given.items() if value != record_defaults.get(option)]
+    if wrong:
         raise DeclarationError(
-            f"{dataset}: the schema has a map, and maps cannot be compared; use array<struct<key: …, value: …>>"
+            f"{dataset}: its source {source.name} is a table, so leave out {', '.join(wrong)}: "
+            "these are for the records of a topic"
         )
-    parsing = Parsing(schema=schema, event_time=event_time, **options)  # type: ignore[arg-type]
-    if len(set(parsing.columns)) < len(parsing.columns):
+
+
+def required_schema(dataset: str, schema: str | None) -> str:
+    """The schema of a topic's records, which must be there."""
+    if schema is None:
+        raise DeclarationError(f"{dataset}: give schema, the columns of its records, such as 'id string, at timestamp'")
+    return schema
+
+
+def topics_of(dataset: str, source: Topic | Sequence[Topic]) -> tuple[Topic, ...]:
+    """The topics of a source, which may be one."""
+    topics = (source,) if isinstance(source, Topic) else source
+    if isinstance(topics, Dataset) or not all(isinstance(each, Topic) for each in topics):
+        raise DeclarationError(f"{dataset}: source is a topic or several; declare them with bronze.topic")
+    return tuple(topics)
+
+
+def checked_parsing(
+    dataset: str,
+    *,
+    schema: str,
+    event_time: str | None,
+    time_formats: Mapping[str, str] | None,
+    **options: object,
+) -> Parsing:
+    """How records are parsed; a DeclarationError names the option that the schema cannot bear."""
+    declared = column_types(schema, dataset)
+    formats = tuple(sorted((time_formats or {}).items()))
+    parsing = Parsing(schema=ddl(declared), event_time=event_time, time_formats=formats, **options)  # type: ignore[arg-type]
+    if len({name.casefold() for name in parsing.columns}) < len(parsing.columns):
         raise DeclarationError(
             f"{dataset}: two columns have one name; Debezium's are op, committed_at, lsn and transaction_order"
         )
-    reserved = [name for name in column_names(schema) if name.startswith("_")]
+    reserved = [name for name in declared if name.startswith("_")]
     if reserved:
         raise DeclarationError(f"{dataset}: {', '.join(reserved)}: names that begin with _ are for bookkeeping")
     times = {"event_time": event_time, "sent_time": parsing.sent_time, "received_time": parsing.received_time}
     for option, column in times.items():
         require_columns(dataset, option, (column,) if column else (), parsing.columns)
+        if column in declared and declared[column] != "timestamp":
+            raise DeclarationError(f"{dataset}: {option} is {column}, a {declared[column]}; declare it as timestamp")
     if event_time is None and (parsing.sent_time or parsing.hold_later_than):
         raise DeclarationError(f"{dataset}: sent_time and hold_later_than need an event_time")
     require_duration(dataset, "hold_later_than", parsing.hold_later_than)
     require_duration(dataset, "future_tolerance", parsing.future_tolerance)
+    require_time_formats(dataset, time_formats or {}, schema)
+    require_instant(dataset, "event_time_min", parsing.event_time_min)
     return parsing
+
+
+def require_instant(dataset: str, option: str, text: str | None) -> None:
+    """A DeclarationError where `text` is no time with its offset from UTC."""
+    try:
+        is_instant = text is None or datetime.fromisoformat(text).tzinfo is not None
+    except (TypeError, ValueError):
+        is_instant = False
+    if not is_instant:
+        raise DeclarationError(
+            f"{dataset}: {option} is {text!r}, which is no time; write for example '1900-01-01T00:00:00Z', "
+            "or None for no bound"
+        )

@@ -1,31 +1,33 @@
 """Histories: every version of a thing and when it was valid, from changes or from snapshots."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import functions as F
 
 from sluice import laws
 from sluice.as_of import interval_columns
-from sluice.datasets import (
-    Dataset,
-    Frames,
-    Input,
-    Output,
-    Topic,
-    checked_name,
-    column_types,
-    require_columns,
-    same_names,
-)
+from sluice.datasets import Columns, Dataset, Frames, Input, Output, Topic, checked_name, require_columns, same_names
+from sluice.ddl import column_types
 from sluice.errors import DeclarationError
 from sluice.fates import event_dataset
-from sluice.history import History, latest, placeholders, whole_snapshots, with_missing_deleted
+from sluice.history import (
+    History,
+    bearing_snapshots,
+    latest,
+    placeholders,
+    whole_snapshots,
+    with_missing_deleted,
+)
 from sluice.history import history as lay_end_to_end
-from sluice.parse import Changes, Format, Parsing, position
+from sluice.join import by_key
+from sluice.parse import Changes, Format, Parsing, event_time_min_default, position
+from sluice.rows import changes_of, tie, without_order
 from sluice.scope import Scope
-from sluice.silver.events import checked_parsing, topics_of
+from sluice.silver.events import checked_parsing, record_bytes, refuse_record_options, required_schema, topics_of
+from sluice.sql import require_known
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,8 +39,8 @@ debezium_time = "committed_at"
 def history(
     name: str,
     *,
-    source: Topic | Sequence[Topic],
-    schema: str,
+    source: Topic | Sequence[Topic] | Dataset,
+    schema: str | None = None,
     keys: Sequence[str],
     sequence_by: str | Sequence[str] | None = None,
     valid_from: str | None = None,
@@ -56,20 +58,57 @@ def history(
     idle_after: str = "1 hour",
     meaning: str = "",
     future_tolerance: str = "1 day",
-    record_bytes_max: int = 10 * 1024 * 1024,
+    event_time_min: str | None = event_time_min_default,
+    time_formats: Mapping[str, str] | None = None,
+    record_bytes_max: int = record_bytes,
 ) -> Dataset:
     """Every version of each key and when it was valid (SCD type 2), or the latest (type 1), from changes in any order.
 
     The options are those of AUTO CDC, see docs/how-to/declare-a-history.md. `sequence_by` orders the changes of a key;
     changes of one sequence are ordered by the log. A version begins at `valid_from`, by default the first column of
     `sequence_by`. Conditions are SQL over the columns of `schema`. With `format="debezium"` the schema is that of the
-    row, and the columns `op`, `committed_at`, `lsn` and `transaction_order` come from the envelope.
+    row, and the columns `op`, `committed_at`, `lsn` and `transaction_order` come from the envelope. `time_formats` and
+    `event_time_min` are those of `silver.events`; the latter is the least time at which a version may begin.
 
     The deduplicated changes are kept beside it as `silver.<name>_changes`: a version that was collapsed into its
     neighbour is needed again when a change arrives between them.
+
+    With a dataset as `source` each of its rows is a change, and conditions are SQL over its columns; then there is no
+    schema, nor any option of records. Where rows of a key have one sequence, the log orders them, or else the grain.
     """
     full_name = checked_name("silver", name)
     sequence, begins = sequence_of(full_name, format, sequence_by, valid_from)
+    if columns_to_update and ignore_null_updates:
+        raise DeclarationError(f"{full_name}: give columns_to_update or ignore_null_updates, not both")
+    lists = Lists(column_list, except_column_list, track_history_column_list, track_history_except_column_list)
+    if isinstance(source, Dataset):
+        refuse_record_options(
+            full_name,
+            source,
+            schema=schema,
+            format=format,
+            apply_as_truncates=apply_as_truncates,
+            hold_later_than=hold_later_than,
+            idle_after=idle_after,
+            future_tolerance=future_tolerance,
+            event_time_min=event_time_min,
+            time_formats=time_formats,
+            record_bytes_max=record_bytes_max,
+        )
+        return history_of_rows(
+            full_name,
+            source,
+            keys=tuple(keys),
+            sequence=sequence,
+            begins=begins,
+            lists=lists,
+            scd_type=stored_as_scd_type,
+            deletes=apply_as_deletes,
+            fill_nulls=ignore_null_updates,
+            updated=columns_to_update,
+            meaning=meaning,
+        )
+    schema = required_schema(full_name, schema)
     parsing = change_parsing(
         full_name,
         schema=schema,
@@ -79,18 +118,16 @@ def history(
         changes=Changes(tuple(keys), deletes=apply_as_deletes, truncates=apply_as_truncates),
         hold_later_than=hold_later_than,
         future_tolerance=future_tolerance,
+        event_time_min=event_time_min,
+        time_formats=time_formats,
         record_bytes_max=record_bytes_max,
     )
     require_columns(full_name, "columns_to_update", (columns_to_update,) if columns_to_update else (), parsing.columns)
-    if columns_to_update and ignore_null_updates:
-        raise DeclarationError(f"{full_name}: give columns_to_update or ignore_null_updates, not both")
     types = column_types(schema)
     control = {*keys, *sequence, begins, columns_to_update}
     known = tuple(column for column in parsing.row_columns if column not in control)
-    attributes = chosen(full_name, "column_list", known, column_list, except_column_list)
-    tracked = tracked_columns(
-        full_name, stored_as_scd_type, attributes, track_history_column_list, track_history_except_column_list
-    )
+    attributes = lists.attributes(full_name, known)
+    tracked = lists.tracked(full_name, stored_as_scd_type, attributes)
     rule = History(
         keys=tuple(keys),
         sequence_by=sequence,
@@ -105,7 +142,7 @@ def history(
     )
     changes = event_dataset(
         checked_name("silver", f"{name}_changes"),
-        sources=topics_of(source),
+        sources=topics_of(full_name, source),
         parsing=parsing,
         distinct=(*keys, *sequence, "_digest"),
         idle_after=idle_after,
@@ -135,7 +172,9 @@ def history_from_snapshots(
     track_history_except_column_list: Sequence[str] | None = None,
     meaning: str = "",
     future_tolerance: str = "1 day",
-    record_bytes_max: int = 10 * 1024 * 1024,
+    event_time_min: str | None = event_time_min_default,
+    time_formats: Mapping[str, str] | None = None,
+    record_bytes_max: int = record_bytes,
 ) -> Dataset:
     """The same from full snapshots: each record is a row of the snapshot `taken_at`; a key that one lacks is deleted.
 
@@ -153,14 +192,15 @@ def history_from_snapshots(
         changes=Changes(tuple(keys), row_count=row_count),
         hold_later_than=None,
         future_tolerance=future_tolerance,
+        event_time_min=event_time_min,
+        time_formats=time_formats,
         record_bytes_max=record_bytes_max,
     )
     require_columns(full_name, "row_count", (row_count,) if row_count else (), parsing.columns)
     known = tuple(column for column in parsing.row_columns if column not in {*keys, taken_at, row_count})
-    attributes = chosen(full_name, "column_list", known, column_list, except_column_list)
-    tracked = tracked_columns(
-        full_name, stored_as_scd_type, attributes, track_history_column_list, track_history_except_column_list
-    )
+    lists = Lists(column_list, except_column_list, track_history_column_list, track_history_except_column_list)
+    attributes = lists.attributes(full_name, known)
+    tracked = lists.tracked(full_name, stored_as_scd_type, attributes)
     rule = History(
         keys=tuple(keys),
         sequence_by=(taken_at,),
@@ -170,7 +210,7 @@ def history_from_snapshots(
     )
     rows = event_dataset(
         checked_name("silver", f"{name}_changes"),
-        sources=topics_of(source),
+        sources=topics_of(full_name, source),
         parsing=parsing,
         distinct=(*keys, taken_at, "_digest"),
         meaning=f"The rows of the snapshots that {full_name} is made of.",
@@ -178,7 +218,9 @@ def history_from_snapshots(
     return history_dataset(
         full_name,
         inputs={
-            "changes": Input(rows, scope=partial(keys_of_snapshots, rule), within=partial(changes_within, rule)),
+            "changes": Input(
+                rows, scope=partial(keys_of_snapshots, rule, row_count), within=partial(changes_within, rule)
+            ),
             "snapshots": Input(
                 rows,
                 scope=lambda changed, inputs: changed.select(*keys).limit(0),
@@ -191,6 +233,74 @@ def history_from_snapshots(
     )
 
 
+@dataclass(frozen=True)
+class Lists:
+    """The columns that a declaration names for a history: what it has, and whose change opens a version."""
+
+    wanted: Sequence[str] | None
+    unwanted: Sequence[str] | None
+    track: Sequence[str] | None
+    track_not: Sequence[str] | None
+
+    def attributes(self, dataset: str, known: tuple[str, ...]) -> tuple[str, ...]:
+        return chosen(dataset, "column_list", known, self.wanted, self.unwanted)
+
+    def tracked(self, dataset: str, scd_type: Literal[1, 2], attributes: tuple[str, ...]) -> tuple[str, ...]:
+        return tracked_columns(dataset, scd_type, attributes, self.track, self.track_not)
+
+
+def history_of_rows(
+    name: str,
+    source: Dataset,
+    *,
+    keys: tuple[str, ...],
+    sequence: tuple[str, ...],
+    begins: str,
+    lists: Lists,
+    scd_type: Literal[1, 2],
+    deletes: str | None,
+    fill_nulls: bool | Sequence[str],
+    updated: str | None,
+    meaning: str,
+) -> Dataset:
+    """The history that the rows of a table amount to; it is made again for the keys of the rows that change."""
+    if not keys:
+        raise DeclarationError(f"{name}: give the keys that its versions belong to")
+    control = {*keys, *sequence, begins, *([updated] if updated else [])}
+    if source.columns is None and lists.wanted is None:
+        raise DeclarationError(
+            f"{name}: only the shape of {source.name} knows its columns; give column_list, the attributes of a version"
+        )
+    columns = tuple(source.columns or ()) or (*control, *(lists.wanted or ()))
+    options = {"keys": keys, "sequence_by": sequence, "valid_from": (begins,), "columns_to_update": (updated,)}
+    for option, wanted in options.items():
+        require_columns(name, option, tuple(column for column in wanted if column), columns)
+    attributes = lists.attributes(name, tuple(column for column in columns if column not in control))
+    rule = History(
+        keys=keys,
+        sequence_by=(*sequence, tie),
+        valid_from=begins,
+        attributes=attributes,
+        tracked=lists.tracked(name, scd_type, attributes),
+        fill_nulls=filled_columns(name, attributes, fill_nulls),
+        updated=updated,
+    )
+    required = tuple(dict.fromkeys([*keys, *sequence, begins]))
+    grain = source.outputs[-1].grain
+    made = history_dataset(
+        name, inputs={"changes": by_key(source, keys)}, rule=rule, scd_type=scd_type, meaning=meaning
+    )
+    lay = made.shape
+    return replace(
+        made,
+        shape=lambda rows, own: without_order(
+            lay({"changes": changes_of(rows["changes"], required, grain, deletes)}, own), rows["changes"]
+        ),
+        declaration={**made.declaration, "of_rows": {"required": required, "grain": grain, "deletes": deletes}},
+        bounded=laws.of_rows(source.name, required),
+    )
+
+
 def history_dataset(
     name: str, *, inputs: dict[str, Input], rule: History, scd_type: Literal[1, 2], meaning: str
 ) -> Dataset:
@@ -198,19 +308,23 @@ def history_dataset(
     clashing = {*interval_columns} & {*rule.keys, *rule.attributes}
     if scd_type == 2 and clashing:
         raise DeclarationError(f"{name}: {', '.join(sorted(clashing))} would be there twice; use except_column_list")
+    changes = inputs["changes"].source.name
     lay = lay_end_to_end if scd_type == 2 else latest
     grain = (*rule.keys, "valid_from") if scd_type == 2 else rule.keys
+    known = inputs["changes"].source.columns if isinstance(inputs["changes"].source, Dataset) else None
     # Where something else than time orders the changes, one may end a version at the time of another.
     ends = None
     if rule.sequence_by[0] == rule.valid_from:
         # A key that a snapshot lacks leaves no change of its own.
         ends = "true" if "snapshots" in inputs else laws.ended_by_changes(rule.keys)
+        if tie in rule.sequence_by:
+            ends = laws.ended_by_rows(rule.keys)
 
     def shape(rows: Frames, _own: Frames) -> "DataFrame":
-        changes = rows["changes"]
+        found = rows["changes"]
         if "snapshots" in rows:
-            changes = with_missing_deleted(changes, rows["snapshots"], rule)
-        return lay(changes, rule)
+            found = with_missing_deleted(found, rows["snapshots"], rule)
+        return lay(found, rule)
 
     return Dataset(
         name=name,
@@ -228,8 +342,18 @@ def history_dataset(
         event_time="valid_from" if scd_type == 2 else None,
         scope_of=lambda own: own.select(*rule.keys),
         tells_time=False,
-        laws=laws.of_history(name, rule.keys, rule.valid_from, ends) if scd_type == 2 else {},
+        laws=laws.of_history(name, changes, rule.keys, rule.valid_from, ends) if scd_type == 2 else {},
+        columns=None if known is None else columns_of(rule, known, scd_type),
     )
+
+
+def columns_of(rule: History, known: Columns, scd_type: Literal[1, 2]) -> Columns:
+    """The columns of a history, where those of its changes are known."""
+    said = {name: known.get(name) for name in (*rule.keys, *rule.attributes)}
+    if scd_type == 1:
+        return {**said, **{name: known.get(name) for name in rule.sequence_by if name != tie}}
+    begins = known.get(rule.valid_from)
+    return {**said, "valid_from": begins, "valid_to": begins, "is_current": "boolean"}
 
 
 def sequence_of(
@@ -248,12 +372,12 @@ def sequence_of(
 
 
 def change_parsing(
-    dataset: str, *, schema: str, sequence: tuple[str, ...], begins: str, changes: Changes, **options: object
+    dataset: str, *, schema: str, sequence: tuple[str, ...], begins: str, changes: Changes, **options: Any
 ) -> Parsing:
     """How records of changes are parsed: keys and sequence are required, and a time must be plausible."""
     if not changes.keys:
         raise DeclarationError(f"{dataset}: give the keys that its versions belong to")
-    types = {"committed_at": "timestamp", **column_types(schema)}
+    types = {"committed_at": "timestamp", **column_types(schema, dataset)}
     parsing = checked_parsing(
         dataset,
         schema=schema,
@@ -264,6 +388,9 @@ def change_parsing(
     )
     for option, columns in {"keys": changes.keys, "sequence_by": sequence, "valid_from": (begins,)}.items():
         require_columns(dataset, option, columns, parsing.columns)
+    for option, condition in {"apply_as_deletes": changes.deletes, "apply_as_truncates": changes.truncates}.items():
+        if condition is not None:
+            require_known(dataset, option, condition, dict.fromkeys(parsing.columns))
     return parsing
 
 
@@ -330,17 +457,10 @@ def changes_within(rule: History, df: "DataFrame", scope: Scope) -> "DataFrame":
     return found
 
 
-def keys_of_snapshots(rule: History, changed: "DataFrame", inputs: Frames) -> "DataFrame":
-    """The keys in the snapshots that changed and in those before them, which they may delete."""
+def keys_of_snapshots(rule: History, row_count: str | None, changed: "DataFrame", inputs: Frames) -> "DataFrame":
+    """The keys of the changed rows, and all in the snapshots that the changes make whole, or whole no more."""
     taken_at = rule.sequence_by[0]
-    rows = inputs["changes"]
-    times = changed.select(taken_at).distinct()
-    earlier = rows.select(taken_at).distinct().join(times.withColumnRenamed(taken_at, "_at"), how="cross")
-    before = earlier.where(f"`{taken_at}` < _at").groupBy("_at").agg({taken_at: "max"}).toDF("_at", taken_at)
-    bearing = times.unionByName(before.select(taken_at)).distinct()
-    touched = rows.join(bearing, [taken_at], "left_semi")
-    return (
-        touched.select(*rule.keys)
-        .unionByName(changed.select(*rule.keys))
-        .where(" AND ".join(f"`{key}` IS NOT NULL" for key in rule.keys))
-    )
+    bearing = bearing_snapshots(inputs["changes"], changed, rule.keys, taken_at, row_count)
+    found = inputs["changes"].join(F.broadcast(bearing), [taken_at], "left_semi")
+    keys = changed.select(*rule.keys).unionByName(found.select(*rule.keys))
+    return keys.where(" AND ".join(f"`{key}` IS NOT NULL" for key in rule.keys))

@@ -4,11 +4,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sluice import laws
-from sluice.datasets import Dataset, Input, Output, checked_name, microseconds, same_names
+from sluice.datasets import (
+    Dataset,
+    Input,
+    Output,
+    checked_name,
+    microseconds,
+    require_timestamp,
+    same_names,
+    type_of,
+)
+from sluice.ddl import require_names
 from sluice.errors import DeclarationError
 from sluice.interval_join import How, IntervalJoin, Side, bucket, rows_within, touched_buckets
 from sluice.interval_join import interval_join as join_rows
-from sluice.join import join_dataset
+from sluice.join import join_dataset, require_common_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,24 +30,33 @@ def join(
     inputs: Mapping[str, Dataset],
     keys: Sequence[str],
     shape: "Callable[..., DataFrame]",
+    on: Mapping[str, Mapping[str, str]] | None = None,
     grain: Sequence[str] | None = None,
     meaning: str = "",
     event_time: str | None = None,
+    version: int | str | None = None,
 ) -> Dataset:
     """Rows joined by key: `shape` gets all input rows of some keys, a frame per input by name, and returns their rows.
 
-    Every input has the columns `keys`, and so has the result, which has at most one row per `grain` (by default the
-    keys). `shape` must give the same rows for a key whatever other keys come with it. A change in any input recomputes
-    its keys, so inner and outer joins, of events and of tables, all follow late rows on either side.
+    Every input has the columns `keys`, or `on` says in SQL what they are in its rows, by input and key:
+    `on={"people": {"customer_id": "lower(email)"}}`; the frames that `shape` gets have these columns. So has the
+    result, with at most one row per `grain` (by default the keys). `shape` must give the same rows for a key whatever
+    other keys come with it. A change in any input recomputes its keys, so inner and outer joins, of events and of
+    tables, all follow late rows on either side.
+
+    A change of `shape`, or of code and constants of the project that it uses, rebuilds the table. Where it uses a value
+    whose changes cannot be noticed, give a `version` and change it with the value.
     """
     return join_dataset(
         checked_name("silver", name),
         inputs=inputs,
         keys=keys,
         shape=shape,
+        on=on,
         grain=grain,
         meaning=meaning,
         event_time=event_time,
+        version=version,
     )
 
 
@@ -66,6 +85,8 @@ def interval_join(
             f"{full_name}: between is {between}; write two durations, the lesser first: ('-1 hour', '30 minutes')"
         )
     (left_name, left_source), (right_name, right_source) = checked_sides(full_name, left, right)
+    require_common_keys(full_name, keys, (left_source, right_source))
+    require_names(f"{full_name}: keys and sides", (*keys, "event_time", left_name, right_name))
     rule = IntervalJoin(
         keys=tuple(keys),
         left=side_of(full_name, left_name, left_source),
@@ -89,7 +110,7 @@ def interval_join(
         ),
         shape=lambda rows, own: join_rows(rows[left_name], rows[right_name], rule),
         declaration={
-            "kind": "interval join 1",
+            "kind": "interval join 2",
             "inputs": {alias: source.name for alias, (source, _) in sides.items()},
             "rule": rule,
         },
@@ -103,6 +124,12 @@ def interval_join(
             for law, sql in laws.of_rows_kept(
                 full_name, sides[alias][0].name, {column: f'"{alias}"."{column}"' for column in sides[alias][1].grain}
             ).items()
+        },
+        columns={
+            **{key: type_of(left_source, key) for key in keys},
+            "event_time": "timestamp",
+            left_name: None,
+            right_name: None,
         },
     )
 
@@ -120,6 +147,7 @@ def side_of(dataset: str, name: str, source: Dataset) -> Side:
     """What the join knows of a side."""
     if source.event_time is None:
         raise DeclarationError(f"{dataset}: {source.name} has no event_time to join by")
+    require_timestamp(dataset, "the event_time", source, source.event_time)
     return Side(name, source.event_time, source.outputs[-1].grain)
 
 

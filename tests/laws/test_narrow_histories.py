@@ -1,0 +1,436 @@
+"""Convergence by narrow scopes: one record at a time into large tables, where nothing is recomputed as a whole.
+
+Snapshots that become whole late or are whole no more, and members that become known, or unknown, after they ended.
+"""
+
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sluice import bronze, engine, gold, silver
+from sluice.datasets import Dataset
+from sluice.explain import Explainer
+from sluice.log import Record
+from tests.kit import Lakehouse, Row, at, frame, rows_of, text
+from tests.laws.narrow import computed, refreshed
+from tests.oracles import histories as oracle
+from tests.oracles.histories import Change, Options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+wide = "1000 days"
+counted = bronze.topic("counted")
+shelves = silver.history_from_snapshots(
+    "shelves",
+    source=counted,
+    schema="item string, counted_at timestamp, shelf string, items int",
+    keys=["item"],
+    taken_at="counted_at",
+    row_count="items",
+    future_tolerance=wide,
+)
+places = silver.history_from_snapshots(
+    "places",
+    source=counted,
+    schema="item string, counted_at timestamp, shelf string, items int",
+    keys=["item"],
+    taken_at="counted_at",
+    except_column_list=["items"],
+    future_tolerance=wide,
+)
+colours = silver.history(
+    "colours",
+    source=bronze.topic("painted"),
+    schema="kind string, product string, changed_at timestamp, colour string",
+    keys=["product"],
+    sequence_by="changed_at",
+    apply_as_deletes="kind = 'delete'",
+    except_column_list=["kind"],
+    future_tolerance=wide,
+)
+sales = silver.events(
+    "sales",
+    source=bronze.topic("sold"),
+    schema="sale_id string, product string, sold_at timestamp",
+    keys=["sale_id"],
+    event_time="sold_at",
+    future_tolerance=wide,
+)
+painted = silver.as_of(
+    "painted",
+    facts=sales,
+    event_time="sold_at",
+    dimensions={
+        "paint": silver.dimension(colours, inferred={"colour": "'unknown'"}),
+        "known": silver.dimension(colours),
+    },
+)
+sold = gold.aggregate("sold", source=painted, group_by=["paint.colour AS colour"], measures={"sales": "count(*)"})
+
+shelf_options = Options(attributes=("shelf",), tracked=("shelf",))
+colour_options = Options(attributes=("colour",), tracked=("colour",))
+
+
+@dataclass(frozen=True)
+class Sale:
+    """A fact."""
+
+    sale_id: str
+    product: str | None
+    hour: float
+
+
+def snapshots(chance: random.Random, cases: int) -> list[Change]:
+    """Rows of snapshots that are whole, partial or empty; each case has a few times and keys of its own."""
+    rows = []
+    for case in range(cases):
+        items = [f"{case}-{name}" for name in "abc"]
+        for hour in range(5):
+            present = [item for item in items if chance.random() < 0.7]
+            wanted = chance.choice([len(present), len(present), len(present), len(present) + 1, None])
+            for item in present:
+                for _ in range(chance.choice([1, 1, 1, 2])):
+                    said = chance.choice([wanted, wanted, wanted, wanted, 1])
+                    values = {"shelf": chance.choice(["low", "high", None]), "items": said}
+                    rows.append(Change("set", item, case * 10.0 + hour, values))
+            if not present or chance.random() < 0.1:
+                rows.append(Change("none", None, case * 10.0 + hour, {"shelf": None, "items": 0}))
+    chance.shuffle(rows)
+    return rows
+
+
+def changes_and_sales(chance: random.Random, cases: int) -> list[Change | Sale]:
+    """A few changes, deletes among them, and sales, of each case's one product; some sales name none."""
+    found: list[Change | Sale] = []
+    for case in range(cases):
+        product = str(case)
+        for _ in range(chance.randint(0, 4)):
+            kind = chance.choice(["set", "set", "delete"])
+            found.append(Change(kind, product, chance.randint(0, 6) / 1.0, {"colour": chance.choice(["red", None])}))
+        for number in range(chance.randint(1, 3)):
+            named = chance.choice([product, product, product, None])
+            found.append(Sale(f"{case}-{number}", named, chance.randint(0, 14) / 2))
+    chance.shuffle(found)
+    return found
+
+
+def expected_painted(said: Sequence[Change | Sale]) -> set[Row]:
+    """(sale_id, hour, colour, since, is_inferred, known colour): inferred where no version has begun by then."""
+    lines = oracle.timelines([each for each in said if isinstance(each, Change)], colour_options)
+    found: set[Row] = set()
+    for sale in said:
+        if isinstance(sale, Sale):
+            since, state, is_known = oracle.valid_at(lines.get(sale.product or "", []), sale.hour)
+            seen: Row = (state["colour"], since, False) if state else (None, None, None)
+            known = state["colour"] if state else None
+            if sale.product is not None and not is_known:
+                seen = ("unknown", None, True)
+            found.add((sale.sale_id, sale.hour, *seen, known))
+    return found
+
+
+painted_columns = (
+    "sale_id",
+    "sold_at",
+    "paint.colour AS colour",
+    "paint.valid_from AS since",
+    "paint.is_inferred AS is_inferred",
+    "known.colour AS known",
+)
+
+
+def versions(df: "DataFrame", key: str, attribute: str) -> set[Row]:
+    return set(rows_of(df, key, attribute, "valid_from", "valid_to", "is_current"))
+
+
+# Many cases at once, on plain frames.
+
+
+def snapshot_rows(spark: "SparkSession", rows: Sequence[Change], but: Set[Row] = frozenset()) -> "DataFrame":
+    """Rows as `silver.<name>_changes` has them, all but some; what is said twice is there once, at its first place."""
+    distinct = list({each.identity: each for each in rows}.values())
+    schema = "item string, counted_at hours, shelf string, items int, _change string, _timestamp hours"
+    values = [
+        (each.key, each.at, each.values["shelf"], each.values["items"], each.kind, float(number))
+        for number, each in enumerate(distinct)
+        if each.identity not in but
+    ]
+    named = frame(spark, schema, values)
+    return named.selectExpr("*", "'t' AS _topic", "0 AS _partition", "unix_seconds(_timestamp) AS _offset")
+
+
+def narrow_snapshots(spark: "SparkSession", dataset: Dataset, seed: int) -> tuple[set[Row], set[Row]]:
+    """The versions by a narrow scope after a few rows came and others went, and those by all rows."""
+    chance = random.Random(seed)
+    rows = snapshots(chance, 200)
+    gone = {each.identity for each in rows if chance.random() < 0.01}
+    come = {each.identity for each in rows if chance.random() < 0.05}
+    before, after = snapshot_rows(spark, rows, but=come), snapshot_rows(spark, rows, but=gone)
+    found, _ = refreshed(dataset, dict.fromkeys(dataset.inputs, before), dict.fromkeys(dataset.inputs, after))
+    whole = computed(dataset, dict.fromkeys(dataset.inputs, after))
+    return versions(found, "item", "shelf"), versions(whole, "item", "shelf")
+
+
+@pytest.mark.parametrize("dataset", [shelves, places], ids=lambda dataset: dataset.name)
+def test_whatever_becomes_whole_late_every_key_that_it_bears_on_is_touched(
+    spark: "SparkSession", dataset: Dataset, seed: int
+) -> None:
+    found, whole = narrow_snapshots(spark, dataset, seed)
+    assert found == whole
+
+
+def test_a_corrected_row_of_a_whole_snapshot_touches_its_own_key_alone(spark: "SparkSession") -> None:
+    rows = [row(item, hour, 3) for hour in (1, 2, 3) for item in "abc"]
+    corrected = Change("set", "b", 2.0, {"shelf": "high", "items": 3})
+    before, after = snapshot_rows(spark, rows), snapshot_rows(spark, [*rows, corrected])
+    found, scope = refreshed(shelves, dict.fromkeys(shelves.inputs, before), dict.fromkeys(shelves.inputs, after))
+    assert rows_of(scope) == [("b",)]
+    changes = oracle.from_counted_snapshots([*rows, corrected], "items")
+    assert versions(found, "item", "shelf") == oracle.versions(changes, shelf_options)
+
+
+def versions_of(spark: "SparkSession", changes: Sequence[Change]) -> "DataFrame":
+    rows = [(*row, None, None, None) for row in sorted(oracle.versions(changes, colour_options), key=repr)]
+    schema = (
+        "product string, colour string, valid_from hours, valid_to hours, is_current boolean, "
+        "_topic string, _partition int, _offset bigint"
+    )
+    return frame(spark, schema, rows)
+
+
+def sales_of(spark: "SparkSession", found: Sequence[Sale]) -> "DataFrame":
+    return frame(
+        spark,
+        "sale_id string, product string, sold_at hours",
+        [(each.sale_id, each.product, each.hour) for each in found],
+    )
+
+
+def narrow_painted(spark: "SparkSession", seed: int) -> tuple[set[Row], set[Row], int, int]:
+    """After some changes and sales came: facts by a narrow scope, as the oracle has them, and how many were touched."""
+    chance = random.Random(seed)
+    said = changes_and_sales(chance, 400)
+    early = [each for each in said if chance.random() < 0.8]
+
+    def tables(known: Sequence[Change | Sale]) -> "dict[str, DataFrame]":
+        history = versions_of(spark, [each for each in known if isinstance(each, Change)])
+        facts = sales_of(spark, [each for each in known if isinstance(each, Sale)])
+        return {"facts": facts, "paint": history, "known": history}
+
+    found, scope = refreshed(painted, tables(early), tables(said))
+    rows = set(rows_of(found.selectExpr(*painted_columns)))
+    before, after = expected_painted(early), expected_painted(said)
+    return rows, after, scope.select("sale_id").distinct().count(), len({row[0] for row in before ^ after})
+
+
+def test_whenever_a_member_becomes_known_or_unknown_its_facts_are_touched_and_no_others(
+    spark: "SparkSession", seed: int
+) -> None:
+    found, expected, touched, differing = narrow_painted(spark, seed)
+    assert found == expected
+    # A version may change and give the same values; then its facts are touched in vain.
+    assert touched <= 2 * differing
+
+
+def lone_fact(spark: "SparkSession") -> bool:
+    """Whether a fact that comes alone after its key's only version ended is as a walk along the changes says."""
+    said = [painting("set", 3), painting("delete", 5), *others]
+    history = versions_of(spark, [each for each in said if isinstance(each, Change)])
+    facts = [each for each in said if isinstance(each, Sale)]
+    before = {"facts": sales_of(spark, facts), "paint": history, "known": history}
+    after = {**before, "facts": sales_of(spark, [*facts, fact])}
+    found, _ = refreshed(painted, before, after)
+    return set(rows_of(found.selectExpr(*painted_columns))) == expected_painted([*said, fact])
+
+
+def directly_before(
+    rows: "DataFrame", changed: "DataFrame", keys: Sequence[str], taken_at: str, row_count: str | None
+) -> "DataFrame":
+    """The changed snapshots and those before them, whole or not."""
+    times = changed.select(taken_at).distinct()
+    earlier = rows.select(taken_at).distinct().crossJoin(times.withColumnRenamed(taken_at, "_at"))
+    before = earlier.where(f"`{taken_at}` < _at").groupBy("_at").agg({taken_at: "max"}).toDF("_at", taken_at)
+    return times.unionByName(before.select(taken_at)).distinct()
+
+
+def test_a_fact_that_comes_alone_finds_that_its_key_was_known(spark: "SparkSession") -> None:
+    assert lone_fact(spark)
+
+
+def test_the_laws_notice_when_a_scope_is_too_narrow(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    silver_history, silver_as_of = sys.modules["sluice.silver.history"], sys.modules["sluice.silver.as_of"]
+    monkeypatch.setattr(silver_history, "bearing_snapshots", directly_before)
+    found, whole = narrow_snapshots(spark, shelves, seed=1)
+    assert found != whole
+    monkeypatch.setattr(
+        silver_as_of,
+        "newly_known",
+        lambda changes, versions, keys: changes.selectExpr(*keys, "valid_from AS _from", "valid_to AS _to").limit(0),
+    )
+    rows, expected, _, _ = narrow_painted(spark, seed=1)
+    assert rows != expected
+    monkeypatch.setattr(silver_as_of, "last_begun", lambda versions, keys, reaches: versions.where(reaches))
+    assert not lone_fact(spark)
+
+
+# One record at a time, through the engine.
+
+
+def publish(lakehouse: Lakehouse, said: Sequence[Change | Sale], arrived: int) -> int:
+    """Appends what is said in its order, each a little after the one before."""
+    waiting: dict[str, list[Record]] = {}
+    for number, each in enumerate(said, start=arrived + 1):
+        topic, value = record_of(each)
+        record = Record(json.dumps(value).encode(), key=str(number), timestamp=at(number / 3600))
+        waiting.setdefault(topic, []).append(record)
+    for topic, records in waiting.items():
+        lakehouse.log.append(topic, records)
+    return arrived + len(said)
+
+
+def record_of(said: Change | Sale) -> tuple[str, dict[str, Any]]:
+    """The topic and the value of what is said."""
+    if isinstance(said, Sale):
+        return "sold", {"sale_id": said.sale_id, "product": said.product, "sold_at": text(said.hour)}
+    if "items" in said.values:
+        return "counted", {"item": said.key, "counted_at": text(said.at), **said.values}
+    return "painted", {"kind": said.kind, "product": said.key, "changed_at": text(said.at), **said.values}
+
+
+Batches = list[list[Change | Sale]]
+
+
+def one_by_one(seed: int, cases: int, singles: int) -> Batches:
+    """Most of what is said at once, then one record of each group at a time."""
+    chance = random.Random(seed)
+    counted, painting = snapshots(chance, cases), changes_and_sales(chance, cases)
+    first = [*counted[:-singles], *painting[:-singles]]
+    return [first, *[list(pair) for pair in zip(counted[-singles:], painting[-singles:], strict=True)]]
+
+
+def lived_through(lakehouse: Lakehouse, batches: Batches, *datasets: Dataset) -> Lakehouse:
+    """A lakehouse that ran after each batch."""
+    arrived = 0
+    lakehouse.declare(*datasets)
+    for batch in batches:
+        arrived = publish(lakehouse, batch, arrived)
+        lakehouse.run()
+    return lakehouse
+
+
+def found(lakehouse: Lakehouse, *names: str) -> dict[str, list[Row]]:
+    columns = {"silver.painted": painted_columns, "gold.sold": ("colour", "sales")}
+    by_default = ("item", "shelf", "valid_from", "valid_to", "is_current")
+    return {name: rows_of(lakehouse.table(name).selectExpr(*columns.get(name, by_default))) for name in names}
+
+
+def expected(batches: Batches, *names: str) -> dict[str, list[Row]]:
+    said = [each for batch in batches for each in batch]
+    counted = [each for each in said if isinstance(each, Change) and "items" in each.values]
+    plain = [replace(each, values={"shelf": each.values["shelf"]}) for each in counted if each.kind == "set"]
+    painted_rows = expected_painted([each for each in said if each not in counted])
+    rows = {
+        "silver.shelves": oracle.versions(oracle.from_counted_snapshots(counted, "items"), shelf_options),
+        "silver.places": oracle.versions(oracle.from_snapshots(plain), shelf_options),
+        "silver.painted": painted_rows,
+        "gold.sold": Counter(row[2] for row in painted_rows).items(),
+    }
+    return {name: sorted(rows[name], key=repr) for name in names}
+
+
+@pytest.fixture
+def narrow_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No scope is so large that the table is recomputed as a whole, as in a table of millions of rows."""
+    monkeypatch.setattr(engine, "rebuild_share", 1e9)
+
+
+tables = ("silver.shelves", "silver.places", "silver.painted", "gold.sold")
+
+
+def test_one_record_at_a_time_gives_what_the_records_imply(lakehouse: Lakehouse, narrow_only: None, seed: int) -> None:
+    batches = one_by_one(seed, cases=40, singles=5)
+    lived_through(lakehouse, batches, shelves, places, sold)
+    assert found(lakehouse, *tables) == expected(batches, *tables)
+    rebuilt = lakehouse.run(rebuild=True)
+    assert {name: event.rows.total for name, event in rebuilt.items() if event.rows.total} == {}
+
+
+def row(item: str, hour: int, items: int) -> Change:
+    return Change("set", item, float(hour), {"shelf": "low", "items": items})
+
+
+def painting(kind: str, hour: int) -> Change:
+    return Change(kind, "a", float(hour), {"colour": "red"})
+
+
+others: list[Change | Sale] = [Change("set", "z", 1.0, {"colour": "red"}), Sale("z", "z", 2.0)]
+fact = Sale("s", "a", 7.0)
+stories: dict[str, tuple[str, Batches]] = {
+    "a partial snapshot stands between two whole ones": (
+        "silver.shelves",
+        [[row("a", 1, 3), row("b", 1, 3), row("c", 1, 3), row("a", 2, 3)], [row("a", 3, 1)]],
+    ),
+    "a snapshot between two others becomes whole late": (
+        "silver.shelves",
+        [[row("a", 1, 2), row("b", 1, 2), row("a", 2, 2), row("a", 3, 2), row("b", 3, 2)], [row("c", 2, 2)]],
+    ),
+    "a snapshot that was whole says that it has more rows": (
+        "silver.shelves",
+        [[row("a", 1, 2), row("b", 1, 2), row("c", 2, 2), row("a", 3, 1)], [row("a", 3, 3)]],
+    ),
+    "an empty snapshot comes late, and then a row of it": (
+        "silver.shelves",
+        [
+            [row("a", 1, 2), row("b", 1, 2), row("a", 2, 2), row("a", 4, 1)],
+            [Change("none", None, 3.0, {"shelf": None, "items": 0})],
+            [row("b", 3, 2)],
+        ],
+    ),
+    "a set arrives after the delete that ended it": (
+        "gold.sold",
+        [[*others, painting("delete", 5), fact], [painting("set", 3)]],
+    ),
+    "the only version turns out to be a delete": (
+        "gold.sold",
+        [[*others, painting("set", 3), painting("delete", 5), fact], [painting("delete", 3)]],
+    ),
+    "a fact arrives alone after the delete": (
+        "gold.sold",
+        [[*others, painting("set", 3), painting("delete", 5)], [fact]],
+    ),
+    "a first version begins earlier, before one that ended": (
+        "gold.sold",
+        [
+            [*others, painting("set", 5), painting("delete", 6), Sale("s", "a", 3.0), Sale("t", "a", 1.0)],
+            [painting("set", 1), painting("delete", 2)],
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("story", stories)
+def test_a_late_record_is_seen_by_a_narrow_scope_when(lakehouse: Lakehouse, narrow_only: None, story: str) -> None:
+    name, batches = stories[story]
+    lived_through(lakehouse, batches, {"silver.shelves": shelves, "gold.sold": sold}[name])
+    wanted = (name, "silver.painted") if name == "gold.sold" else (name,)
+    assert found(lakehouse, *wanted) == expected(batches, *wanted)
+    rebuilt = lakehouse.run(rebuild=True)
+    assert {name: event.rows.total for name, event in rebuilt.items() if event.rows.total} == {}
+
+
+def test_a_version_that_a_snapshot_ended_can_be_explained(lakehouse: Lakehouse) -> None:
+    _, batches = stories["a partial snapshot stands between two whole ones"]
+    lived_through(lakehouse, [*batches, [row("a", 4, 2), row("b", 4, 2)]], shelves)
+    explainer = Explainer(lakehouse.spark, lakehouse.lake)
+    ended = explainer.explain(shelves, {"item": "b", "valid_from": text(1.0)})
+    assert [each.row and each.row["is_current"] for each in ended] == [True, False]
+    (again,) = explainer.explain(shelves, {"item": "b", "valid_from": text(4.0)})
+    assert again.origins[0].path == ("silver.shelves", "silver.shelves_changes")
+    assert len(again.origins[0].records) == 1

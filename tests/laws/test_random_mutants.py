@@ -1,0 +1,135 @@
+"""The random lakehouses notice faults: code that is broken on purpose, with the seed and the law that tell."""
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from sluice import completeness, engine, fates, parse, strict
+from sluice.aggregate import Groups
+from sluice.completeness import Completeness
+from sluice.datasets import Frames
+from sluice.history import History
+from sluice.scope import Scope
+from tests.laws.findings import Finding, Trial
+from tests.laws.lakehouses import world
+from tests.laws.lives import lives
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+cases, singles = 30, 4
+# `silver.history` is the word of a declaration, too.
+histories = sys.modules["sluice.silver.history"]
+
+
+def hash_of(df: "DataFrame", columns: Sequence[str]) -> "Column":
+    """Spark's hash of some columns, which skips nulls and flattens what is nested."""
+    return F.xxhash64(*columns)
+
+
+def plain_text(df: "DataFrame", columns: Sequence[str]) -> "Column":
+    """Keys as Spark writes them, with commas between."""
+    return F.concat_ws(",", *[F.col(name).cast("string") for name in columns])
+
+
+def no_fault(*_: Any) -> "Column":
+    """What follows a value, or stands in it twice, is no fault."""
+    return F.lit(None).cast("string")
+
+
+def keys_that_came(rule: History, _row_count: str | None, changed: "DataFrame", _inputs: Frames) -> "DataFrame":
+    """The keys of the rows that came, and not those that are gone without them."""
+    return changed.select(*rule.keys)
+
+
+def the_latter(_one: Any, other: Any) -> Any:
+    """What was found out last, though time was further before."""
+    return other
+
+
+def words_of(groups: Groups, columns: Sequence[str]) -> list[str]:
+    """The columns of measures by a regular expression: a name that ends with a sign has no border of a word there."""
+    said = "\n".join([*groups.expressions.values(), *groups.measures.values()])
+    said += f"\n{groups.window.column}" if groups.window else ""
+    return [name for name in columns if re.search(rf"(?i)\b{re.escape(name)}\b", said)]
+
+
+def equal_alone(scope: Scope, match: "list[tuple[str, str]]") -> "tuple[DataFrame, list[Column]]":
+    """A scope that is matched with `=`: null is in none."""
+    wanted = scope.frame.select(*[F.col(name).alias(f"_scope_{column}") for column, name in match]).distinct()
+    return F.broadcast(wanted), [F.col(column) == F.col(f"_scope_{column}") for column, _ in match]
+
+
+def never_passed(completeness: Completeness, own: "DataFrame", moment: Any) -> "DataFrame":
+    """Windows that nobody looks at when time passes their end."""
+    return completeness.scope_of(own.limit(0))
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What is broken, and where it shows: the seed and feature of a world, a table of it, a life, and the law."""
+
+    seed: int
+    feature: str
+    table: str
+    life: int
+    broken: tuple[tuple[Any, str, Any], ...]
+    law: str = "what the records imply"
+
+    def findings(self, spark: "SparkSession") -> list[Finding]:
+        drawn = world(self.seed, frozenset({self.feature} - {""}))
+        trial = Trial(spark, drawn, range(cases), singles)
+        records = trial.records([self.table])
+        return trial.of_life(lives(drawn, records, singles)[self.life], records, [self.table])
+
+
+at_once, one_by_one, another_order = range(3)
+mutants = {
+    "a correction that moves a value is lost": Mutant(
+        3, "swaps", "silver.things", at_once, ((parse, "digest", hash_of),)
+    ),
+    "a snapshot touches no keys but its own": Mutant(
+        2,
+        "partials",
+        "silver.stock",
+        one_by_one,
+        ((sys.modules["sluice.silver.history"], "keys_of_snapshots", keys_that_came),),
+    ),
+    "the columns of a measure are found by a regular expression": Mutant(
+        4, "signs", "gold.cells", one_by_one, ((Groups, "used", words_of),)
+    ),
+    "what follows the JSON is dropped": Mutant(
+        3, "loose", "silver.facts", at_once, ((strict, "text_fault", no_fault),)
+    ),
+    "keys that are written alike are one": Mutant(
+        1, "imitations", "silver.facts", at_once, ((fates, "key_text", plain_text),)
+    ),
+    "time goes back when a partition wakes up": Mutant(
+        10,
+        "",
+        "gold.figures",
+        another_order,
+        ((completeness, "later_of", the_latter), (engine, "later_of", the_latter)),
+        "a rebuild changes no state",
+    ),
+    "null is in no scope": Mutant(
+        2, "", "gold.state", one_by_one, ((Scope, "_wanted", equal_alone),), "a rebuild changes nothing"
+    ),
+    "time passes and nobody looks": Mutant(
+        4, "signs", "gold.cells", one_by_one, ((Completeness, "touched", never_passed),), "a rebuild changes no state"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", mutants)
+def test_the_laws_notice_that(name: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant = mutants[name]
+    for each in mutant.broken:
+        monkeypatch.setattr(*each)
+    found = mutant.findings(spark)
+    assert (mutant.law, mutant.table) in {(each.law, each.table) for each in found}

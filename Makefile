@@ -9,12 +9,15 @@ AIRFLOW := .venv-airflow
 PORT ?= 8080
 # Processes that run tests side by side, each a file at a time; the long files come first by their names.
 WORKERS ?= 2
+# How long `make soak` goes on, or the seeds that it is to ask and no others.
+MINUTES ?= 60
+SEEDS ?=
 SERVERS = $(abspath $(DEMO))/servers
 export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow servers servers-down test lint format lock benchmark logstore clean prerequisites
+.PHONY: help demo airflow servers servers-down test soak lint format lock benchmark logstore clean prerequisites
 
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -58,6 +61,9 @@ servers-down: $(VENV)/.installed ## End them; their data stays
 
 test: $(VENV)/.installed $(AIRFLOW)/.installed $(VENV)/.servers ## Every test
 	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+
+soak: $(VENV)/.installed ## Random lakehouses for MINUTES=60, or of some SEEDS="1 2"
+	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/python -m tests.laws.soak --minutes $(MINUTES) --seeds $(SEEDS)
 
 lint: $(VENV)/.installed ## Style, types, and which module may import which
 	@$(BIN)/ruff check .

@@ -384,6 +384,7 @@ def test_what_is_critical_stops_what_is_downstream_and_only_that(airflow: Airflo
         "silver.products": "failed",
         "silver.priced_orders": "upstream_failed",
         "gold.revenue_daily": "upstream_failed",
+        "recompute": "success",
         "report": "success",
     }
     assert "silver.products" in (airflow.project / ".sluice" / "lake" / "_reports" / "index.html").read_text()

@@ -1053,4 +1053,6 @@ def test_silver_makes_a_history_of_what_was_captured(shop: Shop, lakehouse: Lake
     ]
     assert all(each.balanced for each in lakehouse.audits())
     # A time that Spark cannot hold is told, and not taken for none.
-    assert [each[:2] for each in lakehouse.fates() if each[0] == "quarantined"] == [("quarantined", "wrong_type")]
+    assert [each[:2] for each in lakehouse.fates() if each[0] == "quarantined"] == [
+        ("quarantined", "invalid_time_seen")
+    ]

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from sluice.catalogue import expecting, ordered
 from sluice.delta import Lake
 from sluice.engine import Refresh
 from sluice.errors import DeclarationError, SluiceError
-from sluice.expect import Expectation, built_in, expect, suite
+from sluice.expect import Expectation, built_in, built_in_type, expect, suite
 from sluice.look import query, status
 from sluice.measure import measure
+from sluice.part import Part
 from sluice.results import checks_table, is_critical, state_of
-from tests.kit import Lakehouse, text
+from tests.kit import Lakehouse, at, text
 from tests.shop import priced, sales
 
 sold = gold.aggregate("sold", source=priced, group_by=["product"], measures={"pieces": "sum(pieces)"})
@@ -168,6 +170,23 @@ def test_a_promotion_is_no_way_around_the_gate(lakehouse: Lakehouse) -> None:
     assert lakehouse.rows("gold.sold") == [("tea", 3)]
 
 
+def test_recomputing_a_part_of_events_is_no_way_around_the_gate(lakehouse: Lakehouse) -> None:
+    declare(lakehouse, silver_sales=[few])
+    lakehouse.publish("sales", sale(1, 3)).run()
+    lakehouse.publish("sales", sale(2, 11), sale(30, 1))
+    assert lakehouse.run()["silver.sales"].refused == ("few_pieces",)
+
+    with pytest.raises(SluiceError, match=r"silver\.sales was refused: it would break few_pieces"):
+        lakehouse.runner().part_anew(lakehouse.catalogue.datasets, Part(since=at(0), until=at(24)))
+    assert lakehouse.rows("silver.sales", "id") == [("s1",)]
+    assert lakehouse.rows("silver._fates", "fate") == []
+
+    # Without the gate the same part is written, so the test can tell.
+    lakehouse.catalogue = expecting(lakehouse.catalogue, {})
+    lakehouse.runner().part_anew(lakehouse.catalogue.datasets, Part(since=at(0), until=at(24)))
+    assert ("s2",) in lakehouse.rows("silver.sales", "id")
+
+
 def test_what_the_engine_knows_is_checked_without_a_suite(lakehouse: Lakehouse) -> None:
     declare(lakehouse)
     lakehouse.publish("prices", {"product": "tea", "changed_at": text(0), "price": 3})
@@ -296,7 +315,11 @@ def test_a_check_that_raises_is_critical_and_says_why(lakehouse: Lakehouse) -> N
     lakehouse.run()
     found = check(lakehouse, "gold.sold")["gold.sold"]
     assert state_of(found) == "critical"
-    assert results(lakehouse, "verdict", "message") == [("error", "there is no column peices; did you mean pieces?")]
+    assert results(lakehouse, "verdict", "message") == [
+        ("error", "there is no column peices; did you mean pieces?"),
+        # What is checked of every table.
+        ("passed", None),
+    ]
 
 
 def test_counts_agree_between_the_audit_the_results_and_the_report(lakehouse: Lakehouse) -> None:
@@ -320,7 +343,7 @@ def test_counts_agree_between_the_audit_the_results_and_the_report(lakehouse: La
         "4 of 6",
         "2 of 6",
         "1 accepted, 1 duplicate, 4 quarantined",
-        "small 2, malformed_json 1, wrong_type 1",
+        "small 2, invalid_time_sold_at 1, malformed_json 1",
     ):
         assert said in page
     assert "record sales/" in page
@@ -367,5 +390,51 @@ def test_examples_of_a_failure_are_kept_as_json(lakehouse: Lakehouse) -> None:
     lakehouse.publish("sales", sale(1, 3, "milk"))
     lakehouse.run()
     check(lakehouse, "gold.sold")
-    ((examples,),) = results(lakehouse, "examples")
-    assert json.loads(examples) == [{"product": "milk"}]
+    examples = dict(results(lakehouse, "expectation", "examples"))
+    assert json.loads(examples["known"]) == [{"product": "milk"}]
+
+
+hostile = "<script>alert(1)</script><img src=x onerror=alert(2)>$x ${y} \"'&lt;"
+
+
+def result_row(**said: Any) -> dict[str, Any]:
+    """A result as it is kept, of an expectation that is broken."""
+    return {
+        "dataset": "silver.sales",
+        "version": 1,
+        "checked_at": datetime(2026, 1, 1, tzinfo=UTC),
+        "expectation": "known",
+        "type": "column_values_to_be_in_set",
+        "severity": "warn",
+        "arguments": json.dumps({"column": "product", "value_set": ["tea"]}),
+        "meaning": None,
+        "verdict": "failed",
+        "observed": None,
+        "unexpected_rows": 1,
+        "rows": 3,
+        "message": None,
+        "examples": None,
+    } | said
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        result_row(examples=json.dumps([{"id": hostile, hostile: 1}])),
+        result_row(meaning=hostile),
+        result_row(expectation=hostile),
+        result_row(arguments=json.dumps({"column": "product", "value_set": [hostile]})),
+        result_row(verdict="error", message=hostile),
+        result_row(type=built_in_type, arguments="{}", meaning=hostile, observed=hostile),
+        result_row(type="column_max_to_be_between", arguments='{"column": "pieces", "max_value": 3}', observed=hostile),
+    ],
+    ids=["examples", "meaning", "name", "arguments", "message", "built-in", "observed"],
+)
+def test_what_comes_from_data_is_text_in_the_report(row: dict[str, Any]) -> None:
+    html = report.page([row])
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    # Once, not twice: people read it as it came.
+    assert "&amp;lt;script" not in html
+    assert "Content-Security-Policy" in html

@@ -192,3 +192,31 @@ def test_a_measure_whose_columns_were_overlooked_goes_stale(
     assert lakehouse.rows("gold.revenue") == [("tea", 9)], "the mutant sees no change"
     lakehouse.run(rebuild=True)
     assert lakehouse.rows("gold.revenue") == [("tea", 13)]
+
+
+def test_gold_follows_columns_whose_names_begin_or_end_with_a_sign(lakehouse: Lakehouse) -> None:
+    offers = silver.history(
+        "offers",
+        source=bronze.topic("offers"),
+        schema="product string, changed_at timestamp, `rate_%` int, `€_price` int",
+        keys=["product"],
+        sequence_by="changed_at",
+        stored_as_scd_type=1,
+        future_tolerance="1000 days",
+    )
+    by_rate = gold.aggregate(
+        "by_rate",
+        source=offers,
+        group_by=["`rate_%` > 5 AS is_high"],
+        measures={"rate_%_sum": "sum(`rate_%`)", "€_max": "max(`€_price`)"},
+    )
+    lakehouse.declare(by_rate)
+    change = {"product": "tea", "changed_at": text(1), "rate_%": 10, "€_price": 1}
+    lakehouse.publish("offers", change)
+    lakehouse.run()
+    assert lakehouse.rows("gold.by_rate") == [(True, 10, 1)]
+    for hour, (rate, price) in enumerate([(20, 1), (20, 7), (1, 7)], start=2):
+        lakehouse.publish("offers", change | {"changed_at": text(hour), "rate_%": rate, "€_price": price})
+        lakehouse.run()
+        assert lakehouse.rows("gold.by_rate") == [(rate > 5, rate, price)]
+    assert lakehouse.run(rebuild=True)["gold.by_rate"].rows.total == 0

@@ -1,8 +1,14 @@
 """The audit of rows: what contradicts between tables is counted."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
-from sluice import bronze, silver
+import pyarrow as pa
+import pytest
+
+from sluice import bronze, cli, silver
+from sluice.delta import Lake
+from sluice.errors import UsageError
 from sluice.look import query
 from tests.kit import Lakehouse, text
 from tests.shop import priced
@@ -43,3 +49,53 @@ def test_the_end_of_all_time_can_be_queried(lakehouse: Lakehouse) -> None:
     lakehouse.publish("contracts", {"id": "a", "signed_at": text(1), "ends_at": "9999-12-31T00:00:00Z"}).run()
     found = query(lakehouse.lake, "SELECT ends_at FROM silver.contracts")
     assert found.rows == [(datetime(9999, 12, 31, tzinfo=UTC),)]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A lake with one table of one row, and a file beside it."""
+    found = Lake(str(tmp_path / "lake"))
+    found.add(pa.table({"name": ["a\x1b[31m"], "amount": [1]}), "gold.sold")
+    (tmp_path / "secret.csv").write_text("password\nhunter2\n")
+    return found
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM read_csv('{folder}/secret.csv')",
+        "SELECT * FROM '{folder}/secret.csv'",
+        "SELECT * FROM read_text('{folder}/secret.csv')",
+        "SELECT * FROM glob('{folder}/*')",
+        "COPY (SELECT 1) TO '{folder}/written.csv'",
+        "EXPORT DATABASE '{folder}/written'",
+        "ATTACH '{folder}/written.db'",
+        "INSTALL httpfs",
+        "LOAD '{folder}/written.duckdb_extension'",
+        "SET enable_external_access = true",
+        "SET lock_configuration = false",
+        "CREATE SECRET (TYPE s3, KEY_ID 'a', SECRET 'b')",
+        "SELECT * FROM lake",
+    ],
+)
+def test_a_query_reaches_nothing_but_the_tables(lake: Lake, tmp_path: Path, sql: str) -> None:
+    assert query(lake, "SELECT amount FROM gold.sold").rows == [(1,)]
+    with pytest.raises(UsageError, match="cannot be answered"):
+        query(lake, sql.format(folder=tmp_path))
+    assert {each.name for each in tmp_path.iterdir()} == {"lake", "secret.csv"}
+
+
+def test_files_are_reached_where_that_is_allowed(lake: Lake, tmp_path: Path) -> None:
+    found = query(lake, f"SELECT password FROM read_csv('{tmp_path}/secret.csv')", allow_files=True)
+    assert found.rows == [("hunter2",)]
+
+
+@pytest.mark.parametrize("sql", ["", ";", "  ", "-- nothing"])
+def test_a_query_that_asks_nothing_is_refused(lake: Lake, sql: str) -> None:
+    with pytest.raises(UsageError, match="asks for nothing"):
+        query(lake, sql)
+
+
+def test_what_steers_a_terminal_is_shown_escaped() -> None:
+    assert cli.shown("a\x1b[31m\r\n\x00\u202eb") == "a\\x1b[31m\\r\\n\\x00\\u202eb"
+    assert cli.shown("naïve ✓ 👩‍👧 שלום") == "naïve ✓ 👩‍👧 שלום"

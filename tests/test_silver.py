@@ -44,6 +44,16 @@ latest = history(stored_as_scd_type=1)
         (events, {"event_time": "at", "hold_later_than": "a while"}, "hold_later_than is 'a while'"),
         (events, {"event_time": "at", "sent_time": "nothing"}, "sent_time names nothing"),
         (events, {"event_time": "at", "idle_after": "soon"}, "idle_after is 'soon'"),
+        (events, {"event_time": "at", "event_time_min": "1900"}, "event_time_min is '1900', which is no time"),
+        (events, {"event_time": "at", "event_time_min": "1900-01-01T00:00:00"}, "write for example"),
+        (events, {"time_formats": {"nothing": "epoch_millis"}}, "nothing, which the schema lacks; its times are at"),
+        (events, {"time_formats": {"name": "epoch_millis"}}, "name, which is string, and no time"),
+        (events, {"time_formats": {"at": "epoch_days"}}, "at is timestamp, which cannot be read from epoch_days"),
+        (events, {"time_formats": {"at": "epoch_hours"}}, "it can be epoch_seconds, epoch_millis, epoch_micros, or"),
+        (history, {"time_formats": {"at": "YYYY-MM-dd"}}, "YYYY cannot be read"),
+        (history, {"time_formats": {"at": "yyyy-MM-ddTHH:mm"}}, "T cannot be read"),
+        (history, {"time_formats": {"at": "yyyy-MM-dd'T"}}, "is no pattern of a time"),
+        (history, {"time_formats": {"at": "HH:mm"}}, "has no year"),
     ],
 )
 def test_a_wrong_declaration_says_what_is_wrong(
@@ -51,6 +61,15 @@ def test_a_wrong_declaration_says_what_is_wrong(
 ) -> None:
     with pytest.raises(DeclarationError, match=says):
         declare(**options)
+
+
+def test_times_inside_of_others_have_formats_by_their_path() -> None:
+    nested = "id string, trip struct<began: timestamp, stops: array<struct<left_at: date>>>"
+    formats = {"trip.began": "epoch_millis", "trip.stops.left_at": "dd.MM.yyyy"}
+    found = events(schema=nested, time_formats=formats)
+    assert dict(found.declaration["parsing"].time_formats) == formats
+    with pytest.raises(DeclarationError, match=r"its times are trip\.began, trip\.stops\.left_at"):
+        events(schema=nested, time_formats={"trip.ended": "epoch_millis"})
 
 
 @pytest.mark.parametrize(
@@ -65,6 +84,83 @@ def test_a_wrong_declaration_says_what_is_wrong(
 def test_a_wrong_dimension_says_what_is_wrong(dimension: Any, says: str) -> None:
     with pytest.raises(DeclarationError, match=says):
         silver.as_of("y", facts=facts, event_time="at", dimensions={"thing": dimension})
+
+
+unknown = silver.join("unknown", inputs={"facts": facts}, keys=["id"], shape=lambda facts: facts)
+
+
+def of_rows(**options: Any) -> Any:
+    return silver.history("z", **({"source": facts, "keys": ["id"], "sequence_by": "at"} | options))
+
+
+def events_of_rows(**options: Any) -> Any:
+    return silver.events("z", **({"source": facts, "keys": ["name"]} | options))
+
+
+@pytest.mark.parametrize(
+    ("declare", "options", "says"),
+    [
+        (of_rows, {"schema": schema}, "is a table, so leave out schema"),
+        (of_rows, {"format": "debezium"}, "leave out format"),
+        (of_rows, {"apply_as_truncates": "gone"}, "leave out apply_as_truncates"),
+        (of_rows, {"hold_later_than": "1 day"}, "leave out hold_later_than"),
+        (of_rows, {"future_tolerance": "2 days"}, "leave out future_tolerance"),
+        (of_rows, {"record_bytes_max": 1}, "leave out record_bytes_max"),
+        (of_rows, {"idle_after": "2 hours"}, "leave out idle_after"),
+        (of_rows, {"keys": ["nothing"]}, "keys names nothing"),
+        (of_rows, {"keys": []}, "give the keys"),
+        (of_rows, {"sequence_by": "nothing"}, "sequence_by names nothing"),
+        (of_rows, {"column_list": ["nothing"]}, "column_list names nothing"),
+        (of_rows, {"source": history(), "sequence_by": "is_current"}, "valid_from, valid_to would be there twice"),
+        (of_rows, {"source": unknown}, "give column_list"),
+        (events_of_rows, {"schema": schema}, "leave out schema"),
+        (events_of_rows, {"sent_time": "at"}, "leave out sent_time"),
+        (events_of_rows, {"keys": ["nothing"]}, "keys names nothing"),
+        (events_of_rows, {"event_time": "nothing"}, "event_time names nothing"),
+        (events_of_rows, {"sequence_by": "nothing"}, "sequence_by names nothing"),
+        (events, {"sequence_by": "at"}, "leave sequence_by out"),
+        (events, {"schema": None}, "give schema"),
+        (history, {"schema": None}, "give schema"),
+    ],
+)
+def test_a_source_of_rows_takes_no_options_of_records(
+    declare: Callable[..., Any], options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(DeclarationError, match=says):
+        declare(**options)
+
+
+def test_snapshots_come_from_a_topic() -> None:
+    with pytest.raises(DeclarationError, match="source is a topic"):
+        silver.history_from_snapshots("z", source=facts, schema=schema, keys=["id"], taken_at="at")
+
+
+@pytest.mark.parametrize(
+    ("on", "says"),
+    [
+        ({"nobody": {"id": "name"}}, "on names nobody; its inputs are facts, things"),
+        ({"things": {"nothing": "name"}}, "names nothing; the keys are id"),
+        ({"things": {"id": "nothing"}}, "silver.x has no column nothing"),
+        ({"other": {}}, "on names other"),
+    ],
+)
+def test_a_join_names_its_keys_by_input(on: dict[str, dict[str, str]], says: str) -> None:
+    inputs = {"facts": facts, "things": latest}
+    with pytest.raises(DeclarationError, match=says):
+        silver.join("w", inputs=inputs, keys=["id"], on=on, shape=lambda facts, things: facts)
+
+
+def test_an_input_that_lacks_a_key_must_say_what_it_is() -> None:
+    other = silver.events("other", source=topic, schema="code string", keys=["code"])
+    inputs = {"facts": facts, "others": other}
+    with pytest.raises(DeclarationError, match=r"silver\.other has no column id; say what its id is"):
+        silver.join("w", inputs=inputs, keys=["id"], shape=lambda facts, others: facts)
+    on = {"others": {"id": "lower(code)"}}
+    joined = silver.join("w", inputs=inputs, keys=["id"], on=on, shape=lambda facts, others: facts)
+    again = silver.join(
+        "w", inputs=inputs, keys=["id"], on={"others": {"id": "code"}}, shape=lambda facts, others: facts
+    )
+    assert joined.fingerprint != again.fingerprint
 
 
 def test_every_option_that_changes_a_history_changes_its_fingerprint() -> None:

@@ -13,7 +13,8 @@ State = dict[str, Any]
 class Change:
     """A change as it arrived; `kind` is set, delete or truncate, and a truncate has no key.
 
-    `sequence` orders the changes of a key, by default their time.
+    `sequence` orders the changes of a key, by default their time. `told_by` is what tells it from others, where that is
+    more than what is here.
     """
 
     kind: str
@@ -22,9 +23,12 @@ class Change:
     values: Mapping[str, Any] = field(default_factory=dict)
     moved_from: str | None = None
     sequence: tuple[float, ...] = ()
+    told_by: Any = None
 
     @property
     def identity(self) -> Row:
+        if self.told_by is not None:
+            return (self.told_by,)
         values = tuple(sorted(self.values.items(), key=repr))
         return (self.kind, self.key, self.at, values, self.moved_from, self.sequence)
 
@@ -93,7 +97,10 @@ def applied(state: State | None, change: Change, options: Options) -> State | No
         return None
     before = state or {}
     return {
-        name: before.get(name) if change.values[name] is None and name in options.fill_nulls else change.values[name]
+        # A change that does not name an attribute leaves it as it was.
+        name: before.get(name)
+        if name not in change.values or (change.values[name] is None and name in options.fill_nulls)
+        else change.values[name]
         for name in options.attributes
     }
 
@@ -127,6 +134,20 @@ def from_snapshots(rows: Sequence[Change], empty: Iterable[float] = ()) -> list[
     present = {(row.key, row.at) for row in rows}
     gone = [Change("delete", key, at) for at in times for key in keys if (key, at) not in present]
     return [*rows, *gone]
+
+
+def from_counted_snapshots(rows: Sequence[Change], row_count: str) -> list[Change]:
+    """The same from snapshots that say how many rows they have: one counts when it has as many keys as it says."""
+    by_time: dict[float, list[Change]] = defaultdict(list)
+    for row in rows:
+        by_time[row.at].append(row)
+    whole: dict[float, list[Change]] = {}
+    for at, snapshot in by_time.items():
+        counts = [row.values[row_count] for row in snapshot if row.values[row_count] is not None]
+        present = [row for row in snapshot if row.values[row_count] != 0]
+        if counts and len({row.key for row in present}) >= max(counts):
+            whole[at] = present
+    return from_snapshots([row for snapshot in whole.values() for row in snapshot], empty=whole)
 
 
 def valid_at(line: Sequence[tuple[float, float | None, State]], at: float) -> tuple[float | None, State | None, bool]:

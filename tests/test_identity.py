@@ -1,0 +1,346 @@
+"""What a value or a key holds never decides what it is: corrections are kept, and hostile keys are keys like others."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from sluice import bronze, engine, gold, handful, silver
+from sluice.connect import require_no_substitution
+from sluice.delta import Lake
+from sluice.difference import operation
+from sluice.errors import SluiceError
+from sluice.explain import Explainer
+from sluice.fates import fates_table
+from sluice.handful import taken
+from sluice.ledger import Entry, RowCounts
+from sluice.part import Part
+from sluice.scope import collect
+from sluice.windows import session_window
+from tests.kit import Lakehouse, Row, rows_of, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+hostile = [
+    *(
+        "${x}",
+        "${env:HOME}",
+        "${spark:spark.app.name}",
+        "it's",
+        'a "quote"',
+        "back\\slash",
+        "\\",
+        "\\'",
+        "a%b_c",
+        "line\nend",
+    ),
+    *(
+        "tab\tcr\r",
+        "nul\x00",
+        "\x01",
+        "\x02",
+        "e\u0301",
+        "\u0301",
+        "é",
+        "😀",
+        "x, y",
+        "--",
+        "/*",
+        ":a",
+        "?",
+        "null",
+        " ",
+        "k" * 20_000,
+    ),
+    *("readings/0/0", "things/0/1"),
+]
+things = bronze.topic("things")
+history = silver.history(
+    "things",
+    source=things,
+    schema="thing string, changed_at timestamp, x string, y string, tags array<array<int>>, b boolean, n int",
+    keys=["thing"],
+    sequence_by="changed_at",
+    future_tolerance="1000 days",
+)
+readings = silver.events(
+    "readings",
+    source=bronze.topic("readings"),
+    schema="reading string, thing string, read_at timestamp, level int",
+    keys=["reading"],
+    event_time="read_at",
+    future_tolerance="1000 days",
+)
+joined = silver.as_of("readings_joined", facts=readings, event_time="read_at", dimensions={"of": history})
+levels = gold.aggregate(
+    "levels",
+    source=joined,
+    group_by=["thing", "of.x AS x", "of.y AS y"],
+    measures={"readings": "count(*)", "level": "sum(level)"},
+)
+hourly = gold.aggregate(
+    "levels_hourly",
+    source=joined,
+    group_by=["thing", session_window("read_at", gap="1 hour")],
+    measures={"level": "sum(level)"},
+)
+
+
+def change(thing: str, hours: float, **values: Any) -> dict[str, Any]:
+    return {"thing": thing, "changed_at": text(hours), **values}
+
+
+def reading(name: str, thing: str, hours: float, level: int = 1) -> dict[str, Any]:
+    return {"reading": name, "thing": thing, "read_at": text(hours), "level": level}
+
+
+def is_as_rebuilt(lakehouse: Lakehouse) -> bool:
+    """Whether a rebuild of everything changes no row, and all laws hold."""
+    rebuilt = lakehouse.run(rebuild=True)
+    assert {name for name, event in rebuilt.items() if event.rows.total} == set()
+    assert all(each.balanced for each in lakehouse.audits())
+    assert all(each.balanced for each in lakehouse.laws())
+    return True
+
+
+corrections: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"x": "A"}, {"y": "A"}),
+    ({"tags": [[1], [2]]}, {"tags": [[1, 2]]}),
+    ({"tags": [[None, 1]]}, {"tags": [[1, None]]}),
+    ({"tags": []}, {"tags": None}),
+    ({"tags": []}, {}),
+    ({"b": True}, {"n": 1}),
+]
+
+
+def test_a_correction_that_moves_a_value_is_kept_and_reaches_gold(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(levels, hourly)
+    for number, (wrong, _) in enumerate(corrections):
+        lakehouse.publish("things", change(f"t{number}", 1, **wrong))
+        lakehouse.publish("readings", reading(f"r{number}", f"t{number}", 2))
+    lakehouse.publish("readings", *[reading(f"other {number}", "other", number) for number in range(40)])
+    lakehouse.run()
+    for number, (_, right) in enumerate(corrections):
+        if right:
+            lakehouse.publish("things", change(f"t{number}", 1, **right), hours=1)
+    lakehouse.publish("things", change("t0", 1, y="A"), hours=2)
+    lakehouse.run()
+    assert [fate[:2] for fate in lakehouse.fates()] == [("duplicate", "same_payload")]
+    found = {row[0]: row[1:] for row in lakehouse.rows("silver.things", "thing", "x", "y", "b", "n")}
+    assert (found["t0"], found["t5"]) == ((None, "A", None, None), (None, None, None, 1))
+    tags = {row[0]: row[1] for row in lakehouse.rows("silver.things", "thing", "tags")}
+    assert (tags["t1"], tags["t2"], tags["t3"]) == ([[1, 2]], [[1, None]], None)
+    assert rows_of(lakehouse.table("gold.levels").where("thing = 't0'")) == [("t0", None, "A", 1, 1)]
+    assert is_as_rebuilt(lakehouse)
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["by the driver", "by Spark"])
+def test_hostile_keys_are_keys_like_others(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, alone: bool
+) -> None:
+    if not alone:
+        monkeypatch.setattr(handful, "replaced_rows_max", 0)
+    # No scope is large enough to be everything.
+    monkeypatch.setattr(engine, "rebuild_share", 1e9)
+    lakehouse.declare(levels, hourly)
+    lakehouse.publish("things", *[change(name, 1, x=name) for name in hostile])
+    lakehouse.publish("readings", b"broken", *[reading(name, name, 2) for name in hostile])
+    lakehouse.run()
+    assert len(lakehouse.rows("silver.readings")) == len(lakehouse.rows("gold.levels")) == len(hostile)
+    late = {name: number for number, name in enumerate(["${x}", "${env:HOME}", "it's", "nul\x00"], start=1)}
+    for name, level in late.items():
+        lakehouse.publish("things", change(name, 1.5, y=name), hours=3)
+        lakehouse.publish("readings", reading(name, name, 2), reading(f"late {name}", name, 1.6, level), hours=3)
+        lakehouse.run()
+    expected = [(name, None, name, 2, 1 + late[name]) if name in late else (name, name, None, 1, 1) for name in hostile]
+    assert lakehouse.rows("gold.levels") == sorted(expected, key=repr)
+    assert lakehouse.audit()["silver.readings"].duplicate == len(late)
+    assert is_as_rebuilt(lakehouse)
+    explained = Explainer(lakehouse.spark, lakehouse.lake).explain(readings, {"reading": "${env:HOME}"})
+    assert [each.row["thing"] for each in explained if each.row] == ["${env:HOME}"]
+
+
+nested = silver.events(
+    "nested",
+    source=bronze.topic("nested"),
+    schema="key struct<a: string, b: string>, list array<string>, number double, n int",
+    keys=["key", "list", "number"],
+)
+by_nested = gold.aggregate(
+    "by_nested", source=nested, group_by=["key", "list", "number"], measures={"n": "sum(n)", "rows": "count(*)"}
+)
+
+
+def test_structs_lists_and_fractions_are_keys(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "rebuild_share", 1e9)
+    keys: list[tuple[Any, ...]] = [
+        (("x, y", "z"), ["a"], 1.5),
+        (("x", "y, z"), ["a"], 1.5),
+        (("x", "y"), ["a, b"], 0.0),
+        (("x", "y"), ["a", "b"], 0.0),
+        (("x", "${x}"), [], 0.0),
+        (("x", "${x}"), [""], -2.5),
+    ]
+    lakehouse.declare(by_nested)
+    for number, (key, values, fraction) in enumerate(keys):
+        made = {"key": {"a": key[0], "b": key[1]}, "list": values, "number": fraction, "n": number}
+        lakehouse.publish("nested", made, made | {"number": -0.0} if fraction == 0 else made)
+        lakehouse.run()
+    assert len(lakehouse.rows("silver.nested")) == len(lakehouse.rows("gold.by_nested")) == len(keys)
+    assert lakehouse.audit()["silver.nested"].duplicate == len(keys)
+    assert is_as_rebuilt(lakehouse)
+
+
+@pytest.mark.parametrize("number", ["-0.0", "0.0", "NaN", "Infinity", "-Infinity", "1.5"])
+def test_a_scope_of_fractions_finds_its_rows_in_files(spark: "SparkSession", tmp_path: Path, number: str) -> None:
+    lake, name = Lake(str(tmp_path)), "gold.fractions"
+    numbers = ["0.0", "NaN", "Infinity", "-Infinity", "1.5"]
+    known = spark.createDataFrame([(each, index) for index, each in enumerate(numbers)], "k string, n int")
+    lake.replace(known.selectExpr("CAST(k AS double) k", "n").repartition(5, "n"), name, Entry(dataset=name), 0)
+    rows = spark.createDataFrame([(number,)], "k string").selectExpr("CAST(k AS double) k")
+    scope = collect(rows)
+    # By Delta's log, and by the files alone.
+    by_log = spark.read.format("delta").load(lake.path(name))
+    for table in (lake.read(spark, name), by_log):
+        assert scope.filter(table, [("k", "k")]).count() == 1
+    changed = rows.selectExpr("k", "9 AS n", f"'updated' AS {operation}")
+    lake.merge(
+        changed,
+        name,
+        Entry(dataset=name, rows=RowCounts(updated=1)),
+        lake.fence(name, name),
+        grain=["k"],
+        condition=scope.condition_sql([("k", "k")], "own."),
+    )
+    assert (lake.row_count(name), lake.read(spark, name).where("n = 9").count()) == (len(numbers), 1)
+
+
+def test_rows_with_hostile_keys_are_replaced(spark: "SparkSession", tmp_path: Path) -> None:
+    lake, name = Lake(str(tmp_path)), "gold.hostile"
+    known = spark.createDataFrame([(key, 0) for key in hostile], "k string, n int")
+    lake.replace(known, name, Entry(dataset=name), 0)
+    for few in (True, False):
+        said = F.lit("updated").alias(operation)
+        for start in range(0, len(hostile), 9):
+            part = hostile[start : start + 9]
+            changed = spark.createDataFrame([(key, 1 + few) for key in part], "k string, n int").select("*", said)
+            scope = collect(changed.select("k"))
+            lake.merge(
+                changed,
+                name,
+                Entry(dataset=name, rows=RowCounts(updated=len(part))),
+                lake.fence(name, name),
+                grain=["k"],
+                condition=scope.condition_sql([("k", "k")], "own."),
+                few=taken(changed) if few else None,
+            )
+        assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs") is few
+        assert rows_of(lake.read(spark, name)) == sorted([(key, 1 + few) for key in hostile], key=repr)
+
+
+def test_the_bounds_of_a_scope_skip_files(spark: "SparkSession", tmp_path: Path) -> None:
+    path = str(tmp_path / "skipped")
+    numbers = spark.range(100).selectExpr(
+        "concat('k', lpad(id, 3, '0')) AS k",
+        "CAST(id AS decimal(9,2)) AS d",
+        "timestamp_seconds(id) AS at",
+        "date_add(DATE '2026-01-01', CAST(id AS int)) AS day",
+        "CAST(id AS double) AS f",
+        "id AS n",
+    )
+    for start in (0, 50):
+        numbers.where(f"n >= {start} AND n < {start + 50}").coalesce(1).write.format("delta").mode("append").save(path)
+    wanted = numbers.where("n BETWEEN 10 AND 12").localCheckpoint()
+    table = spark.read.format("delta").load(path)
+    kept = {row[0] for row in table.where("n < 50").select("_metadata.file_name").distinct().collect()}
+    for file in Path(path).glob("*.parquet"):
+        if file.name not in kept:
+            file.unlink()
+    scope = collect(wanted)
+    wanted.createOrReplaceTempView("wanted")
+    for name in numbers.columns:
+        # A file that is not skipped is missing.
+        assert spark.read.format("delta").load(path).where(scope.condition([(name, name)])).count() == 3
+    for name in numbers.columns:
+        condition = scope.condition_sql([(name, name)], "own.")
+        merge = f"MERGE INTO delta.`{path}` AS own USING wanted ON own.n = wanted.n AND {condition}"
+        spark.sql(f"{merge} WHEN MATCHED THEN UPDATE SET own.k = own.k").collect()
+
+
+def test_nothing_within_a_statement_is_replaced_by_what_it_names(spark: "SparkSession") -> None:
+    (row,) = spark.sql("SELECT '${env:HOME}' AS text").collect()
+    assert row["text"] == "${env:HOME}"
+    (row,) = spark.newSession().sql("SELECT '${env:HOME}' AS text").collect()
+    assert row["text"] == "${env:HOME}"
+    require_no_substitution(spark, "sc://here")
+    other = spark.newSession()
+    other.conf.set("spark.sql.variable.substitute", "true")
+    with pytest.raises(SluiceError, match="substitute=false"):
+        require_no_substitution(other, "sc://here")
+
+
+shops = [
+    silver.events(name, source=bronze.topic(name), schema="id string, n int", keys=["id"]) for name in ("east", "west")
+]
+
+
+def aged(lakehouse: Lakehouse) -> None:
+    """The tables as another version of the code made them: with digests that are whole numbers, and other kinds."""
+    lake, spark = lakehouse.lake, lakehouse.spark
+    for name in ("silver.east", "silver.west", fates_table):
+        table, commit = lake.read(spark, name), lake.last_commit(name)
+        assert commit is not None
+        old = table.withColumn("_digest", F.xxhash64("_digest")).localCheckpoint()
+        entry = commit.entry.model_copy(update={"fingerprint": "another"})
+        writer = old.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        if name == fates_table:
+            writer = writer.partitionBy("dataset")
+        writer.option("userMetadata", entry.to_json()).save(lake.path(name))
+
+
+@pytest.fixture
+def old(lakehouse: Lakehouse) -> Lakehouse:
+    """A lakehouse of an older version."""
+    lakehouse.declare(*shops)
+    for name in ("east", "west"):
+        lakehouse.publish(name, {"id": "a", "n": 1}, {"id": "a", "n": 1}, {"id": "b", "n": 1}, b"broken")
+    lakehouse.run()
+    aged(lakehouse)
+    return lakehouse
+
+
+def kinds(lakehouse: Lakehouse) -> set[str]:
+    return {dict(lakehouse.table(name).dtypes)["_digest"] for name in ("silver.east", "silver.west", fates_table)}
+
+
+def test_tables_of_an_older_version_are_made_anew(old: Lakehouse) -> None:
+    before: list[Row] = old.fates()
+    old.publish("east", {"id": "b", "n": 2})
+    done = old.run()
+    assert {done[name].cause for name in ("silver.east", "silver.west")} == {"declaration changed"}
+    assert kinds(old) == {"binary"}
+    assert len(old.fates()) == len(before) + 1
+    assert old.table(fates_table).where("_digest IS NULL AND fate = 'duplicate'").count() == 0
+    old.publish("west", {"id": "a", "n": 1}, hours=1)
+    old.run()
+    assert old.run() == {}
+    assert is_as_rebuilt(old)
+
+
+def test_a_part_of_a_table_of_an_older_version_is_not_computed_by_itself(old: Lakehouse) -> None:
+    before = {name: old.rows(name) for name in ("silver.east", fates_table)}
+    east = next(dataset for dataset in old.catalogue.datasets if dataset.name == "silver.east")
+    part = Part.of(None, None, ["east/0/0"])
+    assert part is not None
+    with pytest.raises(SluiceError, match="Compute all of it first"):
+        old.runner().part_anew([east], part)
+    assert {name: old.rows(name) for name in before} == before
+
+
+def test_one_dataset_made_anew_leaves_the_fates_of_the_others(old: Lakehouse) -> None:
+    old.declare(shops[0]).run()
+    assert kinds(old) == {"binary", "bigint"}
+    others = old.table(fates_table).where("dataset = 'silver.west'")
+    assert others.count() == 2

@@ -74,6 +74,8 @@ def test_what_an_extra_is_needed_for_names_it(
     installed: Path, tmp_path: Path, command: str, spark: str, extra: str
 ) -> None:
     sluice(installed, "init", "mine", here=tmp_path)
+    for topic in ("products", "orders"):
+        sluice(installed, "log", "append", topic, f"{topic}.jsonl", here=tmp_path / "mine")
     done = sluice(installed, command, here=tmp_path / "mine", SLUICE_SPARK=spark)
     assert (done.returncode != 0, "Traceback" in done.stderr) == (True, False), done.stderr
     assert f"pip install 'sluice-lakehouse[{extra}]'" in " ".join(done.stderr.split())

@@ -10,7 +10,7 @@ import time
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from sluice.delta import Lake
 from sluice.doors.cli import listen_app
 from sluice.errors import LakeLocked, SluiceError, UsageError
 from sluice.lock import is_locked, lake_lock
-from sluice.log import AnyLog, Record, require_open
+from sluice.log import AnyLog, Log, Record, require_open, verify
 from sluice.part import Part
 from sluice.progress import RunProgress
 from sluice.recompute import Recomputed
@@ -885,6 +885,34 @@ def log_topics(project: Project = Path(), as_json: AsJson = False) -> None:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
         print_table(columns, rows)
+
+
+@log_app.command("verify")
+def log_verify(
+    topics: Annotated[list[str] | None, typer.Argument(help="Without one, all.")] = None,
+    project: Project = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Read the whole log, and name every segment that is not as it was written.
+
+    Exit code 1 when there is one.
+    """
+    log = opened(project).log
+    if not isinstance(log, Log):
+        raise UsageError("Kafka verifies its own records; sluice log verify is for a log in a folder.")
+    log.require()
+    found = [partition for topic in topics or log.topics() for partition in verify(log, topic)]
+    if as_json:
+        print_json([asdict(partition) for partition in found])
+    else:
+        columns = ["topic", "partition", "segments", "with_checksums", "records", "faults"]
+        rows = [[getattr(each, column) for column in columns[:-1]] + [len(each.faults)] for each in found]
+        print_table(columns, rows)
+    faults = [fault for partition in found for fault in partition.faults]
+    for fault in faults:
+        typer.echo(printable(fault), err=True)
+    if faults:
+        raise typer.Exit(1)
 
 
 @log_app.command("skip")

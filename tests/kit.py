@@ -1,6 +1,7 @@
 """What tests are written with: small frames as tuples, and a lakehouse that is driven a step at a time."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -139,3 +140,9 @@ def statements(spark: "SparkSession", after: int) -> dict[int, str]:
     listed = spark._jsparkSession.sharedState().statusStore().executionsList()
     found = {listed.apply(index).executionId(): listed.apply(index).description() for index in range(listed.size())}
     return {number: said for number, said in found.items() if number > after}
+
+
+def lines_without_checksums(segment: Path) -> list[bytes]:
+    """The lines of a segment as an older release, or another program, wrote them."""
+    lines = segment.read_bytes().splitlines(keepends=True)
+    return [re.sub(rb'(,"segment_sha256":"\w{64}")?,"crc32":"\w{8}"\}\n$', b"}\n", line) for line in lines]

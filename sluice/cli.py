@@ -18,7 +18,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from obstore.exceptions import BaseError
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from rich.console import Console
 from rich.markup import escape
@@ -43,7 +43,7 @@ from sluice.progress import RunProgress
 from sluice.recompute import Recomputed
 from sluice.run import Event, Runner
 from sluice.s3 import S3, is_s3
-from sluice.session import spark_session
+from sluice.session import spark_message, spark_session
 from sluice.settings import Settings, read_settings
 
 # Control characters and halves of characters, and the marks that turn the direction of writing.
@@ -149,7 +149,7 @@ def run(  # noqa: PLR0917 - options, each given by its name
         print_json([dataclasses.asdict(event) | {"rows": event.rows.model_dump()} for event in done])
     else:
         err.print(progress.summary(done, time.monotonic() - start), highlight=False)
-    if any(event.refused for event in done):
+    if any(event.is_wrong for event in done):
         raise typer.Exit(1)
 
 
@@ -190,7 +190,7 @@ def print_event(event: Event) -> None:
     """What was done, as a line for a supervisor."""
     if event.kind == "waiting":
         err.print(f"[yellow bold]Waiting:[/] {escape(event.name)}", highlight=False)
-    if event.kind == "done" and event.cause:
+    if event.kind == "done" and (event.cause or event.blocked):
         print_json(dataclasses.asdict(event) | {"rows": event.rows.model_dump()}, indent=None)
         sys.stdout.flush()
 
@@ -332,6 +332,8 @@ def audit(
 ) -> None:
     """Add up what became of every landed record, and every row; exit 1 when one has no fate, or two.
 
+    Also when something is blocked.
+
     With --recompute, a sample of the rows of every table is recomputed from its inputs and compared.
     """
     here = opened(project)
@@ -339,7 +341,8 @@ def audit(
     share = None if recompute is None else share_of(recompute)
     fates = look.audit(here.lake, catalogue)
     laws = look.laws(here.lake, catalogue)
-    found: list[Fates | look.Law | Recomputed] = [*fates, *laws]
+    stopped = look.stopped(here.lake, catalogue)
+    found: list[Fates | look.Law | look.Stopped | Recomputed] = [*fates, *laws, *stopped]
     if share is not None:
         found += recomputed(here, catalogue, share, datetime.now(UTC).toordinal() if seed is None else seed)
     if as_json:
@@ -363,12 +366,16 @@ def audit(
         )
         out.print()
         print_table(["dataset", "must not be", "rows"], [[each.dataset, each.law, each.broken] for each in laws])
+        if stopped:
+            out.print()
+            rows = [[each.dataset, each.since, each.reason] for each in stopped]
+            print_table(["dataset", "blocked since", "because"], rows)
         print_recomputed([each for each in found if isinstance(each, Recomputed)])
     if not all(each.balanced for each in found):
         raise typer.Exit(1)
 
 
-def as_plain(found: Fates | look.Law | Recomputed) -> dict[str, Any]:
+def as_plain(found: Fates | look.Law | look.Stopped | Recomputed) -> dict[str, Any]:
     """A finding of the audit for JSON."""
     return found.model_dump(mode="json") if isinstance(found, Recomputed) else dataclasses.asdict(found)
 
@@ -611,6 +618,20 @@ def quarantine_show(
         print_json(rows)
         return
     print_table(["record", "arrived", "reason", "value"], [[*row.values()] for row in rows])
+
+
+@quarantine_app.command("add")
+def quarantine_add(
+    dataset: HeldBy,
+    records: Annotated[list[str], typer.Argument(help="Their positions: topic/partition/offset …")],
+    because: Annotated[str, typer.Option(help="Why; it stays in the log.")],
+    project: Project = Path(),
+) -> None:
+    """Set records aside that no rule holds back; the next run does it, and `release` lets them in again."""
+    here = opened(project)
+    consumer = quarantine.consumer(here.catalogue(), dataset)
+    count = quarantine.add(here.lake, here.log, consumer, records, because)
+    err.print(f"{count:,} records are set aside by the next run: sluice run", highlight=False)
 
 
 @quarantine_app.command("release")
@@ -992,21 +1013,6 @@ def main() -> None:
         if not bucket.is_of_store(error):
             raise
         fail(f"The object store failed: {' '.join(str(error).split())[:500]} Try again, or: sluice doctor", 1)
-
-
-def spark_message(error: PySparkException | Py4JError) -> str:
-    """What Spark says went wrong, without the stack of its JVM."""
-    if isinstance(error, Py4JError):
-        return f"Spark stopped: {java_message(error)}"
-    return f"Spark stopped: {error}".split("JVM stacktrace", maxsplit=1)[0].strip()
-
-
-def java_message(error: Py4JError) -> str:
-    """The message of an exception in the JVM, or what can be said when the JVM is gone."""
-    try:
-        return str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
-    except Exception:  # noqa: BLE001 - the JVM died, and asking it fails in many ways
-        return "its JVM ended. Run again: nothing was lost. If it was killed for memory, lower SLUICE_DRIVER_MEMORY."
 
 
 def fail(message: str, exit_code: int) -> NoReturn:

@@ -103,8 +103,12 @@ class Lakehouse:
         )
 
     def run(self, *, rebuild: bool = False) -> dict[str, Event]:
-        """Runs until caught up; returns what was done, by dataset."""
-        return {event.name: event for event in self.runner().until_caught_up(rebuild=rebuild)}
+        """Runs until caught up; returns what was done, by dataset, or raises the error that blocks one."""
+        runner = self.runner()
+        events = {event.name: event for event in runner.until_caught_up(rebuild=rebuild)}
+        for error in runner.blocks.errors.values():
+            raise error
+        return events
 
     def table(self, name: str) -> "DataFrame":
         return self.lake.read(self.spark, name)

@@ -197,13 +197,18 @@ def print_event(event: Event) -> None:
 
 def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue | None:
     """Does what the driver was asked for; if so, the catalogue as the project declares it now."""
-    if not requests.attend(here.lake.files, partial(performed, here, runner)):
+    if not requests.attend(here.lake.files, partial(performed, here, runner), warn):
         return None
     try:
         return here.catalogue().upstream_of(datasets)
     except SluiceError as error:
         err.print(f"[red bold]Error:[/] {escape(str(error))} The run goes on as before.", highlight=False)
         return None
+
+
+def warn(text: str) -> None:
+    """Says what is wrong beside the work, which goes on."""
+    err.print(f"[yellow bold]Warning:[/] {escape(printable(text))}", highlight=False)
 
 
 def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[str, Any]:
@@ -739,7 +744,10 @@ def replay_start(  # noqa: PLR0917 - options, each given by its name
 @replay_app.command("list")
 def replay_list(project: Project = Path(), as_json: AsJson = False) -> None:
     """List the replays that are kept."""
-    found = replaying.replays(opened(project).lake)
+    lake = opened(project).lake
+    for name in replaying.unreadable(lake):
+        warn(f"The replay {name} cannot be read ({replaying.file_name(name)}). Forget it: sluice replay drop {name}")
+    found = replaying.replays(lake)
     if as_json:
         print_json([each.model_dump(mode="json") for each in found])
         return

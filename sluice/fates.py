@@ -236,9 +236,13 @@ def reached_by(judged: "DataFrame", event_time: str | None) -> "DataFrame":
     """For each partition (`topic/partition`) the latest event time of a usable record, and the latest log time.
 
     Event time never counts for more than the log's own: a record of the future, released or tolerated, is no progress.
+    Duplicates that were judged before are here without their event time, which was counted then.
     """
     is_usable = F.col("_fate").isNull() | (F.col("_fate") == "duplicate")
-    event = F.least(F.col(event_time), F.col("_timestamp")) if event_time else F.lit(None).cast("timestamp")
+    event = F.lit(None).cast("timestamp")
+    if event_time:
+        # The least of null and a time is the time.
+        event = F.when(F.col(event_time).isNotNull(), F.least(event_time, "_timestamp"))
     partition = F.concat_ws("/", "_topic", "_partition").alias("partition")
     return judged.groupBy(partition).agg(
         F.max(F.when(is_usable, event)).alias("event_time"), F.max("_timestamp").alias("log_time")

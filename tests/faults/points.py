@@ -1,8 +1,8 @@
 """Faults at named points of a program: `python -m tests.faults.points KIND POINT COUNT -- sluice's arguments`.
 
-The points are the calls by which something becomes durable or is promised: writing, syncing and naming a file of the log,
-committing a table, and telling a producer. Each has a moment before and one after. At the given count of it the fault
-strikes: a SIGKILL of this process or of its JVM, an error of the disk, or a write that is cut short.
+The points are the calls by which something becomes durable or is promised: writing, syncing and naming a file of the
+log, committing a table, and telling a producer. Each has a moment before and one after. At the given count of it the
+fault strikes: a SIGKILL of this process or of its JVM, an error of the disk, or a write that is cut short.
 """
 
 import errno
@@ -18,11 +18,10 @@ from sluice.doors import records
 from sluice.log import log as logs
 from sluice.log import segments
 
-# Where each is called from: its own module has the name, so that nothing else of the process is struck.
 calls: dict[str, tuple[Any, str]] = {
     "write a segment": (segments, "write_lines"),
-    "sync a segment": (segments.os, "fsync"),
-    "name a segment": (segments.os, "link"),
+    "sync a segment": (os, "fsync"),
+    "name a segment": (os, "link"),
     "sync a folder": (segments, "sync_folder"),
     "publish a segment": (logs, "publish"),
     "append": (records, "append"),

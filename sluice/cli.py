@@ -1019,7 +1019,7 @@ def main() -> None:
         fail(spark_message(error), 1)
     except (BaseError, OSError) as error:
         if not bucket.is_of_store(error):
-            raise
+            fail(f"{getattr(error, 'filename', None) or 'A file'}: {getattr(error, 'strerror', None) or error}.", 1)
         fail(f"The object store failed: {' '.join(str(error).split())[:500]} Try again, or: sluice doctor", 1)
 
 

@@ -208,7 +208,7 @@ def listening(life: Life, kind: str, point: str, count: int) -> Iterator[str]:
     assert process.stderr is not None
     try:
         address = next(word for line in process.stderr for word in line.decode().split() if word.startswith("http://"))
-        yield f"{address.rstrip('.')}#{process.pid}"
+        yield f"{address.rstrip('.,')}#{process.pid}"
     finally:
         process.terminate()
         try:
@@ -242,7 +242,8 @@ def environment(life: Life) -> dict[str, str]:
 
 def damaged_file(life: Life, damage: Callable[[Life, Path], None]) -> None:
     """A segment is damaged before it lands: nothing of it lands, and all of it when it was restored."""
-    append(life, life.some_sales(5))
+    for _ in range(3):
+        append(life, life.some_sales(4))
     path = life.chance.choice(life.log.segments("sales")).path
     content = path.read_bytes()
     before = life.lakehouse.table("silver.sales").count() if "silver.sales" in life.lakehouse.lake.tables() else 0

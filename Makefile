@@ -17,7 +17,7 @@ export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow servers servers-down test soak lint format lock benchmark logstore clean prerequisites
+.PHONY: help demo airflow servers servers-down test soak soak-faults lint format lock benchmark logstore clean prerequisites
 
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -64,6 +64,9 @@ test: $(VENV)/.installed $(AIRFLOW)/.installed $(VENV)/.servers ## Every test
 
 soak: $(VENV)/.installed ## Random lakehouses for MINUTES=60, or of some SEEDS="1 2"
 	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/python -m tests.laws.soak --minutes $(MINUTES) --seeds $(SEEDS)
+
+soak-faults: $(VENV)/.installed ## Lakehouses under faults for MINUTES=60; adds what was tried to docs/faults.md
+	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/python -m tests.faults.soak --minutes $(MINUTES) --seeds $(SEEDS)
 
 lint: $(VENV)/.installed ## Style, types, and which module may import which
 	@$(BIN)/ruff check .

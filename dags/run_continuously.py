@@ -6,6 +6,7 @@ import json
 import os
 import time
 from datetime import timedelta
+from typing import Any
 
 from airflow.sdk import dag, get_current_context, task
 from airflow.sdk.exceptions import AirflowException
@@ -29,7 +30,8 @@ def run_continuously():
 
     Unpause it to start, pause it to stop: what the driver is at is finished first. When it dies it is started again
     after 10 seconds, then 20, 40, … up to 5 minutes. A second driver on the same lake is refused by the lake's lock,
-    which dies with the process that holds it. What it did last, and the lag of every table, are in the task's state.
+    which dies with the process that holds it. What it did last, the lag of every table, and the tables that are blocked
+    with the reason, are in the task's state; a table that becomes blocked is an alert.
 
     The other DAGs ask this driver for what they need, so they need not start Spark.
     """
@@ -44,7 +46,7 @@ def run_continuously():
     def supervise() -> None:
         context = get_current_context()
         instance, state = context["ti"], context["task_state_store"]
-        told: dict[str, float | bool] = {"status": 0.0, "behind": False}
+        told: dict[str, Any] = {"status": 0.0, "behind": False, "blocked": set()}
 
         def heard(line: str) -> None:
             print(line, end="", flush=True)
@@ -60,6 +62,13 @@ def run_continuously():
                 if behind > lag_records_max and not told["behind"]:
                     tell(f"the lakehouse is {behind:,} records behind its log", context)
                 told["behind"] = behind > lag_records_max
+                blocked = {
+                    table["dataset"]: table["held"] for table in tables if (table["held"] or "").startswith("blocked")
+                }
+                state.set("blocked", blocked)
+                for name in sorted(set(blocked) - told["blocked"]):
+                    tell(f"{name} is {blocked[name]}", context)
+                told["blocked"] = set(blocked)
                 print("lag", {table["dataset"]: table["lag"] for table in tables if table["lag"]}, flush=True)
             return not instance.get_dag(instance.dag_id).is_paused
 

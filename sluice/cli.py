@@ -10,7 +10,7 @@ import time
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from obstore.exceptions import BaseError
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from rich.console import Console
 from rich.markup import escape
@@ -37,13 +37,13 @@ from sluice.delta import Lake
 from sluice.doors.cli import listen_app
 from sluice.errors import LakeLocked, SluiceError, UsageError
 from sluice.lock import is_locked, lake_lock
-from sluice.log import AnyLog, Record, require_open
+from sluice.log import AnyLog, Log, Record, require_open, verify
 from sluice.part import Part
 from sluice.progress import RunProgress
 from sluice.recompute import Recomputed
 from sluice.run import Event, Runner
 from sluice.s3 import S3, is_s3
-from sluice.session import spark_session
+from sluice.session import spark_message, spark_session
 from sluice.settings import Settings, read_settings
 
 # Control characters and halves of characters, and the marks that turn the direction of writing.
@@ -149,7 +149,7 @@ def run(  # noqa: PLR0917 - options, each given by its name
         print_json([dataclasses.asdict(event) | {"rows": event.rows.model_dump()} for event in done])
     else:
         err.print(progress.summary(done, time.monotonic() - start), highlight=False)
-    if any(event.refused for event in done):
+    if any(event.is_wrong for event in done):
         raise typer.Exit(1)
 
 
@@ -190,20 +190,25 @@ def print_event(event: Event) -> None:
     """What was done, as a line for a supervisor."""
     if event.kind == "waiting":
         err.print(f"[yellow bold]Waiting:[/] {escape(event.name)}", highlight=False)
-    if event.kind == "done" and event.cause:
+    if event.kind == "done" and (event.cause or event.blocked):
         print_json(dataclasses.asdict(event) | {"rows": event.rows.model_dump()}, indent=None)
         sys.stdout.flush()
 
 
 def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue | None:
     """Does what the driver was asked for; if so, the catalogue as the project declares it now."""
-    if not requests.attend(here.lake.files, partial(performed, here, runner)):
+    if not requests.attend(here.lake.files, partial(performed, here, runner), warn):
         return None
     try:
         return here.catalogue().upstream_of(datasets)
     except SluiceError as error:
         err.print(f"[red bold]Error:[/] {escape(str(error))} The run goes on as before.", highlight=False)
         return None
+
+
+def warn(text: str) -> None:
+    """Says what is wrong beside the work, which goes on."""
+    err.print(f"[yellow bold]Warning:[/] {escape(printable(text))}", highlight=False)
 
 
 def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[str, Any]:
@@ -332,6 +337,8 @@ def audit(
 ) -> None:
     """Add up what became of every landed record, and every row; exit 1 when one has no fate, or two.
 
+    Also when something is blocked.
+
     With --recompute, a sample of the rows of every table is recomputed from its inputs and compared.
     """
     here = opened(project)
@@ -339,7 +346,8 @@ def audit(
     share = None if recompute is None else share_of(recompute)
     fates = look.audit(here.lake, catalogue)
     laws = look.laws(here.lake, catalogue)
-    found: list[Fates | look.Law | Recomputed] = [*fates, *laws]
+    stopped = look.stopped(here.lake, catalogue)
+    found: list[Fates | look.Law | look.Stopped | Recomputed] = [*fates, *laws, *stopped]
     if share is not None:
         found += recomputed(here, catalogue, share, datetime.now(UTC).toordinal() if seed is None else seed)
     if as_json:
@@ -363,12 +371,16 @@ def audit(
         )
         out.print()
         print_table(["dataset", "must not be", "rows"], [[each.dataset, each.law, each.broken] for each in laws])
+        if stopped:
+            out.print()
+            rows = [[each.dataset, each.since, each.reason] for each in stopped]
+            print_table(["dataset", "blocked since", "because"], rows)
         print_recomputed([each for each in found if isinstance(each, Recomputed)])
     if not all(each.balanced for each in found):
         raise typer.Exit(1)
 
 
-def as_plain(found: Fates | look.Law | Recomputed) -> dict[str, Any]:
+def as_plain(found: Fates | look.Law | look.Stopped | Recomputed) -> dict[str, Any]:
     """A finding of the audit for JSON."""
     return found.model_dump(mode="json") if isinstance(found, Recomputed) else dataclasses.asdict(found)
 
@@ -613,6 +625,20 @@ def quarantine_show(
     print_table(["record", "arrived", "reason", "value"], [[*row.values()] for row in rows])
 
 
+@quarantine_app.command("add")
+def quarantine_add(
+    dataset: HeldBy,
+    records: Annotated[list[str], typer.Argument(help="Their positions: topic/partition/offset …")],
+    because: Annotated[str, typer.Option(help="Why; it stays in the log.")],
+    project: Project = Path(),
+) -> None:
+    """Set records aside that no rule holds back; the next run does it, and `release` lets them in again."""
+    here = opened(project)
+    consumer = quarantine.consumer(here.catalogue(), dataset)
+    count = quarantine.add(here.lake, here.log, consumer, records, because)
+    err.print(f"{count:,} records are set aside by the next run: sluice run", highlight=False)
+
+
 @quarantine_app.command("release")
 def quarantine_release(  # noqa: PLR0917 - options, each given by its name
     dataset: HeldBy,
@@ -718,7 +744,10 @@ def replay_start(  # noqa: PLR0917 - options, each given by its name
 @replay_app.command("list")
 def replay_list(project: Project = Path(), as_json: AsJson = False) -> None:
     """List the replays that are kept."""
-    found = replaying.replays(opened(project).lake)
+    lake = opened(project).lake
+    for name in replaying.unreadable(lake):
+        warn(f"The replay {name} cannot be read ({replaying.file_name(name)}). Forget it: sluice replay drop {name}")
+    found = replaying.replays(lake)
     if as_json:
         print_json([each.model_dump(mode="json") for each in found])
         return
@@ -887,6 +916,34 @@ def log_topics(project: Project = Path(), as_json: AsJson = False) -> None:
         print_table(columns, rows)
 
 
+@log_app.command("verify")
+def log_verify(
+    topics: Annotated[list[str] | None, typer.Argument(help="Without one, all.")] = None,
+    project: Project = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Read the whole log, and name every segment that is not as it was written.
+
+    Exit code 1 when there is one.
+    """
+    log = opened(project).log
+    if not isinstance(log, Log):
+        raise UsageError("Kafka verifies its own records; sluice log verify is for a log in a folder.")
+    log.require()
+    found = [partition for topic in topics or log.topics() for partition in verify(log, topic)]
+    if as_json:
+        print_json([asdict(partition) for partition in found])
+    else:
+        columns = ["topic", "partition", "segments", "with_checksums", "records", "faults"]
+        rows = [[getattr(each, column) for column in columns[:-1]] + [len(each.faults)] for each in found]
+        print_table(columns, rows)
+    faults = [fault for partition in found for fault in partition.faults]
+    for fault in faults:
+        typer.echo(printable(fault), err=True)
+    if faults:
+        raise typer.Exit(1)
+
+
 @log_app.command("skip")
 def log_skip(
     topic: str,
@@ -962,23 +1019,8 @@ def main() -> None:
         fail(spark_message(error), 1)
     except (BaseError, OSError) as error:
         if not bucket.is_of_store(error):
-            raise
+            fail(f"{getattr(error, 'filename', None) or 'A file'}: {getattr(error, 'strerror', None) or error}.", 1)
         fail(f"The object store failed: {' '.join(str(error).split())[:500]} Try again, or: sluice doctor", 1)
-
-
-def spark_message(error: PySparkException | Py4JError) -> str:
-    """What Spark says went wrong, without the stack of its JVM."""
-    if isinstance(error, Py4JError):
-        return f"Spark stopped: {java_message(error)}"
-    return f"Spark stopped: {error}".split("JVM stacktrace", maxsplit=1)[0].strip()
-
-
-def java_message(error: Py4JError) -> str:
-    """The message of an exception in the JVM, or what can be said when the JVM is gone."""
-    try:
-        return str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
-    except Exception:  # noqa: BLE001 - the JVM died, and asking it fails in many ways
-        return "its JVM ended. Run again: nothing was lost. If it was killed for memory, lower SLUICE_DRIVER_MEMORY."
 
 
 def fail(message: str, exit_code: int) -> NoReturn:

@@ -56,6 +56,7 @@ table_properties = {
     "delta.checkpointInterval": "10",
 }
 creation = threading.Lock()
+table_name = re.compile(r"\w+", re.ASCII)
 is_commit = re.compile(r"\d+\.json")
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
 # Delta writes nothing for an application whose number is not above the last that the table has of it.
@@ -277,8 +278,8 @@ class Lake:
             table
             for layer in layers
             for name in self.files.folders(layer)
-            # One that is being made has a log without a commit.
-            if self.log_files(table := f"{layer}.{name}")
+            # Other programs leave folders too; and one that is being made has a log without a commit.
+            if table_name.fullmatch(name) and self.log_files(table := f"{layer}.{name}")
         ]
 
     def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":

@@ -72,6 +72,22 @@ def refresh(
     the newest. With `hold_changed` a dataset whose declaration changed is left as it is. Rows of which the `gate` finds
     something critical are not written.
     """
+    found = begun(spark, lake, dataset, rebuild=rebuild, part=part, hold_changed=hold_changed, pinned=pinned, gate=gate)
+    return found.run() if isinstance(found, Refresh) else found
+
+
+def begun(
+    spark: "SparkSession",
+    lake: Lake,
+    dataset: Dataset,
+    *,
+    rebuild: bool = False,
+    part: Part | None = None,
+    hold_changed: bool = False,
+    pinned: Mapping[str, Commit] | None = None,
+    gate: Sequence[Expectation] = (),
+) -> "Refresh | Refreshed":
+    """The refresh that there is to do; where there is none, what is said of it."""
     lake = lake.remembering()
     known = lake.last_commit(dataset.name)
     if is_held(dataset, known, hold_changed=hold_changed):
@@ -89,7 +105,7 @@ def refresh(
     if cause is None:
         return Refreshed(dataset.name, None)
     fences = fences_of(lake, dataset, known)
-    return Refresh(spark, lake, dataset, known, versions, cause, moment, fences, part, gate).run()
+    return Refresh(spark, lake, dataset, known, versions, cause, moment, fences, part, gate)
 
 
 def put(
@@ -297,7 +313,7 @@ class Refresh:
 
     def touched(self, changes: Mapping[str, "DataFrame"]) -> "list[DataFrame]":
         """The scopes that the changes, and the watermark, touch."""
-        tables = {**self.inputs, self.dataset.name: self.current[self.dataset.name]}
+        tables = {**self.inputs, **self.current}
         touched = [self.dataset.inputs[name].scope(changed, tables) for name, changed in changes.items()]
         if self.dataset.completeness and self.moment.has_moved and self.is_judged:
             touched.append(self.dataset.completeness.touched(tables[self.dataset.name], self.moment))

@@ -29,8 +29,10 @@ verdict = ("_fate", "_reason", "_detail")
 # What `sluice quarantine release` says, is said in the log: a rebuild hears it too.
 releases = Topic("bronze.sluice_releases", "sluice_releases", "Held records that were let through.", optional=True)
 envelope_types = {"op": "string", "committed_at": "timestamp", "lsn": "bigint", "transaction_order": "bigint"}
-release_schema = "dataset string, topic string, partition int, offset bigint, because string"
+release_schema = "dataset string, topic string, partition int, offset bigint, because string, do string"
 releases_input = "releases"
+# The rule of the records that `sluice quarantine add` sets aside.
+by_command = "by_command"
 
 
 def event_dataset(
@@ -60,15 +62,19 @@ def event_dataset(
             },
             releases_input: Input(
                 releases,
-                scope=lambda changed, inputs: touched_by_release(
-                    released_positions(changed, name), [inputs[alias] for alias in arrivals], parsing, distinct
+                scope=lambda changed, inputs: touched_by_command(
+                    commanded(changed, name),
+                    [inputs[alias] for alias in arrivals],
+                    inputs[fates_table].where(F.col("dataset") == name),
+                    parsing,
+                    distinct,
                 ),
-                within=lambda df, scope: released_positions(df, name),
+                within=lambda df, scope: commanded(df, name),
             ),
         },
         outputs=event_outputs(name, distinct, parsing.event_time),
         shape=lambda rows, own: judging(
-            union([rows[alias] for alias in arrivals]), released=rows.get(releases_input), own=own
+            union([rows[alias] for alias in arrivals]), said=rows.get(releases_input), own=own
         ),
         declaration={
             "kind": "events 3",
@@ -110,20 +116,24 @@ def judge(
     parsing: Parsing,
     distinct: tuple[str, ...],
     table: str = "",
-    released: "DataFrame | None" = None,
+    said: "DataFrame | None" = None,
     own: Frames | None = None,
 ) -> "DataFrame":
     """Every record of a scope with its fate (`_fate` null: accepted), reason and detail.
 
-    The scope is the new `records`, those `released`, and those judged before, `own`, that share a key with them.
+    The scope is the new `records`, those that commands have `said` something of, and those judged before, `own`, that
+    share a key with them.
     """
     is_good = F.col("_rule").isNull()
     # One pass for good and bad: a filter on the rule would parse every record again for each column it looks at.
     parsed = parse(records, parsing)
     key = F.when(is_good, key_text(parsed, distinct)).otherwise(position_text())
-    candidates = waived(parsed, released, parsing).withColumn("_key", key)
+    candidates = as_said(parsed, said, parsing).withColumn("_key", key)
+    again = None if said is None else F.broadcast(parsed.select(*position))
     for judged in judged_before(own or {}, table, distinct):
-        candidates = candidates.unionByName(judged, allowMissingColumns=True)
+        # What a command says of a record that was judged before, it is judged again by: as it is in bronze.
+        others = judged if again is None else judged.join(again, list(position), "left_anti")
+        candidates = candidates.unionByName(others, allowMissingColumns=True)
     held = F.when(F.col("_rule") == late, "late").otherwise("quarantined")
     return deduplicate(candidates).withColumns(
         {
@@ -133,16 +143,18 @@ def judge(
     )
 
 
-def waived(parsed: "DataFrame", released: "DataFrame | None", parsing: Parsing) -> "DataFrame":
-    """The parsed records; of those that were released, the rules that can be lifted are."""
-    if released is None:
+def as_said(parsed: "DataFrame", said: "DataFrame | None", parsing: Parsing) -> "DataFrame":
+    """The parsed records; the released ones without the rules that can be lifted, those that are held with one."""
+    if said is None:
         return parsed
-    marked = parsed.join(F.broadcast(released.withColumn("_released", F.lit(True))), list(position), "left")
+    marked = parsed.join(F.broadcast(said), list(position), "left")
     waivable = F.array(*[F.lit(rule) for rule in parsing.waivable])
-    is_lifted = F.col("_released") & (F.size(F.array_except(F.split("_rule", ","), waivable)) == 0)
-    return marked.withColumn("_rule", F.when(~F.coalesce(is_lifted, F.lit(False)), F.col("_rule"))).select(
-        parsed.columns
+    is_held = F.coalesce("_is_held", F.lit(False))
+    is_lifted = ~is_held & (F.size(F.array_except(F.split("_rule", ","), waivable)) == 0)
+    rule = F.when(is_held & F.col("_rule").isNull(), by_command).when(
+        F.col("_is_held").isNull() | ~F.coalesce(is_lifted, F.lit(False)), F.col("_rule")
     )
+    return marked.withColumn("_rule", rule).select(parsed.columns)
 
 
 def judged_before(own: Frames, table: str, distinct: tuple[str, ...]) -> "list[DataFrame]":
@@ -172,20 +184,25 @@ def touched_keys(records: "DataFrame", parsing: Parsing, distinct: tuple[str, ..
     )
 
 
-def touched_by_release(
-    released: "DataFrame", topics: "Iterable[DataFrame]", parsing: Parsing, distinct: tuple[str, ...]
+def touched_by_command(
+    said: "DataFrame", topics: "Iterable[DataFrame]", fates: "DataFrame", parsing: Parsing, distinct: tuple[str, ...]
 ) -> "DataFrame":
-    """The scope of released records: the fate that they had, the key that they get, and where they are in bronze."""
-    wanted = released.select(*[F.col(column).alias(column.removeprefix("_")) for column in position])
-    records = union(topics).join(F.broadcast(wanted), ["topic", "partition", "offset"], "left_semi")
-    parsed = parse(records, parsing)
+    """The scope of records that a command speaks of: the fate that they had, their key, and where they are in bronze.
+
+    The duplicates of their keys are in it too: one of them may be accepted in place of a record that is set aside.
+    """
+    places = [column.removeprefix("_") for column in position]
+    wanted = said.select(*[F.col(f"_{column}").alias(column) for column in places])
+    parsed = parse(union(topics).join(F.broadcast(wanted), places, "left_semi"), parsing)
     before = parsed.select(*[F.lit(None).alias(name) for name in distinct], position_text().alias("_key"), *position)
     after = parsed.select(*distinct, key_text(parsed, distinct).alias("_key"), *position)
-    return after.unionByName(before)
+    duplicates = fates.where("fate = 'duplicate'").select("_key", *[F.col(name).alias(f"_{name}") for name in places])
+    siblings = duplicates.join(F.broadcast(after.drop(*position).distinct()), "_key").select(after.columns)
+    return after.unionByName(before).unionByName(siblings)
 
 
 def records_within(df: "DataFrame", scope: "Scope") -> "DataFrame":
-    """The records in bronze that the scope asks for by their position: those that were released."""
+    """The records in bronze that the scope asks for by their position: those that a command speaks of."""
     if scope.is_everything:
         return df
     if "_offset" not in scope.bounds:
@@ -193,14 +210,16 @@ def records_within(df: "DataFrame", scope: "Scope") -> "DataFrame":
     return scope.filter(df, [(column.removeprefix("_"), column) for column in position])
 
 
-def released_positions(records: "DataFrame", dataset: str) -> "DataFrame":
-    """The positions, each once, that records of the topic of releases let through for one dataset."""
+def commanded(records: "DataFrame", dataset: str) -> "DataFrame":
+    """What was said last of each record of one dataset: its position, and whether it is held (or released)."""
     said = F.from_json(F.col("value").cast("string"), release_schema)
+    order = F.struct("timestamp", "partition", "offset")
     return (
-        records.select(said.alias("said"))
+        records.select(said.alias("said"), order.alias("at"))
         .where(F.col("said.dataset") == dataset)
-        .select(*[F.col(f"said.{column.removeprefix('_')}").alias(column) for column in position])
-        .distinct()
+        .groupBy(*[F.col(f"said.{column.removeprefix('_')}").alias(column) for column in position])
+        .agg(F.max_by(F.coalesce("said.do", F.lit("release")), "at").alias("do"))
+        .select(*position, (F.col("do") == "hold").alias("_is_held"))
     )
 
 
@@ -217,9 +236,13 @@ def reached_by(judged: "DataFrame", event_time: str | None) -> "DataFrame":
     """For each partition (`topic/partition`) the latest event time of a usable record, and the latest log time.
 
     Event time never counts for more than the log's own: a record of the future, released or tolerated, is no progress.
+    Duplicates that were judged before are here without their event time, which was counted then.
     """
     is_usable = F.col("_fate").isNull() | (F.col("_fate") == "duplicate")
-    event = F.least(F.col(event_time), F.col("_timestamp")) if event_time else F.lit(None).cast("timestamp")
+    event = F.lit(None).cast("timestamp")
+    if event_time:
+        # The least of null and a time is the time.
+        event = F.when(F.col(event_time).isNotNull(), F.least(event_time, "_timestamp"))
     partition = F.concat_ws("/", "_topic", "_partition").alias("partition")
     return judged.groupBy(partition).agg(
         F.max(F.when(is_usable, event)).alias("event_time"), F.max("_timestamp").alias("log_time")

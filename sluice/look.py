@@ -8,7 +8,8 @@ from typing import Any
 
 import duckdb
 
-from sluice.catalogue import Catalogue
+from sluice.blocked import Block, blocks
+from sluice.catalogue import Catalogue, sources_of
 from sluice.conservation import Fates, fates_of, without_fates
 from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
@@ -66,7 +67,12 @@ def connection(
             found.execute(f"CREATE SCHEMA {layer}")
         for table in lake.tables() if versions is None else versions:
             layer, name = table.split(".")
-            rows = lake.arrow(table, known_at, None if versions is None else versions[table])
+            try:
+                rows = lake.arrow(table, known_at, None if versions is None else versions[table])
+            except Exception as error:  # noqa: BLE001 - one broken table hides no other
+                said = f"{table} cannot be read: {' '.join(str(error).split())[:500]}".replace("'", "''")
+                found.execute(f"CREATE VIEW {layer}.\"{name}\" AS SELECT error('{said}')")
+                continue
             if rows is None:
                 continue
             found.register(f"_{layer}_{name}", rows)
@@ -92,22 +98,46 @@ def query(lake: Lake, sql: str, known_at: datetime | None = None, *, allow_files
             raise UsageError(f"The query cannot be answered: {error}") from error
 
 
+@dataclass(frozen=True)
+class Stopped:
+    """A topic or dataset that a run could not bring up to date, since when and why."""
+
+    dataset: str
+    since: datetime
+    reason: str
+    balanced: bool = False
+
+
+def stopped(lake: Lake, catalogue: Catalogue) -> list[Stopped]:
+    """What is blocked."""
+    found = blocks(lake.files)
+    return [
+        Stopped(node.name, found[node.name].since, str(found[node.name]))
+        for node in catalogue.nodes
+        if node.name in found
+    ]
+
+
 def status(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[State]:
     """Every topic and dataset of the catalogue as it stands, upstream first."""
-    refused = refusals(lake)
+    refused, blocked = refusals(lake), blocks(lake.files)
     return [
-        topic_state(lake, log, node) if isinstance(node, Topic) else dataset_state(lake, node, refused)
+        topic_state(lake, log, node, blocked)
+        if isinstance(node, Topic)
+        else dataset_state(lake, node, refused, blocked)
         for node in catalogue.nodes
         if not (isinstance(node, Topic) and node.optional and lake.last_commit(node.name) is None)
     ]
 
 
-def topic_state(lake: Lake, log: AnyLog, topic: Topic) -> State:
+def topic_state(lake: Lake, log: AnyLog, topic: Topic, blocked: Mapping[str, Block]) -> State:
     """How much of a topic has landed, and how much waits."""
     commit = lake.last_commit(topic.name)
     landed = commit.entry.landed if commit else {}
     held, wrong = log_of(log, topic.topic, landed)
     lags = waiting(held, landed)
+    if wrong is None and topic.name in blocked:
+        wrong = f"blocked: {blocked[topic.name]}"
     return State(
         dataset=topic.name,
         rows=lake.row_count(topic.name) if commit else None,
@@ -167,12 +197,19 @@ def refusals(lake: Lake) -> dict[str, tuple[datetime, str]]:
     return {dataset: (checked_at, broken) for dataset, checked_at, broken in found.rows}
 
 
-def dataset_state(lake: Lake, dataset: Dataset, refused: Mapping[str, tuple[datetime, str]]) -> State:
+def dataset_state(
+    lake: Lake, dataset: Dataset, refused: Mapping[str, tuple[datetime, str]], blocked: Mapping[str, Block]
+) -> State:
     """How far a dataset has followed its inputs."""
-    commit = lake.last_commit(dataset.name)
+    stopped = stopped_by(dataset, blocked)
+    try:
+        commit = lake.last_commit(dataset.name)
+    except Exception as error:  # noqa: BLE001 - one broken table hides no other
+        return State(dataset.name, None, None, {}, 0, None, None, held=stopped or f"cannot be read: {error}")
     checked_at, broken = refused.get(dataset.name, (datetime.min.replace(tzinfo=UTC), ""))
     if commit is None:
-        return State(dataset.name, None, None, {}, 0, None, None, held=f"refused: {broken}" if broken else None)
+        said = stopped or (f"refused: {broken}" if broken else None)
+        return State(dataset.name, None, None, {}, 0, None, None, held=said)
     behind = 0
     for source in {each.source.name for each in dataset.inputs.values()}:
         newest = lake.last_commit(source)
@@ -188,8 +225,24 @@ def dataset_state(lake: Lake, dataset: Dataset, refused: Mapping[str, tuple[date
         # A history has one too, but nobody waits for it.
         watermark=commit.entry.watermark if dataset.keeps_time else None,
         updated_at=moment(commit.timestamp_ms),
-        held=f"refused: {broken}" if checked_at > moment(commit.timestamp_ms) else held(commit.entry, dataset),
+        held=stopped
+        or (f"refused: {broken}" if checked_at > moment(commit.timestamp_ms) else held(commit.entry, dataset)),
     )
+
+
+def stopped_by(dataset: Dataset, blocked: Mapping[str, Block]) -> str | None:
+    """Why a dataset is blocked, or for which others it waits; None when neither is so."""
+    if dataset.name in blocked:
+        return f"blocked: {blocked[dataset.name]}"
+    above = [name for name in all_upstream(dataset) if name in blocked]
+    return f"waits for {', '.join(above)}" if above else None
+
+
+def all_upstream(dataset: Dataset) -> list[str]:
+    """The names of the datasets that a dataset is made from, directly or not."""
+    direct = [source for source in sources_of(dataset) if isinstance(source, Dataset)]
+    names = [name for source in direct for name in [*all_upstream(source), source.name]]
+    return list(dict.fromkeys(names))
 
 
 def versions_behind(seen: InputVersion | None, newest: InputVersion) -> int:

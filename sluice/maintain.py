@@ -9,7 +9,7 @@ from sluice.datasets import Topic
 from sluice.delta import Lake, retention_days
 from sluice.errors import UsageError
 from sluice.log import AnyLog, Log
-from sluice.replay import replays
+from sluice.replay import replays, unreadable
 from sluice.results import checks_table
 
 if TYPE_CHECKING:
@@ -27,6 +27,12 @@ def maintain(spark: "SparkSession", lake: Lake, tables: Sequence[str]) -> dict[s
         raise UsageError(
             f"The replays {', '.join(kept)} are older than {retention_days} days, and refer to files that would be "
             "removed. Promote or drop them first: sluice replay list"
+        )
+    unknown = unreadable(lake)
+    if unknown:
+        raise UsageError(
+            f"The replays {', '.join(unknown)} cannot be read, so nobody knows which files they refer to. "
+            "Drop them first: sluice replay drop NAME"
         )
     return {table: maintain_table(spark, lake, table) for table in tables}
 

@@ -68,6 +68,8 @@ class RunProgress:
                 self.console.print(line(event), highlight=False)
             elif event.refused and event.cause:
                 self.console.print(refusal(event), highlight=False)
+            elif event.blocked:
+                self.console.print(blockage(event), highlight=False)
 
     def poll(self) -> None:
         """Moves the bars by the tasks that Spark has finished."""
@@ -95,7 +97,13 @@ class RunProgress:
         refused = [event.name for event in done if event.refused]
         if refused:
             said += f"\nRefused, so that their readers keep what they had: {', '.join(refused)}. Why: sluice check"
-        if len(done) == len(held) + len(refused):
+        blocked = [event.name for event in done if event.blocked]
+        if blocked:
+            said += f"\nBlocked, so that they stay as they are: {', '.join(blocked)}. Why: sluice status"
+        waiting = [event.name for event in done if event.waits_for]
+        if waiting:
+            said += f"\nWaiting for what is blocked: {', '.join(waiting)}."
+        if len(done) == len(held) + len(refused) + len(blocked) + len(waiting):
             up_to_date = len(self.names) - len(done)
             return f"Nothing new: {up_to_date} tables are up to date ({seconds:.1f} s).{said}"
         return (
@@ -107,6 +115,11 @@ class RunProgress:
 def refusal(event: Event) -> str:
     """One dataset whose new rows were not let through."""
     return f"{event.name:<28} {event.seconds:6.1f} s  [red bold]refused[/]: {', '.join(event.refused)}"
+
+
+def blockage(event: Event) -> str:
+    """One topic or dataset that could not be brought up to date."""
+    return f"{event.name:<28} {event.seconds:6.1f} s  [red bold]blocked[/]: {escape(event.blocked or '')}"
 
 
 def line(event: Event) -> str:

@@ -3,7 +3,7 @@
 A release is said in the log, in the topic `sluice_releases`, like all that changes a table: so a rebuild hears it too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,7 +13,7 @@ from sluice.catalogue import Catalogue
 from sluice.datasets import Dataset
 from sluice.delta import Lake
 from sluice.errors import UsageError
-from sluice.fates import fates_table, releases
+from sluice.fates import by_command, fates_table, releases
 from sluice.log import AnyLog, Record
 from sluice.look import connection
 
@@ -101,28 +101,50 @@ def release(log: AnyLog, dataset: Dataset, records: Sequence[HeldRecord], becaus
             f"(sluice log append), or change the declaration: then all records are judged anew. "
             f"What can be released: {', '.join(releasable(dataset))}."
         )
-    said = [
-        Record(
-            orjson.dumps(
-                {
-                    "dataset": dataset.name,
-                    "topic": record.topic,
-                    "partition": record.partition,
-                    "offset": record.offset,
-                    "because": because,
-                }
-            ),
-            key=dataset.name,
+    return say(
+        log, dataset, [(record.topic, record.partition, record.offset) for record in records], because, "release"
+    )
+
+
+def add(lake: Lake, log: AnyLog, dataset: Dataset, positions: Sequence[str], because: str) -> int:
+    """Says in the log that records are to be set aside, whatever they hold; the next run does it.
+
+    Returns how many they are; raises UsageError for a position at which none has landed.
+    """
+    landed = [f"bronze.{topic}" for topic in dataset.topics if f"bronze.{topic}" in lake.tables()]
+    raw = " UNION ALL ".join(f'SELECT topic, "partition", "offset" FROM {table}' for table in landed)
+    sql = f"""SELECT * FROM ({raw}) WHERE concat_ws('/', topic, "partition", "offset") IN (SELECT unnest($positions))"""
+    with connection(lake) as found:
+        places = found.execute(sql, {"positions": list(positions)}).fetchall() if landed else []
+    missing = sorted(set(positions) - {"/".join(map(str, place)) for place in places})
+    if missing:
+        raise UsageError(
+            f"{dataset.name}: nothing has landed at {', '.join(missing)}. A position is topic/partition/offset, of the "
+            f"topics {', '.join(dataset.topics)}."
         )
-        for record in records
+    return say(log, dataset, places, because, "hold")
+
+
+def say(log: AnyLog, dataset: Dataset, places: Iterable[tuple[str, int, int]], because: str, do: str) -> int:
+    """Appends what is to be done with each record; the last that was said of one holds."""
+    said = [
+        {
+            "dataset": dataset.name,
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "because": because,
+            "do": do,
+        }
+        for topic, partition, offset in places
     ]
-    log.append(releases.topic, said)
+    log.append(releases.topic, [Record(orjson.dumps(each), key=dataset.name) for each in said])
     return len(said)
 
 
 def releasable(dataset: Dataset) -> tuple[str, ...]:
     """The rules of a dataset whose records can be let through as they are."""
-    return tuple(dataset.declaration["parsing"].waivable)
+    return (*dataset.declaration["parsing"].waivable, by_command)
 
 
 def can_be_released(dataset: Dataset, reason: str) -> bool:

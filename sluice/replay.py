@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sluice.catalogue import Catalogue
 from sluice.compare import Compared, compare
@@ -62,24 +62,36 @@ def folder(name: str) -> str:
     return f"{folder_name}/{name}"
 
 
+def file_name(name: str) -> str:
+    """The file that says what is known of a replay."""
+    return f"{folder(name)}/replay.json"
+
+
 def save(lake: Lake, replay: Replay) -> Replay:
     """Keeps what is known of a replay."""
-    lake.files.write(f"{folder(replay.name)}/replay.json", replay.model_dump_json(indent=2))
+    lake.files.write(file_name(replay.name), replay.model_dump_json(indent=2))
     return replay
 
 
 def replays(lake: Lake) -> list[Replay]:
-    """All replays that are kept, the oldest first."""
+    """All replays that are kept and can be read, the oldest first."""
     found = (read(lake, name) for name in lake.files.folders(folder_name))
-    return sorted((each for each in found if each is not None), key=lambda each: each.created_at)
+    return sorted((each for each in found if isinstance(each, Replay)), key=lambda each: each.created_at)
 
 
-def read(lake: Lake, name: str) -> Replay | None:
-    """What is kept of a replay; None where nothing is."""
+def unreadable(lake: Lake) -> list[str]:
+    """The names of the replays whose file says nothing that can be understood."""
+    return [name for name in lake.files.folders(folder_name) if isinstance(read(lake, name), Exception)]
+
+
+def read(lake: Lake, name: str) -> Replay | ValidationError | UnicodeDecodeError | None:
+    """What is kept of a replay, or why it cannot be read; None where nothing is."""
     try:
-        return Replay.model_validate_json(lake.files.read(f"{folder(name)}/replay.json"))
+        return Replay.model_validate_json(lake.files.read(file_name(name)))
     except FileNotFoundError:
         return None
+    except (ValidationError, UnicodeDecodeError) as error:
+        return error
 
 
 def find(lake: Lake, name: str) -> Replay:
@@ -94,7 +106,8 @@ def find(lake: Lake, name: str) -> Replay:
 
 def drop(lake: Lake, name: str) -> None:
     """Forgets a replay and removes its tables; what was promoted stays."""
-    find(lake, name)
+    if name not in unreadable(lake):
+        find(lake, name)
     lake.files.delete_folder(folder(name))
 
 

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sluice.errors import SluiceError
 from sluice.files import Files
@@ -62,20 +62,35 @@ def waiting(files: Files) -> list[str]:
     return [name for name in names if name.endswith(".json") and answer_name(name) not in names]
 
 
-def attend(files: Files, perform: Perform) -> int:
-    """Does all that is asked for and answers it; returns how much that was."""
+def attend(files: Files, perform: Perform, warn: Callable[[str], None] = lambda text: None) -> int:
+    """Does all that is asked for and answers it; returns how much that was. What cannot be read is set aside."""
     found = waiting(files)
     for name in found:
-        text = read_if_there(files, name)
-        if text is None:
-            # Whoever asked has gone.
+        try:
+            text = read_if_there(files, name)
+            if text is None:
+                # Whoever asked has gone.
+                continue
+            request = Request.model_validate_json(text)
+        except (ValidationError, UnicodeDecodeError) as error:
+            said = f"{files.root}/{name} is no request, and is not looked at again: {first_line(error)}. Remove it."
+            warn(said)
+            files.write(answer_name(name), Answer(error=said).model_dump_json())
             continue
         try:
-            answer = Answer(found=perform(Request.model_validate_json(text)))
+            answer = Answer(found=perform(request))
         except SluiceError as error:
             answer = Answer(error=str(error))
         files.write(answer_name(name), answer.model_dump_json())
     return len(found)
+
+
+def first_line(error: Exception) -> str:
+    """What is wrong with a text, in a line that repeats none of it."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False, include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()
+    return "it is no UTF-8"
 
 
 def answered(files: Files, name: str) -> Iterator[Answer | None]:

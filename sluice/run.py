@@ -1,13 +1,17 @@
 """Run the catalogue: land every topic and refresh every dataset, until nothing upstream is newer, or for ever."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from sluice.catalogue import Catalogue, Node
+from sluice.blocked import Block, Blocks, blocked_by, is_of_data, stops_all
+from sluice.catalogue import Catalogue, Node, sources_of
+from sluice.culprit import find
 from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
 from sluice.engine import newest_inputs, refresh
@@ -28,8 +32,9 @@ class Event:
     """What a run tells while it goes on; `rows` and `seconds` come with 'done'.
 
     A dataset that is `held` was left as it is, because its declaration changed and nobody has promoted that; one that
-    was `refused` because of what its new rows would have been: the expectations that they break. One that is 'waiting'
-    goes on when its log answers again; `name` is why.
+    was `refused` because of what its new rows would have been: the expectations that they break. One that is `blocked`
+    could not be computed, and that is why; what is made from it `waits_for` it. One that is 'waiting' goes on when its
+    log answers again; `name` is why.
     """
 
     kind: Literal["started", "done", "waiting"]
@@ -39,11 +44,23 @@ class Event:
     seconds: float = 0.0
     held: bool = False
     refused: tuple[str, ...] = ()
+    blocked: str | None = None
+    waits_for: tuple[str, ...] = ()
 
     @property
     def is_effective(self) -> bool:
         """True when something was computed, whether or not a row changed."""
         return self.cause is not None and not self.refused
+
+    @property
+    def is_stopped(self) -> bool:
+        """True when the dataset is not what its inputs make it, and its readers' next versions wait."""
+        return self.blocked is not None or bool(self.waits_for)
+
+    @property
+    def is_wrong(self) -> bool:
+        """True when somebody must look at it."""
+        return self.is_stopped or bool(self.refused)
 
 
 Listener = Callable[[Event], None]
@@ -62,9 +79,13 @@ class Runner:
     hold_changed: bool = False
     listener: Listener = lambda event: None
     refusals: "dict[tuple[str, str], tuple[dict[str, InputVersion], tuple[str, ...]]]" = field(default_factory=dict)
+    blocks: Blocks = field(default_factory=Blocks)
 
     def until_caught_up(self, *, rebuild: bool = False) -> list[Event]:
-        """Passes over the catalogue until one finds nothing to do; returns what was done, held or refused."""
+        """Passes over the catalogue until one finds nothing to do.
+
+        Returns what was done, and what is held, refused, blocked, or waits.
+        """
         done: list[Event] = []
         while True:
             events = self.one_pass(rebuild=rebuild)
@@ -72,7 +93,7 @@ class Runner:
             done += effective
             rebuild = False
             if not any(self.is_topic(event.name) for event in effective):
-                return done + [event for event in events if event.held or event.refused]
+                return done + [event for event in events if event.held or event.is_wrong]
 
     def continuously(
         self, poll_seconds: float, stop: threading.Event, renewed: "Callable[[], Catalogue | None]" = lambda: None
@@ -96,26 +117,71 @@ class Runner:
 
     def one_pass(self, *, rebuild: bool = False) -> list[Event]:
         """Every node once, upstream first; those that do not depend on each other side by side."""
-        events: list[Event] = []
+        events: dict[str, Event] = {}
         with ThreadPoolExecutor(self.parallel) as pool:
             for level in self.catalogue.levels():
-                events += pool.map(lambda node: self.step(node, rebuild=rebuild), level)
-        return events
+                ready = [node for node in level if not stopped_above(node, events)]
+                events |= {node.name: Event("done", node.name, waits_for=stopped_above(node, events)) for node in level}
+                done = pool.map(lambda node: self.step(node, rebuild=rebuild), ready)
+                events |= {event.name: event for event in done}
+        return list(events.values())
 
     def step(self, node: Node, *, rebuild: bool) -> Event:
-        """Brings one node up to date."""
+        """Brings one node up to date, unless what blocks it is still as it was."""
+        block = self.blocks.tried.get(node.name)
+        if block and block.holds(*self.made_of(node), datetime.now(UTC)):
+            return Event("done", node.name, blocked=str(block))
         self.listener(Event("started", node.name))
         start, event = time.monotonic(), Event("done", node.name)
         # A session of its own: what one commit says of itself cannot leak into another's.
         with named_jobs(self.spark, node.name) as spark:
-            if isinstance(node, Topic):
-                landed = land(spark, self.lake, self.log, node, records_max=self.batch_records_max)
-                event = replace(event, cause="records" if landed else None, rows=RowCounts(inserted=landed))
-            else:
-                event = self.refreshed(spark, node, event, rebuild=rebuild)
+            try:
+                event = self.brought_up_to_date(spark, node, event, rebuild=rebuild)
+                self.blocks.remove(self.lake.files, node.name)
+            except Exception as error:
+                if stops_all(error, spark):
+                    raise
+                event = replace(event, blocked=self.stopped(spark, node, error))
         event = replace(event, seconds=time.monotonic() - start)
         self.listener(event)
         return event
+
+    def brought_up_to_date(self, spark: "SparkSession", node: Node, event: Event, *, rebuild: bool) -> Event:
+        """Lands what waits of a topic, or refreshes a dataset."""
+        if isinstance(node, Dataset):
+            return self.refreshed(spark, node, event, rebuild=rebuild)
+        landed = land(spark, self.lake, self.log, node, records_max=self.batch_records_max)
+        return replace(event, cause="records" if landed else None, rows=RowCounts(inserted=landed))
+
+    def stopped(self, spark: "SparkSession", node: Node, error: Exception) -> str:
+        """Keeps why a node is blocked; returns it in words."""
+        files = self.lake.files
+        before = self.blocks.known(files, node.name)
+        block = blocked_by(error, node.name, *self.made_of(node), before)
+        if before and before.is_same_as(block):
+            block = block.model_copy(update={"culprit": before.culprit, "records": before.records})
+        elif isinstance(node, Dataset) and is_of_data(error):
+            block = self.with_culprit(spark, node, block)
+        self.blocks.add(files, block, error)
+        return str(block)
+
+    def with_culprit(self, spark: "SparkSession", dataset: Dataset, block: Block) -> Block:
+        """The block, with the row and the records that cannot be computed, where these can be found."""
+        with contextlib.suppress(Exception):
+            found = find(spark, self.lake, dataset)
+            if found is not None:
+                return block.model_copy(update={"culprit": found.row or None, "records": found.records})
+        return block
+
+    def made_of(self, node: Node) -> tuple[str, dict[str, InputVersion]]:
+        """What a blocked node would be computed by and from; nothing of a topic, nor where that cannot be read."""
+        if isinstance(node, Topic):
+            return "", {}
+        suite = self.catalogue.suites.get(node.name)
+        inputs: dict[str, InputVersion] = {}
+        with contextlib.suppress(Exception):
+            inputs = {name: commit.as_input for name, commit in newest_inputs(self.lake, node).items()}
+        return f"{node.fingerprint} {suite.gate if suite else ()}", inputs
 
     def part_anew(self, datasets: Sequence[Dataset], part: Part) -> dict[str, int]:
         """Computes a part of datasets anew in place, upstream first; returns how many rows that changed in each."""
@@ -150,3 +216,12 @@ class Runner:
 
     def is_topic(self, name: str) -> bool:
         return any(topic.name == name for topic in self.catalogue.topics)
+
+
+def stopped_above(node: Node, events: Mapping[str, Event]) -> tuple[str, ...]:
+    """The datasets that a node is made from and that are stopped; of a topic that is, what has landed is there."""
+    return tuple(
+        source.name
+        for source in sources_of(node)
+        if isinstance(source, Dataset) and source.name in events and events[source.name].is_stopped
+    )

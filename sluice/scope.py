@@ -129,7 +129,8 @@ def collect(rows: "DataFrame") -> Scope:
     """Computes the scope's distinct rows once and brings only its bounds to the driver."""
     rows = rows.distinct().localCheckpoint()
     figures = ["count(*) AS count"]
-    for name in rows.columns:
+    bounded = [(name, kind) for name, kind in rows.dtypes if is_ordered(kind)]
+    for name, _ in bounded:
         figures += [
             # As text: Python knows no year beyond 9999 and would shift times by its own zone.
             f"CAST(min(`{name}`) AS string) AS `least_{name}`",
@@ -139,9 +140,9 @@ def collect(rows: "DataFrame") -> Scope:
     found = rows.selectExpr(*figures).collect()[0]
     bounds = {
         name: bounds_of(found[f"least_{name}"], found[f"greatest_{name}"], kind, bool(found[f"has_nulls_{name}"]))
-        for name, kind in rows.dtypes
+        for name, kind in bounded
         # Where files say the least and the greatest of their numbers, some leave out what is not a number.
-        if is_ordered(kind) and not (kind in fractions and found[f"greatest_{name}"] == "NaN")
+        if not (kind in fractions and found[f"greatest_{name}"] == "NaN")
     }
     return Scope(rows, found["count"], bounds)
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
 from sluice import connect, jars, logstore
 from sluice.java import require_java
 from sluice.lock import Lock
@@ -156,6 +159,34 @@ def named_jobs(spark: "SparkSession", name: str) -> "Iterator[SparkSession]":
         return
     spark.sparkContext.setJobGroup(name, name)
     yield spark.newSession()
+
+
+def is_alive(spark: "SparkSession") -> bool:
+    """True while Spark answers; False once its JVM, its context or its server has ended."""
+    try:
+        return bool(spark.version) if connect.is_remote() else not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:  # noqa: BLE001 - asking what is gone fails in many ways
+        return False
+
+
+def spark_message(error: PySparkException | Py4JError) -> str:
+    """What went wrong in Spark, by the exception that caused all others, without the stack of its JVM."""
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+        return f"Spark stopped: {error}"
+    try:
+        cause = root_cause(error)
+        said = str(error) if cause is None else str(cause.getMessage() or cause.toString())
+    except Exception:  # noqa: BLE001 - the JVM died, and asking it fails in many ways
+        said = "its JVM ended. Run again: nothing was lost. If it was killed for memory, lower SLUICE_DRIVER_MEMORY."
+    return f"Spark stopped: {said}".split("JVM stacktrace", maxsplit=1)[0].strip()
+
+
+def root_cause(error: PySparkException | Py4JError) -> Any:
+    """The exception of the JVM that caused the others; None where the error has none, as one of Spark Connect."""
+    found = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while found is not None and (cause := found.getCause()) is not None and not cause.equals(found):
+        found = cause
+    return found
 
 
 def tasks_of(spark: "SparkSession", name: str) -> tuple[int, int]:

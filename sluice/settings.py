@@ -98,10 +98,15 @@ class Settings(BaseSettings):
         """True when the log is not the embedded one."""
         return self.log.startswith("kafka://")
 
+    @property
+    def log_folder(self) -> Path:
+        """The folder of a log that is not on Kafka."""
+        return Path(self.project, self.log or ".sluice/log").resolve()
+
     def open_log(self) -> AnyLog:
         """The log that the settings point to; nothing is asked of it yet."""
         if not self.is_on_kafka:
-            return Log(Path(self.project, self.log or ".sluice/log").resolve())
+            return Log(self.log_folder)
         security = KafkaSecurity(
             protocol=self.kafka_security_protocol,
             sasl_mechanism=self.kafka_sasl_mechanism,
@@ -129,8 +134,22 @@ def read_settings(project: Path) -> Settings:
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}."
             raise UsageError(f"{name} is not a setting; {hint}")
     try:
-        return Settings(project=project)
+        settings = Settings(project=project)
     except ValidationError as error:
         first = error.errors()[0]
         name = f"{prefix}{'_'.join(str(part) for part in first['loc'])}".upper()
         raise UsageError(f"{name}={public(str(first['input']))!r} cannot be used: {first['msg']}.") from None
+    require_plain_paths(settings)
+    return settings
+
+
+def require_plain_paths(settings: Settings) -> None:
+    """A UsageError for a folder of tables or of the log whose name Spark, Delta or SQL would take for a pattern."""
+    folders = {"LAKE": settings.lake_root, "LOG": "" if settings.is_on_kafka else str(settings.log_folder)}
+    for name, folder in folders.items():
+        signs = sorted({sign for sign in folder if sign in "#?[]{}*%\\" or not sign.isprintable()})
+        if signs and not is_s3(folder):
+            raise UsageError(
+                f"{prefix}{name} is {folder!r}, and Spark cannot be given a path with {' '.join(signs)}. "
+                f"Move the project, or set {prefix}{name} to a folder without these signs."
+            )

@@ -312,7 +312,7 @@ def test_a_month_is_filled_back_while_the_continuous_run_goes_on(airflow: Airflo
         return [each for each in found if each["run_type"] == "backfill"]
 
     airflow.order(200, day=30)
-    airflow.wait(lambda: len(runs()) >= 29 and all(each["state"] == "success" for each in runs()), "the backfill", 600)
+    airflow.wait(lambda: len(runs()) >= 29 and all(each["state"] == "success" for each in runs()), "the backfill", 1200)
     airflow.wait(lambda: airflow.orders() == 36, "the order that came during the backfill")
     assert query(airflow.lake, f"SELECT count(*) {within} AND revenue_euro = 0").rows == [(0,)]
     changed = [

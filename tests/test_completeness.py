@@ -62,6 +62,20 @@ def test_a_window_is_open_then_complete_then_revised(lakehouse: Lakehouse) -> No
     assert lakehouse.run(rebuild=True)["gold.sums"].rows.total == 0
 
 
+def test_duplicates_that_were_judged_before_do_not_move_time(lakehouse: Lakehouse, narrow: None) -> None:
+    declare(lakehouse, window("at", "1 hour"))
+    publish(lakehouse, ("a", 0.5, 1), ("a", 0.5, 2), ("b", 1.5, 1), hours=9)
+    lakehouse.run()
+    # The third of one key: the first two are judged again, of which one has no event time of its own there.
+    publish(lakehouse, ("a", 0.5, 3), hours=10)
+    lakehouse.run()
+    assert states(lakehouse) == [(0.0, 1, "complete", 0), (1.0, 1, "open", 0)]
+    commit = lakehouse.lake.last_commit("silver.readings")
+    assert commit is not None
+    assert commit.entry.watermark is not None
+    assert f"{commit.entry.watermark:%H:%M}" == "01:30"
+
+
 def test_a_watermark_that_moves_without_a_row_for_gold_still_completes_windows(lakehouse: Lakehouse) -> None:
     declare(lakehouse, window("at", "1 hour"))
     publish(lakehouse, ("a", 0.5, 1), hours=9)

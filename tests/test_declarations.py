@@ -97,7 +97,7 @@ other_type = "shop string, since timestamp, city string"
         (lambda: interval_join(events("id string, at timestamp, shop string", name="o")), "shop is a string"),
         (lambda: interval_join(events(name="o"), left={"shop": events()}), "shop and shop would be one column"),
         (lambda: view(history(other_type), ["shop"]), "shop is a string"),
-        (lambda: view(history(), ["id"]), "keys names id, which silver.shops lacks"),
+        (lambda: view(history(), ["id"]), "silver.shops has no column id; say what its id is"),
     ],
 )
 def test_what_could_not_work_is_refused_with_a_sentence(declare: Callable[[], Any], says: str) -> None:

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from sluice.errors import LogError, LogGap, UsageError
 from sluice.log import Log, Record, head_digest, verified_end
+from tests.kit import lines_without_checksums
 
 moment = datetime(2013, 1, 1, 10, 0, 0, 500, tzinfo=UTC)
 
@@ -31,15 +34,18 @@ def values(log: Log, partition: int = 0) -> list[bytes | None]:
 def test_a_line_is_the_contract(log: Log) -> None:
     log.append_to("t", 0, [Record(b'{"a":1}', key="k", timestamp=moment, headers={"h": "1"}), Record(b"\xff")])
     path = log.root / "t" / "0" / "00000000000000000000.jsonl"
-    first, second = map(json.loads, path.read_text().splitlines())
+    content = path.read_bytes()
+    first, second = map(json.loads, content.splitlines())
     assert first == {
         "offset": 0,
         "key": "k",
         "value": '{"a":1}',
         "timestamp": "2013-01-01T10:00:00.000500Z",
         "headers": {"h": "1"},
+        "crc32": format(zlib.crc32(content.partition(b',"crc32"')[0]), "08x"),
     }
     assert second["value_base64"] == "/w=="
+    assert second["segment_sha256"] == sha256(content.partition(b',"segment_sha256"')[0]).hexdigest()
     assert "value" not in second
 
 
@@ -96,7 +102,7 @@ def test_what_a_crashed_writer_left_aside_is_invisible_and_removed(log: Log) -> 
 def test_a_missing_line_is_a_gap_that_is_named(log: Log) -> None:
     log.append_to("t", 0, [Record(b"a"), Record(b"b"), Record(b"c")])
     path = log.segments("t")[0].path
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = lines_without_checksums(path)
     path.write_bytes(lines[0] + lines[2])
     with pytest.raises(LogGap, match="offset 1 is missing"):
         verified_end(log.segments("t")[0])
@@ -105,7 +111,7 @@ def test_a_missing_line_is_a_gap_that_is_named(log: Log) -> None:
 def test_a_line_that_is_no_record_is_named(log: Log) -> None:
     log.append_to("t", 0, [Record(b"a"), Record(b"b")])
     path = log.segments("t")[0].path
-    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0] + b"rubbish\n")
+    path.write_bytes(lines_without_checksums(path)[0] + b"rubbish\n")
     with pytest.raises(LogError, match=r"line 2, is no record"):
         verified_end(log.segments("t")[0])
 
@@ -113,7 +119,7 @@ def test_a_line_that_is_no_record_is_named(log: Log) -> None:
 def test_lines_of_other_writers_may_order_their_fields_as_they_like(log: Log) -> None:
     log.append_to("t", 0, [Record(b"a")])
     path = log.segments("t")[0].path
-    line = json.loads(path.read_bytes())
+    line = json.loads(lines_without_checksums(path)[0])
     path.write_text(json.dumps(dict(reversed(line.items()))) + "\n")
     assert verified_end(log.segments("t")[0]) == 1
 

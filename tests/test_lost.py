@@ -14,7 +14,7 @@ from sluice.log import Log, Record
 from sluice.log.kafka_batch import next_batch as next_from_kafka
 from sluice.log.segment_batch import SegmentBatch
 from sluice.look import status
-from tests.kit import Lakehouse, text
+from tests.kit import Lakehouse, lines_without_checksums, text
 from tests.shop import sales
 
 moment = datetime(2026, 3, 1, tzinfo=UTC)
@@ -26,8 +26,11 @@ def log(tmp_path: Path) -> Log:
 
 
 def append(log: Log, *names: str, partition: int = 0) -> int:
-    """One segment."""
-    return log.append_to("t", partition, [Record(name.encode(), timestamp=moment) for name in names])
+    """One segment, as an older release wrote it: no checksum tells when lines of it are gone."""
+    end = log.append_to("t", partition, [Record(name.encode(), timestamp=moment) for name in names])
+    path = log.segments_of("t", partition)[-1].path
+    path.write_bytes(b"".join(lines_without_checksums(path)))
+    return end
 
 
 def land(log: Log, landed: dict[int, LandedPartition] | None = None, records_max: int = 1000) -> SegmentBatch:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.servers import debian
-from infra.servers.server import Server, loopback, secret
+from infra.servers.server import Server, loopback, secret, write_private
 from sluice.errors import SluiceError
 
 user = "sluice"
@@ -43,8 +43,7 @@ class Postgres(Server):
         aside.mkdir(mode=0o700)
         require_entrance(aside)
         password = aside.with_suffix(".password")
-        password.write_text(self.password)
-        password.chmod(0o600)
+        write_private(password, self.password)
         for path in (aside, password):
             if os.geteuid() == 0:
                 shutil.chown(path, system_user, system_user)

@@ -106,13 +106,26 @@ def decode(payload: bytes) -> Message | None:
 
     Raises a SluiceError for bytes that protocol 1 does not know.
     """
-    reader = Reader(payload)
-    kind = reader.take("c")
+    reader, kind = Reader(payload), payload[:1]
+    reader.place = 1
     if kind in (b"O", b"M"):
         return None
     if kind not in decoders:
         raise SluiceError(f"Postgres sent a message of the kind {kind!r}, which pgoutput's protocol 1 does not have.")
-    return decoders[kind](reader)
+    try:
+        message = decoders[kind](reader)
+    except (struct.error, ValueError, KeyError, OverflowError) as error:
+        raise unreadable(kind, str(error)) from error
+    if reader.place != len(payload):
+        raise unreadable(kind, f"{len(payload) - reader.place} bytes follow it")
+    return message
+
+
+def unreadable(kind: int | bytes, why: str) -> SluiceError:
+    return SluiceError(
+        f"Postgres sent a message of the kind {kind!r} that pgoutput's protocol 1 does not allow: {why}. "
+        "Nothing was acknowledged; start again, and report it if it comes again."
+    )
 
 
 class Reader:
@@ -130,6 +143,14 @@ class Reader:
         (value,) = struct.unpack_from(f">{form}", self.payload, self.place)
         self.place += struct.calcsize(f">{form}")
         return value  # type: ignore[no-any-return]
+
+    def bytes(self, count: int) -> bytes:
+        """So many bytes; a ValueError when there are fewer."""
+        found = self.payload[self.place : self.place + count]
+        if len(found) < count:
+            raise ValueError(f"it has {len(found)} of {count} bytes")
+        self.place += count
+        return found
 
     def text(self) -> str:
         """A text that ends with a zero byte."""
@@ -155,9 +176,7 @@ class Reader:
             case b"u":
                 return unchanged
             case b"t":
-                size = self.number("I")
-                self.place += size
-                return decoded(self.payload[self.place - size : self.place])
+                return decoded(self.bytes(self.number("I")))
             case kind:
                 raise SluiceError(f"Postgres sent a value of the kind {kind!r}; only text was asked for.")
 

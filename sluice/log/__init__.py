@@ -9,7 +9,9 @@ A line is one record:
 
     {"offset": int, "key": str|null, "value": str|null, "timestamp": RFC 3339, "headers": {str: str}}
 
-Bytes that are not UTF-8 stand in `value_base64` instead of `value`. Offsets of a partition are contiguous from the base
+Bytes that are not UTF-8 stand in `value_base64` instead of `value`. Behind the headers stand `crc32`, the checksum of
+the line, and in the last line of a segment `segment_sha256`, that of the segment (`checksums.py`); what another program
+writes may lack them. Offsets of a partition are contiguous from the base
 offset of its first segment. A segment is written aside under a name that begins with a dot, fsynced, and linked to its
 name: it is there whole or not at all, and never changes. What a crash leaves behind is only such a dot-file.
 
@@ -27,6 +29,7 @@ from sluice.log.kafka import KafkaLog, KafkaSecurity
 from sluice.log.log import Log
 from sluice.log.records import Record, StoredRecord, partition_of
 from sluice.log.segments import Segment, first_bad_line, head_digest, verified_end
+from sluice.log.verify import Verified, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,10 +76,12 @@ __all__ = [
     "Record",
     "Segment",
     "StoredRecord",
+    "Verified",
     "first_bad_line",
     "head_digest",
     "is_reserved",
     "partition_of",
     "require_open",
     "verified_end",
+    "verify",
 ]

@@ -144,6 +144,8 @@ class Log:
                 f"Another writer has held topic {topic}, partition {partition}, for {self.lock_seconds:g} s. "
                 "Wait for it, or stop it."
             ) from error
+        except OSError as error:
+            raise LogError(f"The log {self.root} cannot be written: {error.strerror or error}.") from error
 
     def segments(self, topic: str) -> list[Segment]:
         """The segments of a topic by partition and age."""

@@ -80,19 +80,44 @@ def decode(topic: str, partition: int, line: bytes, where: str) -> StoredRecord:
         return StoredRecord(
             topic=topic,
             partition=partition,
-            offset=int(found["offset"]),
-            key=found.get("key"),
+            offset=offset_of(found["offset"]),
+            key=text_or_none("key", found.get("key")),
             value=decoded_value(found),
-            timestamp=datetime.fromisoformat(found["timestamp"]),
-            headers=found.get("headers") or {},
+            timestamp=instant(found["timestamp"]),
+            headers=headers_of(found.get("headers") or {}),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogError(f"{where} is no record of the log: {error}. Restore the segment from a copy.") from error
+
+
+def offset_of(found: Any) -> int:
+    if type(found) is not int or found < 0:
+        raise ValueError("its offset is no whole number")
+    return found
+
+
+def text_or_none(name: str, found: Any) -> str | None:
+    if found is not None and not isinstance(found, str):
+        raise TypeError(f"its {name} is no text")
+    return found
+
+
+def instant(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError("its timestamp has no time zone")
+    return found
+
+
+def headers_of(found: Any) -> Mapping[str, str]:
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise TypeError("its headers are not texts by name")
+    return found
 
 
 def decoded_value(line: Mapping[str, Any]) -> bytes | None:
     """The value's bytes, from whichever field holds them."""
     if line.get("value_base64") is not None:
         return base64.b64decode(line["value_base64"], validate=True)
-    value = line.get("value")
-    return None if value is None else str(value).encode()
+    value = text_or_none("value", line.get("value"))
+    return None if value is None else value.encode()

@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING
 
 from sluice.errors import LogGap, LogRecreated, LogTruncated
 from sluice.ledger import LandedPartition
+from sluice.log.checksums import crc_bytes
 from sluice.log.segments import Segment, first_bad_line, head_digest, last_offset, verified_end
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from sluice.log.log import Log
 
 line_schema = (
     "offset bigint, key string, value string, value_base64 string, timestamp timestamp, headers map<string,string>"
 )
+
+spark_crc_field = r',"crc32":"([0-9a-f]{8})"\}$'
 
 
 @dataclass(frozen=True)
@@ -31,26 +34,39 @@ class SegmentBatch:
         """The records as rows of a bronze table."""
         from pyspark.sql import functions as F
 
-        lines = (
-            spark.read.schema(line_schema)
-            .options(mode="FAILFAST", maxStringLen=str(2**31 - 1))
-            .json([str(segment.path) for segment in self.segments])
-        )
+        lines = spark.read.option("lineSep", "\n").text([str(segment.path) for segment in self.segments])
         folder = F.element_at(F.split(F.col("_metadata.file_path"), "/"), -2)
-        return lines.select(
-            F.lit(self.topic).alias("topic"),
+        options = {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)}
+        records = lines.select(
             folder.cast("int").alias("partition"),
-            "offset",
-            F.col("key").cast("binary").alias("key"),
-            F.coalesce(F.col("value").cast("binary"), F.unbase64("value_base64")).alias("value"),
-            "timestamp",
-            "headers",
+            F.from_json(sound_line(F.col("value")), line_schema, options).alias("line"),
+        )
+        return records.select(
+            F.lit(self.topic).alias("topic"),
+            "partition",
+            "line.offset",
+            F.col("line.key").cast("binary").alias("key"),
+            F.coalesce(F.col("line.value").cast("binary"), F.unbase64("line.value_base64")).alias("value"),
+            "line.timestamp",
+            "line.headers",
         )
 
     def blame(self) -> None:
         """Raises the LogError of the first line that is no record; returns when all are."""
         for segment in self.segments:
             first_bad_line(segment)
+
+
+def sound_line(line: "Column") -> "Column":
+    """The text of a line; an error when its bytes have another checksum than it says."""
+    from pyspark.sql import functions as F
+
+    content = line.cast("binary")
+    field_bytes = F.lit(crc_bytes - 1)  # Without the newline.
+    body = F.substring(content, F.lit(1), F.greatest(F.octet_length(line) - field_bytes, F.lit(0)))
+    said = F.regexp_extract(F.substring(content, -field_bytes, field_bytes).cast("string"), spark_crc_field, 1)
+    is_sound = (said == "") | (said == F.lpad(F.lower(F.hex(F.crc32(body))), 8, "0"))
+    return F.when(is_sound, line).otherwise(F.raise_error(F.lit("A line of the log has another checksum.")))
 
 
 def next_batch(log: "Log", topic: str, landed: dict[int, LandedPartition], records_max: int) -> SegmentBatch:

@@ -5,17 +5,21 @@ import hashlib
 import io
 import os
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-import orjson
 import zstandard
 
 from sluice.errors import LogError, LogGap
-from sluice.log.records import decode
+from sluice.log.checksums import is_sealed, require_last, verified_lines, with_checksums
+from sluice.log.records import StoredRecord, decode
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 segment_name = re.compile(r"(\d{20})\.jsonl(\.zst)?")
 # Where a line begins with its offset, as this log writes it, the offset is found without parsing the line.
@@ -33,16 +37,24 @@ class Segment:
 
 
 def segments_in(folder: Path, topic: str, partition: int) -> list[Segment]:
-    """The segments of a partition, oldest first; a LogError for a file that calls itself one but is not named so."""
-    found = []
+    """The segments of a partition, oldest first.
+
+    A LogError for a file that calls itself a segment but is not named so, and for two with one base offset.
+    """
+    found: dict[int, Segment] = {}
     for path in folder.iterdir():
         if path.name.startswith(".") or not path.name.endswith((".jsonl", ".jsonl.zst")):
             continue
         name = segment_name.fullmatch(path.name)
         if name is None:
             raise LogError(f"{path} is no segment: its name must be the base offset in 20 digits. Move it away.")
-        found.append(Segment(topic, partition, int(name[1]), path))
-    return sorted(found, key=lambda segment: segment.base_offset)
+        segment = Segment(topic, partition, int(name[1]), path)
+        other = found.setdefault(segment.base_offset, segment)
+        if other is not segment:
+            raise LogError(
+                f"{other.path} and {path.name} hold the same offsets. Compare them, and move one of them away."
+            )
+    return [found[base_offset] for base_offset in sorted(found)]
 
 
 def publish(folder: Path, base_offset: int, lines: Iterable[bytes], *, compress: bool) -> Path:
@@ -65,11 +77,12 @@ def publish(folder: Path, base_offset: int, lines: Iterable[bytes], *, compress:
 
 
 def write_lines(file: IO[bytes], lines: Iterable[bytes], *, compress: bool) -> None:
+    """Writes the lines of a segment with their checksums."""
     if not compress:
-        file.writelines(lines)
+        file.writelines(with_checksums(lines))
         return
-    with zstandard.ZstdCompressor(level=3).stream_writer(file, closefd=False) as stream:
-        for line in lines:
+    with zstandard.ZstdCompressor(level=3, write_checksum=True).stream_writer(file, closefd=False) as stream:
+        for line in with_checksums(lines):
             stream.write(line)
 
 
@@ -89,16 +102,28 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def lines_of(segment: Segment) -> Iterator[bytes]:
-    """The lines of a segment; a LogError when the last one is torn or there is none."""
+    """The lines of a segment; a LogError when one is not as it was written, the last one is torn or there is none."""
     line = b""
     with opened(segment) as file:
-        for line in file:
+        for line in verified_lines(segment.path, whole_lines(file, segment.path)):
             yield line
-    if not line.endswith(b"\n"):
-        raise LogError(
-            f"{segment.path} {'ends in the middle of a line' if line else 'is empty'}; a segment is published whole. "
-            "Restore it from a copy, or ask who wrote it."
-        )
+    if not line:
+        raise torn(segment.path, "is empty")
+
+
+def whole_lines(file: Iterable[bytes], path: Path) -> Iterator[bytes]:
+    """The lines of a file; a LogError when the last one is torn."""
+    for line in file:
+        if not line.endswith(b"\n"):
+            raise torn(path, "ends in the middle of a line")
+        yield line
+
+
+def torn(path: Path, how: str) -> LogError:
+    return LogError(
+        f"{path} {how}; a segment is published whole. Restore it from a copy, or ask who wrote it. "
+        "All that is damaged: sluice log verify"
+    )
 
 
 def content_of(segment: Segment) -> bytes:
@@ -115,10 +140,44 @@ def opened(segment: Segment) -> Iterator[io.BufferedReader]:
             if segment.path.suffix != ".zst":
                 yield file
                 return
-            with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as stream:
-                yield io.BufferedReader(stream)
+            yield io.BufferedReader(Chunks(decompressed(file)))
     except (OSError, zstandard.ZstdError) as error:
         raise LogError(f"{segment.path} cannot be read: {error}.") from error
+
+
+def decompressed(file: IO[bytes]) -> Iterator[bytes]:
+    """What a compressed file holds; a ZstdError when it ends in the middle of a frame."""
+    frame, is_in_frame = zstandard.ZstdDecompressor().decompressobj(), False
+    while rest := file.read(1 << 20):
+        while rest:
+            yield frame.decompress(rest)
+            is_in_frame, rest = not frame.eof, frame.unused_data
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+    if is_in_frame:
+        raise zstandard.ZstdError("it ends in the middle of a frame")
+
+
+class Chunks(io.RawIOBase):
+    """Chunks of bytes as a file."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self.chunks = chunks
+        self.rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        target = memoryview(buffer)
+        while not self.rest:
+            chunk = next(self.chunks, None)
+            if chunk is None:
+                return 0
+            self.rest = memoryview(chunk)
+        count = min(len(target), len(self.rest))
+        target[:count], self.rest = self.rest[:count], self.rest[count:]
+        return count
 
 
 def verified_end(segment: Segment) -> int:
@@ -127,8 +186,9 @@ def verified_end(segment: Segment) -> int:
     Reads it whole. Raises LogGap that names the first offset missing in it, and LogError for a line that is no record.
     """
     content = content_of(segment)
-    if not content.endswith(b"\n"):
-        list(lines_of(segment))
+    if not is_sealed(content):
+        # Line by line: it says which one is damaged, or that the segment is of a time before checksums.
+        deque(lines_of(segment), maxlen=0)
     lines = content.count(b"\n")
     offsets = [int(number) for number in leading_offset.findall(content)]
     if len(offsets) != lines:
@@ -151,7 +211,7 @@ def parsed_offsets(segment: Segment) -> list[int]:
 
 
 def first_bad_line(segment: Segment) -> None:
-    """Raises the LogError of the first line that is no record; returns when all are."""
+    """Raises the LogError of the first line that is damaged or no record; returns when all are sound."""
     for number, line in enumerate(lines_of(segment), start=1):
         decode(segment.topic, segment.partition, line, f"{segment.path}, line {number},")
 
@@ -164,25 +224,36 @@ def head_digest(segment: Segment) -> str:
 
 def last_offset(segment: Segment) -> int:
     """The offset of a segment's last record, without reading an uncompressed one whole."""
-    last = last_line(segment)
-    return int(orjson.loads(last)["offset"]) if last else segment.base_offset - 1
+    return last_record(segment).offset
 
 
 def newest_timestamp(segment: Segment) -> datetime:
     """The timestamp of a segment's last record."""
-    return datetime.fromisoformat(orjson.loads(last_line(segment))["timestamp"])
+    return last_record(segment).timestamp
 
 
-def last_line(segment: Segment) -> bytes:
-    """The last line of a segment."""
+def last_record(segment: Segment) -> StoredRecord:
+    """The last record of a segment; a LogError when it is not the one that the segment was published with."""
+    first, last = ends_of(segment)
+    if not last.endswith(b"\n"):
+        raise torn(segment.path, "ends in the middle of a line" if last else "is empty")
+    require_last(segment.path, first, last)
+    return decode(segment.topic, segment.partition, last, f"{segment.path}, its last line,")
+
+
+def ends_of(segment: Segment) -> tuple[bytes, bytes]:
+    """The first and the last line of a segment."""
     if segment.path.suffix == ".zst":
-        return content_of(segment).rstrip(b"\n").rpartition(b"\n")[2]
+        content = content_of(segment)
+        return content[: content.find(b"\n") + 1], content[content.rfind(b"\n", 0, -1) + 1 :]
     with opened(segment) as file:
+        first = file.readline()
         size = file.seek(0, os.SEEK_END)
         reach = 1 << 16
         while True:
             file.seek(max(0, size - reach))
-            tail = file.read().rstrip(b"\n")
-            if b"\n" in tail or reach >= size:
-                return tail.rpartition(b"\n")[2]
+            tail = file.read()
+            start = tail.rfind(b"\n", 0, -1)
+            if start >= 0 or reach >= size:
+                return first, tail[start + 1 :]
             reach *= 16

@@ -68,9 +68,11 @@ def write_topic_file(folder: Path, content: TopicFile) -> None:
 
 def make_topic(folder: Path, partitions: int) -> None:
     """Makes a topic's folder with its partitions, whole or not at all; one that another made meanwhile stays."""
+    make_folder(folder.parent)
     aside = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
+    aside.mkdir()
     for partition in range(partitions):
-        (aside / str(partition)).mkdir(parents=True)
+        (aside / str(partition)).mkdir()
     write_topic_file(aside, TopicFile(partitions=partitions))
     try:
         aside.rename(folder)
@@ -81,3 +83,11 @@ def make_topic(folder: Path, partitions: int) -> None:
         if not any(each.name.isdecimal() for each in folder.iterdir()):
             raise
     sync_folder(folder.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those above it that are missing, and makes their names durable."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)

@@ -115,7 +115,7 @@ mutants = {
         "gold.figures",
         another_order,
         ((completeness, "later_of", the_latter), (engine, "later_of", the_latter)),
-        "a rebuild changes no state",
+        "what happens on the way changes nothing",
     ),
     "null is in no scope": Mutant(
         2, "", "gold.state", one_by_one, ((Scope, "_wanted", equal_alone),), "a rebuild changes nothing"
@@ -132,4 +132,5 @@ def test_the_laws_notice_that(name: str, spark: "SparkSession", monkeypatch: pyt
     for each in mutant.broken:
         monkeypatch.setattr(*each)
     found = mutant.findings(spark)
-    assert (mutant.law, mutant.table) in {(each.law, each.table) for each in found}
+    # What is seen on the way is of no one table.
+    assert mutant.law in {each.law for each in found if each.table in (mutant.table, "")}

@@ -1,0 +1,153 @@
+"""Blocked datasets: one that cannot be computed stops alone, and says why, until there is a reason to try it again.
+
+A block is a small file in the lake, so that `status`, `audit` and Airflow see it. It is no cursor: whether a dataset is
+computed is decided by its inputs alone, and a run that has just begun tries each of them.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from obstore.exceptions import BaseError
+from py4j.protocol import Py4JError, Py4JJavaError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from sluice.errors import LakeLocked, LogUnreachable, SluiceError, Superseded
+from sluice.files import Files
+from sluice.ledger import InputVersion, same_states
+from sluice.session import is_alive, root_cause, spark_message
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+folder_name = "_blocked"
+first_pause = timedelta(minutes=1)
+longest_pause = timedelta(minutes=30)
+reason_characters_max = 2_000
+
+
+class Block(BaseModel):
+    """Why a topic or a dataset stopped, since when, and what it was to be computed from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    reason: str
+    since: datetime
+    tried_at: datetime
+    attempts: int = 1
+    fingerprint: str = ""
+    inputs: dict[str, InputVersion] = {}
+    # The row of the scope that cannot be computed, where it was found, and records that it is made of.
+    culprit: dict[str, Any] | None = None
+    records: tuple[str, ...] = ()
+
+    def holds(self, fingerprint: str, inputs: Mapping[str, InputVersion], now: datetime) -> bool:
+        """True while nothing has changed and it is too early to try again all the same."""
+        is_same = self.is_same_as(self.model_copy(update={"fingerprint": fingerprint, "inputs": dict(inputs)}))
+        return is_same and now < self.tried_at + min(first_pause * 2 ** (self.attempts - 1), longest_pause)
+
+    def is_same_as(self, other: "Block") -> bool:
+        """True when both are of the same inputs and the same declaration."""
+        return self.fingerprint == other.fingerprint and same_states(self.inputs, other.inputs)
+
+    def __str__(self) -> str:
+        at = (
+            ""
+            if self.culprit is None
+            else f" At {', '.join(f'{name}={value}' for name, value in self.culprit.items())}."
+        )
+        records = f" Records: {', '.join(self.records)}." if self.records else ""
+        return f"{self.reason}{at}{records}"
+
+
+@dataclass
+class Blocks:
+    """What a run knows to be blocked: what it found so itself, with the errors, and what runs before it left."""
+
+    tried: dict[str, Block] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
+    left: dict[str, Block] | None = None
+
+    def known(self, files: Files, name: str) -> Block | None:
+        """The newest block of a name."""
+        if self.left is None:
+            self.left = blocks(files)
+        return self.tried.get(name) or self.left.get(name)
+
+    def add(self, files: Files, block: Block, error: Exception) -> None:
+        """Keeps a block for this run, and in the lake; a disk that is full may be what blocks: then here alone."""
+        self.tried[block.name] = block
+        self.errors[block.name] = error
+        with contextlib.suppress(OSError, BaseError):
+            files.write(file_name(block.name), block.model_dump_json(indent=2))
+
+    def remove(self, files: Files, name: str) -> None:
+        """Forgets the block of a name, if there is one."""
+        if self.known(files, name):
+            files.delete(file_name(name))
+        for found in (self.tried, self.errors, self.left or {}):
+            found.pop(name, None)
+
+
+def blocked_by(
+    error: Exception, name: str, fingerprint: str, inputs: Mapping[str, InputVersion], before: Block | None
+) -> Block:
+    """The block that an error makes, which goes on from the one before it."""
+    now = datetime.now(UTC)
+    return Block(
+        name=name,
+        reason=reason_of(error),
+        since=before.since if before else now,
+        tried_at=now,
+        attempts=before.attempts + 1 if before else 1,
+        fingerprint=fingerprint,
+        inputs=dict(inputs),
+    )
+
+
+def is_of_data(error: Exception) -> bool:
+    """True for what Spark cannot compute of rows, rather than of a plan or because of a file."""
+    if isinstance(error, AnalysisException | ParseException) or not isinstance(error, PySparkException | Py4JJavaError):
+        return False
+    cause = root_cause(error)
+    return cause is None or not str(cause.getClass().getName()).startswith(("java.io.", "java.nio.", "io.delta."))
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in a line or a few; of an error that nobody expected also where."""
+    if isinstance(error, SluiceError):
+        said = str(error)
+    elif isinstance(error, PySparkException | Py4JError):
+        said = spark_message(error)
+    else:
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        where = f" ({frame.tb_frame.f_code.co_filename}, line {frame.tb_lineno})" if frame else ""
+        said = f"{type(error).__name__}: {error}{where}"
+    return said[:reason_characters_max]
+
+
+def stops_all(error: Exception, spark: "SparkSession") -> bool:
+    """True for what is no fault of one dataset: another writer, a log that does not answer, Spark that has ended."""
+    if isinstance(error, LakeLocked | Superseded | LogUnreachable):
+        return True
+    return isinstance(error, Py4JError | PySparkException) and not is_alive(spark)
+
+
+def blocks(files: Files) -> dict[str, Block]:
+    """What is blocked, by name; a file that says nothing is taken for none."""
+    found = {}
+    for path in files.below(folder_name):
+        with contextlib.suppress(ValidationError, UnicodeDecodeError, FileNotFoundError):
+            block = Block.model_validate_json(files.read(path))
+            found[block.name] = block
+    return found
+
+
+def file_name(name: str) -> str:
+    return f"{folder_name}/{name}.json"

@@ -1,0 +1,164 @@
+"""The culprit: which row of a table, and which records, cannot be computed. Found by halves, and nothing is written."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from sluice.datasets import Dataset
+from sluice.delta import Lake
+from sluice.engine import Refresh, begun
+from sluice.parse import position
+from sluice.scope import Scope, collect, everything
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+records_named_max = 10
+# As many bits as a hash has to tell rows apart.
+halvings_max = 48
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The scope's row that cannot be computed, and the positions of records that it cannot be computed from."""
+
+    row: dict[str, Any]
+    records: tuple[str, ...]
+
+
+def find(spark: "SparkSession", lake: Lake, dataset: Dataset) -> Culprit | None:
+    """What keeps a dataset from being computed from its inputs as they are; None when no single row does.
+
+    Computes about twice what the refresh would have.
+    """
+    work = begun(spark, lake, dataset)
+    if not isinstance(work, Refresh):
+        return None
+    if dataset.is_fold:
+        records = records_of(work, everything)
+        return Culprit({}, records) if records else None
+    rows = scope_rows(work)
+    found = halved(rows, lambda some: fails(work, collect(some)))
+    if found is None:
+        return None
+    row = found.first()
+    scope = collect(found)
+    return Culprit({} if row is None else plain(row.asDict()), records_of(work, scope))
+
+
+def scope_rows(work: Refresh) -> "DataFrame":
+    """The rows of the scope that the refresh had; of one of everything those that all rows of its inputs touch."""
+    scope = work.scope(work.changes()) if work.cause == "changes" else everything
+    if scope.rows is not None:
+        return scope.rows
+    inputs = work.dataset.inputs
+    tables = {**work.inputs, **(work.current if work.known else empty_tables(work))}
+    touched = [inputs[name].scope(rows, tables) for name, rows in work.inputs.items()]
+    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), touched).distinct()
+
+
+def empty_tables(work: Refresh) -> "dict[str, DataFrame]":
+    """The tables of a dataset that was never computed, without rows."""
+    shaped = work.dataset.shape({name: df.limit(0) for name, df in work.inputs.items()}, {})
+    return {output.table: output.select(shaped).limit(0) for output in work.dataset.outputs}
+
+
+def records_of(work: Refresh, scope: Scope) -> tuple[str, ...]:
+    """The positions of the fewest records found from which the scope cannot be computed; none where rows have none."""
+    rows = {name: work.rows(name, scope, {}) for name in work.inputs}
+    for name, of_input in rows.items():
+        places = places_in(of_input)
+        if places is None:
+            continue
+        found = halved(places, partial(fails_within, work, rows, name))
+        if found is not None:
+            needed = without_needless(found, partial(fails_within, work, rows, name))
+            return tuple("/".join(map(str, each)) for each in needed)
+    return ()
+
+
+def without_needless(places: "DataFrame", is_culprit: "Callable[[DataFrame], bool]") -> list[tuple[Any, ...]]:
+    """Those of a few records without which the others are no culprits; none of many."""
+    kept = [tuple(each) for each in places.orderBy(*position).limit(2 * records_named_max + 1).collect()]
+    if len(kept) > 2 * records_named_max:
+        return []
+    for each in list(kept):
+        others = [other for other in kept if other != each]
+        if others and is_culprit(places.sparkSession.createDataFrame(others, places.schema)):
+            kept = others
+    return kept if len(kept) <= records_named_max else []
+
+
+def places_in(df: "DataFrame") -> "DataFrame | None":
+    """The positions of the records that rows are of."""
+    for names in (position, tuple(name.removeprefix("_") for name in position)):
+        if set(names) <= set(df.columns):
+            return df.select(
+                *[F.col(name).alias(place) for name, place in zip(names, position, strict=True)]
+            ).distinct()
+    return None
+
+
+def place_columns(df: "DataFrame") -> tuple[str, ...]:
+    """The columns that would have a record's position: those of a dataset, or those of bronze."""
+    return position if set(position) <= set(df.columns) else tuple(name.removeprefix("_") for name in position)
+
+
+def only(df: "DataFrame", places: "DataFrame") -> "DataFrame":
+    """The rows that are of records at some positions."""
+    names = place_columns(df)
+    wanted = places.select(*[F.col(place).alias(name) for name, place in zip(names, position, strict=True)])
+    return df.join(F.broadcast(wanted), list(names), "left_semi")
+
+
+def halved(rows: "DataFrame", is_culprit: "Callable[[DataFrame], bool]") -> "DataFrame | None":
+    """The fewest of the rows that are found, by halves, to be culprits together; None when all together are none."""
+    split = F.xxhash64(*rows.columns)
+    rows = rows.withColumn("_split", split).localCheckpoint()
+    if not is_culprit(rows.drop("_split")):
+        return None
+    for bit in range(halvings_max):
+        if rows.count() == 1:
+            break
+        is_set = F.col("_split").bitwiseAND(F.lit(1 << bit)) != 0
+        halves = [rows.where(is_set), rows.where(~is_set)]
+        worse = next((half for half in halves if not half.isEmpty() and is_culprit(half.drop("_split"))), None)
+        if worse is None:
+            break
+        rows = worse.localCheckpoint()
+    return rows.drop("_split")
+
+
+def fails(work: Refresh, scope: Scope) -> bool:
+    """Whether the rows of a scope cannot be computed."""
+    return fails_with(work, {name: work.rows(name, scope, {}) for name in work.inputs})
+
+
+def fails_within(work: Refresh, rows: "Mapping[str, DataFrame]", name: str, places: "DataFrame") -> bool:
+    """Whether the shape cannot be computed of those rows of one input that are of records at some positions."""
+    return fails_with(work, {**rows, name: only(rows[name], places)})
+
+
+def fails_with(work: Refresh, rows: "Mapping[str, DataFrame]") -> bool:
+    """Whether the shape cannot be computed of some rows."""
+    try:
+        shaped = work.dataset.shape(rows, {})
+        for output in work.dataset.outputs:
+            output.select(shaped).write.format("noop").mode("overwrite").save()
+    except (PySparkException, Py4JJavaError):
+        return True
+    return False
+
+
+def plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a row as JSON has them, without those of bookkeeping."""
+    return {
+        name: value if isinstance(value, str | int | float | bool | None) else str(value)
+        for name, value in row.items()
+        if not name.startswith("_")
+    }

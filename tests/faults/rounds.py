@@ -1,0 +1,356 @@
+"""Rounds of faults: a small lakehouse lives on through them, and after each it has every acknowledged record once.
+
+In each round something is written to the log while a fault strikes the writer or a file, and then tables are computed
+while another strikes the run. The seed of a life says which: it replays them.
+"""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from sluice import gold
+from sluice.delta import Lake
+from sluice.errors import LogError
+from sluice.log import Log, Record, StoredRecord
+from tests.faults.points import of_log
+from tests.kit import Lakehouse, at, rows_of, text
+from tests.shop import priced, prices, sales
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+sold = gold.aggregate("sold", source=priced, group_by=["product"], measures={"pieces": "sum(pieces)"})
+token = "a-token-of-the-faults-0123456789abcdef"
+hostile = [
+    b"{",
+    b"\xff\xfe",
+    b"",
+    b'{"id":null}',
+    b'{"id":"' + b"x" * 5000 + b'"}',
+    b"[" * 3000,
+    b'{"id":"a"}{"id":"b"}',
+]
+commits = ("replace", "append", "merge", "note")
+
+
+class Crash(BaseException):
+    """The end of a run in the middle, as a SIGKILL is: nothing of the engine catches it."""
+
+
+@dataclass
+class Life:
+    """A lakehouse under faults: what was acknowledged, and what was tried how often."""
+
+    spark: "SparkSession"
+    folder: Path
+    seed: int
+    tried: Counter[str] = field(default_factory=Counter)
+    acknowledged: set[str] = field(default_factory=set)
+    sent: int = 0
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.restarted()
+
+    def restarted(self) -> Lakehouse:
+        """The lakehouse, as a process that starts now finds it."""
+        self.lakehouse = Lakehouse(self.spark, self.folder, partitions=2).declare(sales, prices, priced, sold)
+        return self.lakehouse
+
+    @property
+    def log(self) -> Log:
+        return self.lakehouse.log  # type: ignore[no-any-return]
+
+    def round(self) -> str:
+        """One round; returns what was tried in it. AssertionError where a promise is broken."""
+        writing, running = self.chance.choice(list(writings)), self.chance.choice(list(runnings))
+        writings[writing](self)
+        runnings[running](self)
+        for tried in (writing, running):
+            self.tried[tried] += 1
+        self.require_all_is_well()
+        return f"{writing}; {running}"
+
+    def some_sales(self, count: int | None = None) -> list[bytes]:
+        """New sales, each of a day and a product, as JSON."""
+        found = []
+        for _ in range(count or self.chance.randint(1, 6)):
+            self.sent += 1
+            sale = {"id": f"s{self.sent}", "product": self.chance.choice("abc"), "pieces": self.chance.randint(1, 9)}
+            found.append(json.dumps(sale | {"sold_at": text(self.chance.uniform(0, 48))}).encode())
+        return found
+
+    def acknowledge(self, values: list[bytes]) -> None:
+        self.acknowledged |= {json.loads(value)["id"] for value in values}
+
+    def require_all_is_well(self) -> None:
+        lakehouse = self.restarted()
+        lakehouse.run()
+        assert all(each.balanced for each in lakehouse.audits()), lakehouse.audits()
+        assert all(each.balanced for each in lakehouse.laws()), lakehouse.laws()
+        rows = Counter(row["id"] for row in lakehouse.table("silver.sales").select("id").collect())
+        assert set(rows.values()) <= {1}
+        missing = self.acknowledged - set(rows)
+        assert not missing, f"acknowledged and missing: {sorted(missing)}"
+        assert rows_of(lakehouse.table("gold.sold"), "product", "pieces") == self.expected()
+
+    def expected(self) -> list[tuple[str, int]]:
+        """The pieces that were sold of each product, by the log alone: the first record of each key counts."""
+        first: dict[str, dict[str, Any]] = {}
+        for record in sorted(self.stored("sales"), key=lambda each: (each.timestamp, each.partition, each.offset)):
+            sale = usable(record.value)
+            if sale is not None:
+                first.setdefault(sale["id"], sale)
+        totals: Counter[str] = Counter()
+        for sale in first.values():
+            totals[sale["product"]] += sale["pieces"]
+        return sorted(totals.items())
+
+    def stored(self, topic: str) -> list[StoredRecord]:
+        if not self.log.exists(topic):
+            return []
+        return [each for partition in self.log.partitions(topic) for each in self.log.read(topic, partition)]
+
+
+def usable(value: bytes | None) -> dict[str, Any] | None:
+    """A sale that silver accepts; what is hostile has no product."""
+    try:
+        found = json.loads(value or b"")
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and "product" in found else None
+
+
+# Faults of those who write to the log.
+
+
+def nothing(life: Life) -> None:
+    """Sales that nothing happens to."""
+    append(life, life.some_sales())
+
+
+def append(life: Life, values: list[bytes], hours: float = 50) -> None:
+    life.log.append("sales", [Record(value, timestamp=at(hours)) for value in values])
+    life.acknowledge(values)
+
+
+def clock_jumps(life: Life) -> None:
+    """The clock of a writer goes forward by days and back."""
+    for hours in (900, 60, 700):
+        append(life, life.some_sales(2), hours)
+
+
+def hostile_values(life: Life) -> None:
+    life.log.append("sales", [Record(value, timestamp=at(50)) for value in [*life.chance.sample(hostile, 3), None]])
+    price = {"product": life.chance.choice("abc"), "changed_at": text(life.chance.uniform(0, 40)), "price": 3}
+    life.log.append("prices", [Record(json.dumps(price).encode(), timestamp=at(50))])
+
+
+def writer(life: Life, kind: str, limit: int | None = None) -> None:
+    """A command that appends, and is struck at a point of the log; a whole one is tried again."""
+    values = life.some_sales()
+    file = life.folder / "lines.jsonl"
+    file.write_bytes(b"\n".join(values) + b"\n")
+    point, count = life.chance.choice(of_log), life.chance.randint(1, 3)
+    command = ["log", "append", "sales", str(file)]
+    done = subprocess.run(
+        [*struck_by(kind, point, count), *command],
+        env=environment(life),
+        check=False,
+        capture_output=True,
+        preexec_fn=None if limit is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    if done.returncode == 0:
+        life.acknowledge(values)
+
+
+def receiver(life: Life, kind: str) -> None:
+    """The HTTP receiver is struck while it is sent sales; a client sends again what was not acknowledged."""
+    point, count = life.chance.choice(of_log), life.chance.randint(1, 6)
+    with listening(life, kind, point, count) as address:
+        for value in life.some_sales(4):
+            if posted(address, value):
+                life.acknowledge([value])
+
+
+def receiver_stopped(life: Life) -> None:
+    """The receiver is stopped for a while, and goes on."""
+    with listening(life, "kill", "before append", 1_000_000) as address:
+        pid = int(address.rpartition("#")[2])
+        os.kill(pid, signal.SIGSTOP)
+        assert not posted(address, b"{}", seconds=0.3)
+        os.kill(pid, signal.SIGCONT)
+        for value in life.some_sales(2):
+            assert posted(address, value)
+            life.acknowledge([value])
+
+
+@contextmanager
+def listening(life: Life, kind: str, point: str, count: int) -> Iterator[str]:
+    """The receiver as a process of its own; its address, with its pid behind a #."""
+    command = [*struck_by(kind, point, count), "listen", "http", "--port", "0", "--create"]
+    process = subprocess.Popen(command, env=environment(life), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert process.stderr is not None
+    try:
+        address = next(word for line in process.stderr for word in line.decode().split() if word.startswith("http://"))
+        yield f"{address.rstrip('.,')}#{process.pid}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stderr.close()
+
+
+def posted(address: str, value: bytes, seconds: float = 10) -> bool:
+    """Whether the receiver acknowledged a record."""
+    root = address.rpartition("#")[0]
+    request = urllib.request.Request(f"{root}/topics/sales", value, {"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=seconds) as answer:
+            return bool(answer.status == 201)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def struck_by(kind: str, point: str, count: int) -> list[str]:
+    return [sys.executable, "-m", "tests.faults.points", kind, point, str(count), "--"]
+
+
+def environment(life: Life) -> dict[str, str]:
+    root = str(Path(__file__).resolve().parents[2])
+    own = {"SLUICE_LOG": str(life.log.root), "SLUICE_HTTP_TOKEN": token, "PYTHONPATH": root}
+    return {name: text for name, text in os.environ.items() if not name.startswith("SLUICE_")} | own
+
+
+def damaged_file(life: Life, damage: Callable[[Life, Path], None]) -> None:
+    """A segment is damaged before it lands: nothing of it lands, and all of it when it was restored."""
+    for _ in range(3):
+        append(life, life.some_sales(4))
+    path = life.chance.choice(life.log.segments("sales")).path
+    content = path.read_bytes()
+    before = life.lakehouse.table("silver.sales").count() if "silver.sales" in life.lakehouse.lake.tables() else 0
+    damage(life, path)
+    try:
+        life.restarted().run()
+    except LogError:
+        after = life.lakehouse.table("silver.sales").count() if "silver.sales" in life.lakehouse.lake.tables() else 0
+        assert after >= before
+    path.write_bytes(content)
+
+
+def flip(_life: Life, path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    place = _life.chance.randrange(len(content))
+    content[place] ^= 1 << _life.chance.randrange(8)
+    path.write_bytes(content)
+
+
+def cut(life: Life, path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: life.chance.randrange(len(content))])
+
+
+def delete(_life: Life, path: Path) -> None:
+    path.unlink()
+
+
+writings: dict[str, Callable[[Life], None]] = {
+    "nothing strikes the writer": nothing,
+    "the writer's clock jumps": clock_jumps,
+    "hostile values": hostile_values,
+    "SIGKILL of a writer": lambda life: writer(life, "kill"),
+    "EIO in a writer": lambda life: writer(life, "eio"),
+    "a full disk in a writer": lambda life: writer(life, "no space"),
+    "a short write in a writer": lambda life: writer(life, "kill", limit=life.chance.randint(1, 400)),
+    "SIGKILL of the receiver": lambda life: receiver(life, "kill"),
+    "EIO in the receiver": lambda life: receiver(life, "eio"),
+    "SIGSTOP of the receiver": receiver_stopped,
+    "a flipped bit in a segment": lambda life: damaged_file(life, flip),
+    "a segment cut short": lambda life: damaged_file(life, cut),
+    "a deleted segment": lambda life: damaged_file(life, delete),
+}
+
+
+# Faults of a run.
+
+
+def left_alone(life: Life) -> None:
+    life.restarted().run()
+
+
+def crashed(life: Life, moment: str) -> None:
+    """The run ends before or after one of its commits, and so does the one that follows it."""
+    for _ in range(2):
+        with crash_at(moment, life.chance.randint(1, 6)):
+            try:
+                life.restarted().run()
+            except Crash:
+                continue
+
+
+@contextmanager
+def crash_at(moment: str, count: int) -> Iterator[None]:
+    """Ends a run at its `count`th commit, as a kill does: what is written then is there, and nothing after it."""
+    left = [count]
+
+    def crashing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0 and moment == "before":
+                raise Crash
+            done = original(*arguments, **options)
+            if left[0] == 0:
+                raise Crash
+            return done
+
+        return called
+
+    patches = [mock.patch.object(Lake, name, crashing(getattr(Lake, name))) for name in commits]
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in patches:
+            each.stop()
+
+
+def rebuilt(life: Life) -> None:
+    """A rebuild changes nothing."""
+    life.restarted().run()
+    done = life.lakehouse.run(rebuild=True)
+    assert all(event.rows.total == 0 for event in done.values()), done
+
+
+runnings: dict[str, Callable[[Life], None]] = {
+    "nothing strikes the run": left_alone,
+    "the run ends before a commit": lambda life: crashed(life, "before"),
+    "the run ends after a commit": lambda life: crashed(life, "after"),
+    "a rebuild": rebuilt,
+}
+
+
+def lived(life: Life, rounds: int | None, until: float | None = None) -> Iterator[str]:
+    """Rounds, so many or until a time; each says what was tried in it."""
+    number = 0
+    while number < rounds if rounds is not None else time.monotonic() < (until or 0):
+        number += 1
+        yield life.round()

@@ -1,0 +1,154 @@
+"""Faults strike for a few minutes, by a fixed seed; `make soak-faults` goes on for as long as wanted with others."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from sluice.engine import Refresh
+from sluice.errors import SluiceError
+from sluice.log import checksums, segment_batch, segments
+from tests.faults import rounds
+from tests.faults.rounds import Life, damaged_file, delete, flip, lived, runnings, writings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.servers]
+given = os.environ.get("SLUICE_FAULTS_SEED")
+
+
+@pytest.mark.parametrize("seed", [int(given)] if given else [1])
+def test_every_acknowledged_record_is_there_once_after_any_fault(
+    spark: "SparkSession", tmp_path: Path, seed: int
+) -> None:
+    life = Life(spark, tmp_path, seed)
+    done: list[str] = []
+    try:
+        done.extend(lived(life, rounds=10))
+    except Exception as error:
+        raise AssertionError(f"SLUICE_FAULTS_SEED={seed}, after {done}") from error
+    assert len(life.tried) >= 6
+    assert life.acknowledged
+
+
+@pytest.mark.parametrize("tried", writings)
+def test_each_fault_of_a_writer(spark: "SparkSession", tmp_path: Path, tried: str) -> None:
+    """Each kind at least once, whatever the seed draws; what it leaves in the log can be read and appended to."""
+    life = Life(spark, tmp_path, 2)
+    if "segment" in tried:
+        pytest.skip("it looks at tables, and the life above has it")
+    for _ in range(3):
+        writings[tried](life)
+        life.log.append("sales", [])
+        found = {each["id"] for record in life.stored("sales") if (each := rounds.usable(record.value))}
+        assert life.acknowledged <= found
+
+
+def test_every_kind_of_run_is_tried() -> None:
+    assert set(runnings) >= {"the run ends before a commit", "the run ends after a commit"}
+
+
+# Mutants: each kind of fault turns the harness red when the code that bears it is broken.
+
+
+def acknowledged_too_early(*_: Any, **__: Any) -> None:
+    """Publishes nothing."""
+
+
+def in_place(folder: Path, base_offset: int, lines: Any, *, compress: bool) -> Path:
+    """Writes a segment under its own name, so that half of one can be seen."""
+    path = folder / f"{base_offset:020}.jsonl"
+    with open(path, "wb", buffering=0) as file:
+        content = b"".join(checksums.with_checksums(lines))
+        file.write(content[: len(content) // 2])
+    raise rounds.Crash
+
+
+def unchecked(_path: Path, lines: Any) -> Any:
+    yield from lines
+
+
+def test_a_log_that_shows_half_a_segment_is_noticed(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(spark, tmp_path, 3)
+    writings["nothing strikes the writer"](life)
+    with monkeypatch.context() as patched:
+        patched.setattr("sluice.log.log.publish", in_place)
+        with pytest.raises(rounds.Crash):
+            writings["nothing strikes the writer"](life)
+    with pytest.raises(Exception, match="ends in the middle of a line"):
+        life.require_all_is_well()
+
+
+def test_an_acknowledgement_of_what_is_not_durable_is_noticed(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(spark, tmp_path, 3)
+    writings["nothing strikes the writer"](life)
+    with monkeypatch.context() as patched:
+        patched.setattr("sluice.log.log.publish", acknowledged_too_early)
+        writings["nothing strikes the writer"](life)
+    with pytest.raises(AssertionError, match="acknowledged and missing"):
+        life.require_all_is_well()
+
+
+def test_a_cursor_that_moves_before_the_fates_are_written_is_noticed(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Refresh.write
+
+    def cursor_first(self: Refresh, plan: Any) -> Any:
+        """Writes the rows with their cursor first, and ends before the fates of the other records."""
+        if self.dataset.name != "silver.sales":
+            return original(self, plan)
+        if plan.output.table == "silver._fates":
+            return plan.counts
+        original(self, plan)
+        raise rounds.Crash
+
+    life = Life(spark, tmp_path, 3)
+    writings["hostile values"](life)
+    writings["nothing strikes the writer"](life)
+    runner = life.restarted().runner(parallel=1)
+    monkeypatch.setattr(Refresh, "write", cursor_first)
+    with pytest.raises(rounds.Crash):
+        runner.until_caught_up()
+    monkeypatch.undo()
+    with pytest.raises(AssertionError):
+        life.require_all_is_well()
+
+
+@pytest.mark.parametrize(
+    ("damage", "broken"),
+    [
+        (flip, [(segments, "verified_lines", unchecked), (segments, "is_sealed", lambda content: False)]),
+        (delete, [(segment_batch, "missing_before", lambda *_: range(0))]),
+    ],
+    ids=["a flipped bit", "a deleted segment"],
+)
+def test_a_reader_that_checks_nothing_is_noticed(
+    spark: "SparkSession",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[Life, Path], None],
+    broken: list[tuple[Any, str, Any]],
+) -> None:
+    for place, name, mutant in broken:
+        monkeypatch.setattr(place, name, mutant)
+    monkeypatch.setattr(segment_batch, "spark_crc_field", "never")
+    with pytest.raises((AssertionError, SluiceError, PySparkException)):
+        lives_of(spark, tmp_path, damage)
+
+
+def lives_of(spark: "SparkSession", folder: Path, damage: Callable[[Life, Path], None]) -> None:
+    """Several short lives, each with one file that was damaged."""
+    for seed in range(4):
+        (folder / str(seed)).mkdir()
+        life = Life(spark, folder / str(seed), seed)
+        damaged_file(life, damage)
+        life.require_all_is_well()

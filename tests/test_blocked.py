@@ -1,0 +1,194 @@
+"""Blocked: what cannot be computed stops alone and says why, and one command sets aside the record that did it."""
+
+from typing import Any
+
+import pytest
+
+from sluice import bronze, gold, quarantine, silver
+from sluice.blocked import Block, blocks
+from sluice.errors import UsageError
+from sluice.look import State, status, stopped
+from sluice.run import Event, Runner
+from tests.kit import Lakehouse, text
+
+largest = "9" * 38
+payments = silver.events(
+    "payments",
+    source=bronze.topic("payments"),
+    schema="id string, shop string, paid_at timestamp, amount decimal(38,0)",
+    keys=["id"],
+    event_time="paid_at",
+    future_tolerance="1000 days",
+)
+totals = gold.aggregate("totals", source=payments, group_by=["shop"], measures={"amount": "sum(amount)"})
+counts = gold.aggregate("counts", source=payments, group_by=["shop"], measures={"payments": "count(*)"})
+best = gold.view("best", inputs={"totals": totals}, keys=["shop"], shape=lambda totals: totals.where("amount > 1"))
+
+
+def payment(name: str, shop: str = "a", amount: str = "1", hour: float = 0) -> dict[str, object]:
+    return {"id": name, "shop": shop, "paid_at": text(hour), "amount": amount}
+
+
+def passed(lakehouse: Lakehouse, runner: Runner | None = None) -> dict[str, Event]:
+    """What a run says of each dataset, blocked ones too."""
+    return {event.name: event for event in (runner or lakehouse.runner()).until_caught_up()}
+
+
+def state(lakehouse: Lakehouse, name: str) -> State:
+    return next(each for each in status(lakehouse.lake, lakehouse.log, lakehouse.catalogue) if each.dataset == name)
+
+
+def block(lakehouse: Lakehouse, name: str) -> Block:
+    return blocks(lakehouse.lake.files)[name]
+
+
+def position_of(lakehouse: Lakehouse, name: str) -> str:
+    (row,) = lakehouse.table("silver.payments").where(f"id = '{name}'").collect()
+    return f"{row['_topic']}/{row['_partition']}/{row['_offset']}"
+
+
+@pytest.fixture
+def overflowing(lakehouse: Lakehouse) -> Lakehouse:
+    """Three shops, of which one has sold for more than a decimal holds."""
+    lakehouse.declare(payments, totals, counts, best)
+    lakehouse.publish("payments", *[payment(f"{shop}{n}", shop) for shop in "abc" for n in range(3)])
+    return lakehouse.publish("payments", payment("x", "b", largest), payment("y", "b", largest))
+
+
+@pytest.mark.parametrize("is_first_build", [True, False])
+def test_one_value_stops_one_table_and_what_is_made_from_it(lakehouse: Lakehouse, is_first_build: bool) -> None:
+    lakehouse.declare(payments, totals, counts, best)
+    lakehouse.publish("payments", *[payment(f"{shop}{n}", shop) for shop in "abc" for n in range(3)])
+    if not is_first_build:
+        lakehouse.run()
+    lakehouse.publish("payments", payment("x", "b", largest), payment("y", "b", largest))
+
+    events = passed(lakehouse)
+    assert "ARITHMETIC_OVERFLOW" in (events["gold.totals"].blocked or "")
+    assert events["gold.best"].waits_for == ("gold.totals",)
+    assert lakehouse.rows("gold.counts", "shop", "payments") == [("a", 3), ("b", 5), ("c", 3)]
+    assert lakehouse.audit()["silver.payments"].balanced
+
+    # The group is named, and two records that are too much together.
+    found = block(lakehouse, "gold.totals")
+    assert found.culprit == {"shop": "b"}
+    assert len(found.records) == 2
+    assert set(found.records) & {position_of(lakehouse, "x"), position_of(lakehouse, "y")}
+    assert (state(lakehouse, "gold.totals").held or "").startswith("blocked: ")
+    assert state(lakehouse, "gold.best").held == "waits for gold.totals"
+    assert [each.dataset for each in stopped(lakehouse.lake, lakehouse.catalogue)] == ["gold.totals"]
+
+    quarantine.add(
+        lakehouse.lake, lakehouse.log, payments, [position_of(lakehouse, name) for name in "xy"], because="tests"
+    )
+    lakehouse.run()
+    assert lakehouse.table("gold.totals").count() == 3
+    assert blocks(lakehouse.lake.files) == {}
+    assert state(lakehouse, "gold.totals").held is None
+    assert all(event.rows.total == 0 for event in lakehouse.run(rebuild=True).values())
+    assert lakehouse.audit()["silver.payments"].balanced
+
+
+def test_a_blocked_table_is_tried_again_when_its_inputs_change_and_not_before(overflowing: Lakehouse) -> None:
+    runner = overflowing.runner()
+    passed(overflowing, runner)
+    passed(overflowing, runner)
+    assert block(overflowing, "gold.totals").attempts == 1
+    overflowing.publish("payments", payment("z", "c"))
+    passed(overflowing, runner)
+    found = block(overflowing, "gold.totals")
+    assert found.attempts == 2
+    assert overflowing.rows("gold.counts", "shop", "payments") == [("a", 3), ("b", 5), ("c", 4)]
+    # Another run tries it too, and the time since when it is blocked stays.
+    passed(overflowing)
+    assert block(overflowing, "gold.totals").attempts == 3
+    assert block(overflowing, "gold.totals").since == found.since
+
+
+def test_another_declaration_is_tried_at_once(overflowing: Lakehouse) -> None:
+    runner = overflowing.runner()
+    passed(overflowing, runner)
+    wide = gold.aggregate("totals", source=payments, group_by=["shop"], measures={"amount": "sum(double(amount))"})
+    overflowing.declare(payments, wide, counts)
+    overflowing.run()
+    assert overflowing.table("gold.totals").count() == 3
+    assert blocks(overflowing.lake.files) == {}
+
+
+def test_the_record_that_a_view_cannot_be_computed_from_is_named(lakehouse: Lakehouse) -> None:
+    shares = gold.view(
+        "shares",
+        inputs={"payments": payments},
+        keys=["id"],
+        shape=lambda payments: payments.selectExpr("id", "100 div int(amount) AS share"),
+    )
+    lakehouse.declare(payments, shares)
+    lakehouse.publish("payments", *[payment(f"p{n}", amount=str(n)) for n in range(40)])
+    events = passed(lakehouse)
+    assert "DIVIDE_BY_ZERO" in (events["gold.shares"].blocked or "")
+    assert block(lakehouse, "gold.shares").culprit == {"id": "p0"}
+    assert block(lakehouse, "gold.shares").records == (position_of(lakehouse, "p0"),)
+
+
+def test_a_topic_with_a_gap_stops_alone(lakehouse: Lakehouse) -> None:
+    refunds = silver.events(
+        "refunds", source=bronze.topic("refunds"), schema="id string", keys=["id"], future_tolerance="1000 days"
+    )
+    lakehouse.declare(payments, counts, refunds)
+    lakehouse.publish("payments", payment("a"), key="k").publish("payments", payment("b"), key="k")
+    lakehouse.publish("refunds", {"id": "r"})
+    first = lakehouse.log.segments("payments")[0].path
+    first.rename(first.with_name(".away"))
+    events = passed(lakehouse)
+    assert "are missing from the log" in (events["bronze.payments"].blocked or "")
+    assert lakehouse.rows("silver.refunds", "id") == [("r",)]
+    assert (state(lakehouse, "bronze.payments").held or "").startswith("lost: offsets 0-0")
+    first.with_name(".away").rename(first)
+    lakehouse.run()
+    assert lakehouse.rows("gold.counts", "shop", "payments") == [("a", 2)]
+
+
+def test_an_error_of_a_shape_says_where_it_happened(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(rows: Any, own: Any) -> Any:
+        raise KeyError("price")
+
+    lakehouse.declare(payments, totals, counts).publish("payments", payment("a"))
+    monkeypatch.setitem(totals.__dict__, "shape", broken)
+    events = passed(lakehouse)
+    assert (events["gold.totals"].blocked or "").startswith("KeyError: 'price' (")
+    assert "test_blocked.py, line" in (events["gold.totals"].blocked or "")
+    assert lakehouse.rows("gold.counts", "payments") == [(1,)]
+
+
+def test_a_duplicate_takes_the_place_of_a_record_that_is_set_aside_and_gives_it_back(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(payments, counts)
+    lakehouse.publish("payments", payment("a", "one"), payment("a", "two"), payment("a", "three"), key="k")
+    lakehouse.run()
+    first = position_of(lakehouse, "a")
+
+    def shops() -> list[Any]:
+        lakehouse.run()
+        assert lakehouse.audit()["silver.payments"].balanced
+        incremental = lakehouse.rows("silver.payments", "shop"), lakehouse.rows("gold.counts", "shop", "payments")
+        fates = lakehouse.fates()
+        assert all(event.rows.total == 0 for event in lakehouse.run(rebuild=True).values())
+        assert lakehouse.fates() == fates
+        assert incremental[1] == [(incremental[0][0][0], 1)]
+        return [row[0] for row in incremental[0]]
+
+    quarantine.add(lakehouse.lake, lakehouse.log, payments, [first], because="wrong shop")
+    assert shops() == ["two"]
+    assert ("quarantined", "by_command") in [tuple(fate)[:2] for fate in lakehouse.fates()]
+    lakehouse.publish("payments", payment("a", "four"), key="k")
+    assert shops() == ["two"]
+    quarantine.add(lakehouse.lake, lakehouse.log, payments, [position_of(lakehouse, "a")], because="wrong too")
+    assert shops() == ["three"]
+    held = quarantine.held_records(lakehouse.lake, payments, reason="by_command", positions=[first])
+    quarantine.release(lakehouse.log, payments, held, because="it was right")
+    assert shops() == ["one"]
+
+
+def test_only_what_has_landed_can_be_set_aside(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(payments).publish("payments", payment("a"), key="k").run()
+    with pytest.raises(UsageError, match=r"nothing has landed at payments/7/7, sales/0/0"):
+        quarantine.add(lakehouse.lake, lakehouse.log, payments, ["payments/7/7", "sales/0/0"], because="no")

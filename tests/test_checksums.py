@@ -1,0 +1,229 @@
+"""Checksums of the log: no byte changes and no line goes unnoticed, and segments without checksums stay readable."""
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.errors import PySparkException
+
+from sluice.errors import LogError
+from sluice.log import Log, Record, StoredRecord, verified_end, verify
+from tests.kit import lines_without_checksums
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+moment = datetime(2026, 3, 1, tzinfo=UTC)
+some = [
+    Record(b'{"id":"a","n":1}', key="k", timestamp=moment, headers={"h": "1"}),
+    Record(b"\xff\x00", timestamp=moment),
+    Record("é\u2028\n".encode(), key='"', timestamp=moment),
+    Record(None, timestamp=moment),
+]
+
+
+def log_of(folder: Path, records: list[Record], *, compress: bool = False) -> tuple[Log, Path]:
+    """A log with one segment, and its file."""
+    log = Log(folder / "log", partitions=1, compress=compress)
+    log.append_to("t", 0, records)
+    return log, log.segments("t")[0].path
+
+
+def read(log: Log) -> list[StoredRecord]:
+    return list(log.read("t", 0))
+
+
+def faults(log: Log) -> list[str]:
+    return [fault for partition in verify(log, "t") for fault in partition.faults]
+
+
+def flips(content: bytes) -> Iterator[bytes]:
+    """The content with each of its bits turned, one at a time."""
+    for at in range(len(content)):
+        for bit in range(8):
+            yield content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize("records", [some, some[:1]], ids=["several", "one"])
+def test_every_bit_that_is_turned_is_noticed_by_every_reader(tmp_path: Path, records: list[Record]) -> None:
+    log, path = log_of(tmp_path, records)
+    content = path.read_bytes()
+    readers: list[Callable[[], object]] = [lambda: read(log), lambda: verified_end(log.segments("t")[0])]
+    for number, flipped in enumerate(flips(content)):
+        path.write_bytes(flipped)
+        for reader in readers:
+            with pytest.raises(LogError):
+                reader()
+        # The same as the two, but slower: it need not be asked about each of them.
+        assert number % 50 or faults(log)
+    path.write_bytes(content)
+    assert not faults(log)
+
+
+def test_without_checksums_many_bits_turn_and_give_other_data(tmp_path: Path) -> None:
+    """The test above can fail: this is what it found before there were checksums."""
+    log, path = log_of(tmp_path, some)
+    path.write_bytes(b"".join(lines_without_checksums(path)))
+    sound, content, silent = read(log), path.read_bytes(), 0
+    for flipped in flips(content):
+        path.write_bytes(flipped)
+        try:
+            silent += read(log) != sound
+        except LogError:
+            continue
+    assert silent > len(content)
+
+
+def test_no_bit_that_is_turned_in_a_compressed_segment_gives_other_data(tmp_path: Path) -> None:
+    log, path = log_of(tmp_path, some, compress=True)
+    sound, content = read(log), path.read_bytes()
+    noticed = 0
+    for flipped in flips(content):
+        path.write_bytes(flipped)
+        try:
+            assert read(log) == sound
+        except LogError:
+            noticed += 1
+    assert noticed > len(content) * 7
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_segment_that_was_cut_anywhere_is_noticed(tmp_path: Path, compress: bool) -> None:
+    log, path = log_of(tmp_path, some, compress=compress)
+    content = path.read_bytes()
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        for reader in (lambda: read(log), lambda: verified_end(log.segments("t")[0]), lambda: log.end_offset("t", 0)):
+            with pytest.raises(LogError):
+                reader()
+
+
+def test_a_segment_that_was_cut_at_a_line_gets_no_records_after_it(tmp_path: Path) -> None:
+    log, path = log_of(tmp_path, some)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    with pytest.raises(LogError, match="was cut at a line"):
+        log.append_to("t", 0, some)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda lines: [lines[1], lines[0], *lines[2:]],
+        lambda lines: [lines[0], lines[0], *lines[1:]],
+        lambda lines: [lines[0], *lines[2:]],
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: [*lines[:-1], lines[-2]],
+        lambda lines: lines[-1:],
+    ],
+    ids=["swapped", "twice", "one gone", "the last twice", "the last replaced", "only the last"],
+)
+def test_sound_lines_in_another_order_are_noticed(
+    tmp_path: Path, changed: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    log, path = log_of(tmp_path, some)
+    path.write_bytes(b"".join(changed(lines_of(path))))
+    for reader in (lambda: read(log), lambda: verified_end(log.segments("t")[0])):
+        with pytest.raises(LogError):
+            reader()
+    assert faults(log)
+
+
+def lines_of(path: Path) -> list[bytes]:
+    return [line + b"\n" for line in path.read_bytes().split(b"\n")[:-1]]
+
+
+marks = st.sampled_from([b',"crc32":"12345678"}', b',"segment_sha256":"' + b"0" * 64 + b'"', b"}", b"\n", b'"'])
+hostile = st.lists(marks | st.binary(max_size=5), max_size=6).map(b"".join)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    values=st.lists(hostile, min_size=1, max_size=4),
+    headers=st.dictionaries(
+        st.sampled_from(["crc32", "segment_sha256", "a"]), st.sampled_from(["12345678", "0" * 64, ""])
+    ),
+    is_old=st.booleans(),
+)
+def test_records_that_look_like_checksums_come_back(
+    tmp_path_factory: pytest.TempPathFactory, values: list[bytes], headers: dict[str, str], is_old: bool
+) -> None:
+    log, path = log_of(tmp_path_factory.mktemp("log"), [Record(value, headers=headers) for value in values])
+    if is_old:
+        path.write_bytes(b"".join(lines_without_checksums(path)))
+    assert [record.value for record in read(log)] == values
+    assert [record.headers for record in read(log)] == [headers] * len(values)
+    assert verified_end(log.segments("t")[0]) == log.end_offset("t", 0) == len(values)
+    (partition,) = verify(log, "t")
+    assert (partition.records, partition.with_checksums, partition.faults) == (len(values), 0 if is_old else 1, ())
+
+
+def test_verify_names_every_fault_and_counts_what_is_sound(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", partitions=2)
+    for _ in range(4):
+        log.append_to("t", 0, some)
+    log.append_to("t", 1, some)
+    first, second, third, _ = (segment.path for segment in log.segments_of("t", 0))
+    first.write_bytes(first.read_bytes().replace(b'"n\\":1', b'"n\\":2'))
+    second.unlink()
+    third.write_bytes(b"")
+    damaged, sound = verify(log, "t")
+    assert (damaged.segments, damaged.with_checksums, damaged.records) == (3, 1, 4)
+    assert [fault.split("; ")[0].split(": ")[0] for fault in damaged.faults] == [
+        f"{first}, line 1, has another checksum than it was written with",
+        f"{third} is empty",
+    ]
+    assert (sound.segments, sound.records, sound.faults) == (1, 4, ())
+    third.unlink()
+    first.write_bytes(first.read_bytes().replace(b'"n\\":2', b'"n\\":1'))
+    damaged, _ = verify(log, "t")
+    assert len(damaged.faults) == 1
+    assert damaged.faults[0].endswith("begins at offset 12, where 4 would follow.")
+
+
+def test_two_segments_with_one_base_offset_are_an_error_that_names_both(tmp_path: Path) -> None:
+    log, path = log_of(tmp_path, some)
+    path.with_name(path.name + ".zst").write_bytes(b"")
+    with pytest.raises(LogError, match=r"0\.jsonl.* hold the same offsets"):
+        read(log)
+
+
+def test_spark_notices_what_changed_after_the_segment_was_verified(spark: "SparkSession", tmp_path: Path) -> None:
+    log, path = log_of(tmp_path, some)
+    batch = log.next_batch("t", {}, 100)
+    content = path.read_bytes()
+    rows = batch.rows(spark).orderBy("offset").collect()
+    assert [(row.offset, row.key, row.value, row.timestamp, row.headers) for row in rows] == [
+        (
+            offset,
+            record.key and bytearray(record.key.encode()),
+            record.value and bytearray(record.value),
+            row.timestamp,
+            record.headers,
+        )
+        for offset, (record, row) in enumerate(zip(some, rows, strict=True))
+    ]
+    path.write_bytes(content.replace(b'"n\\":1', b'"n\\":2'))
+    with pytest.raises(PySparkException, match="another checksum"):
+        batch.rows(spark).collect()
+    with pytest.raises(LogError, match="line 1, has another checksum"):
+        batch.blame()
+
+
+def test_each_new_folder_is_durable_in_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    log = Log(tmp_path / "a" / "b" / "log", partitions=2)
+    log.append_to("t", 1, some)
+    made = [tmp_path / "a", tmp_path / "a" / "b", log.root, log.root / "t", log.segments("t")[0].path]
+    assert {str(path.parent) for path in made} <= synced

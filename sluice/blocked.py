@@ -15,10 +15,10 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
-from sluice.errors import LakeLocked, LogUnreachable, SluiceError, Superseded
+from sluice.errors import LakeLocked, LogUnreachable, SluiceError, SparkEnded, Superseded
 from sluice.files import Files
 from sluice.ledger import InputVersion, same_states
-from sluice.session import is_alive, root_cause, spark_message
+from sluice.session import is_alive, root_cause, spark_ended, spark_message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,10 +133,15 @@ def reason_of(error: Exception) -> str:
 
 
 def stops_all(error: Exception, spark: "SparkSession") -> bool:
-    """True for what is no fault of one dataset: another writer, a log that does not answer, Spark that has ended."""
+    """True for what is no fault of one dataset: another writer, a log that does not answer.
+
+    Raises SparkEnded when it is that Spark has ended: what asks it then fails in many ways.
+    """
     if isinstance(error, LakeLocked | Superseded | LogUnreachable):
         return True
-    return isinstance(error, Py4JError | PySparkException) and not is_alive(spark)
+    if not is_alive(spark):
+        raise SparkEnded(spark_ended) from error
+    return False
 
 
 def blocks(files: Files) -> dict[str, Block]:

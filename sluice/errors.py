@@ -15,6 +15,10 @@ class Superseded(SluiceError):
     """Another process wrote a table meanwhile, and what was to be written follows from what was before."""
 
 
+class SparkEnded(SluiceError):
+    """Spark's JVM, or the server of Spark Connect, has ended."""
+
+
 class UsageError(SluiceError):
     """The command, a setting or a declaration is wrong."""
 

@@ -1,6 +1,7 @@
 """The Spark session: a JVM on this machine, with the jars and settings for where log and tables are; or a server's."""
 
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -24,6 +25,10 @@ from sluice.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+spark_ended = (
+    "Spark stopped: its JVM ended. Run again: nothing was lost. If it was killed for memory, "
+    "lower SLUICE_DRIVER_MEMORY."
+)
 spark_settings = {
     "spark.app.name": "sluice",
     "spark.ui.enabled": "false",
@@ -98,6 +103,8 @@ def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[Spa
         with connect.remote_session(settings.spark, server_settings(store), wanted) as spark:
             yield spark
         return
+    # py4j logs the stack of each call to a JVM that has ended; what that means is an error of ours.
+    logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
     java = require_java()
     files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if store else [])
     from pyspark import SparkConf, SparkContext
@@ -136,8 +143,9 @@ def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[Spa
         try:
             yield spark
         finally:
-            spark.stop()
-            gateway.shutdown()
+            if gateway.proc.poll() is None:
+                spark.stop()
+                gateway.shutdown()
             gateway.proc.stdin.close()
             gateway.proc.wait(timeout=ends_within_seconds)
             archive.keep()
@@ -177,7 +185,7 @@ def spark_message(error: PySparkException | Py4JError) -> str:
         cause = root_cause(error)
         said = str(error) if cause is None else str(cause.getMessage() or cause.toString())
     except Exception:  # noqa: BLE001 - the JVM died, and asking it fails in many ways
-        said = "its JVM ended. Run again: nothing was lost. If it was killed for memory, lower SLUICE_DRIVER_MEMORY."
+        return spark_ended
     return f"Spark stopped: {said}".split("JVM stacktrace", maxsplit=1)[0].strip()
 
 

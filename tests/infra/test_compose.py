@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,63 @@ def test_what_would_be_wrong_is_noticed(stack: Compose, change: Callable[[Compos
     found = problems(broken)
     assert len(found) == 1
     assert found[0].startswith(problem)
+
+
+def dockerfile_of(service: Compose) -> str:
+    return Path(project, service["build"]["dockerfile"]).read_text()
+
+
+def built(stack: Compose) -> dict[str, Compose]:
+    """The services of images that are built from this checkout."""
+    return {name: service for name, service in stack["services"].items() if "build" in service}
+
+
+def test_what_images_copy_is_there_and_each_has_a_user_of_its_own(stack: Compose) -> None:
+    for name, service in built(stack).items():
+        lines = dockerfile_of(service).splitlines()
+        copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
+        assert [path for path in copied if not (project / path).exists()] == [], name
+        assert [line for line in lines if line.startswith("USER ")] == ["USER sluice"], name
+
+
+def test_the_user_of_an_image_may_write_the_volumes_that_are_mounted(stack: Compose) -> None:
+    for name, service in built(stack).items():
+        owned = re.search(r"chown sluice ((?:/\S+ ?)+)", dockerfile_of(service))
+        assert owned is not None, name
+        mounted = [volume.split(":")[1] for volume in service.get("volumes", [])]
+        # Docker makes a new volume with the owner that the folder has in the image.
+        assert set(mounted) <= set(owned[1].split()), name
+
+
+def test_the_commands_of_services_are_there(stack: Compose) -> None:
+    commands = [
+        command for service in built(stack).values() for command in (service.get("command"), healthcheck(service))
+    ]
+    asked = [command for command in commands if command]
+    assert len(asked) >= 3
+    for command in asked:
+        match command:
+            case ["sluice", *arguments]:
+                words = [word for word in arguments if not word.startswith("-")]
+                done = subprocess.run(
+                    [sys.executable, "-m", "sluice.cli", *words, "--help"], capture_output=True, text=True, check=False
+                )
+                assert done.returncode == 0, command
+                options = [word for word in arguments if word.startswith("--")]
+                assert all(option in done.stdout for option in options), command
+            case [_, "-m", module, *_]:
+                assert find_spec(module), command
+            case [python, "-c", code]:
+                assert python.endswith("python")
+                compile(code, "healthcheck", "exec")
+            case _:
+                pytest.fail(f"what is {command}?")
+
+
+def healthcheck(service: Compose) -> list[str] | None:
+    """The command that watches a service, where it is no line of a shell."""
+    kind, *command = service.get("healthcheck", {}).get("test", ["NONE"])
+    return command if kind == "CMD" else None
 
 
 def test_it_has_the_versions_that_run_without_containers(stack: Compose) -> None:

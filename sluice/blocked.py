@@ -8,24 +8,25 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from obstore.exceptions import BaseError
 from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
+from sluice.bucket import is_of_store
 from sluice.errors import LakeLocked, LogUnreachable, SluiceError, SparkEnded, Superseded
 from sluice.files import Files
 from sluice.ledger import InputVersion, same_states
-from sluice.session import is_alive, root_cause, spark_ended, spark_message
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from sluice.session import root_cause, spark_message
 
 folder_name = "_blocked"
-first_pause = timedelta(minutes=1)
-longest_pause = timedelta(minutes=30)
+# What Spark cannot compute of rows stays so until they change; a full disk may have room again in a moment.
+pauses_of_data = timedelta(minutes=1), timedelta(minutes=30)
+pauses_of_others = timedelta(seconds=5), timedelta(minutes=1)
+# Classes of the JVM for what is between it and the servers that it needs.
+of_servers = ("java.net.", "org.apache.hadoop.fs.s3a.", "software.amazon.awssdk.", "org.apache.kafka.")
 reason_characters_max = 2_000
 
 
@@ -44,11 +45,14 @@ class Block(BaseModel):
     # The row of the scope that cannot be computed, where it was found, and records that it is made of.
     culprit: dict[str, Any] | None = None
     records: tuple[str, ...] = ()
+    is_of_data: bool = False
+    ends_spark: bool = False
 
     def holds(self, fingerprint: str, inputs: Mapping[str, InputVersion], now: datetime) -> bool:
         """True while nothing has changed and it is too early to try again all the same."""
         is_same = self.is_same_as(self.model_copy(update={"fingerprint": fingerprint, "inputs": dict(inputs)}))
-        return is_same and now < self.tried_at + min(first_pause * 2 ** (self.attempts - 1), longest_pause)
+        first, longest = pauses_of_data if self.is_of_data or self.ends_spark else pauses_of_others
+        return is_same and now < self.tried_at + min(first * 2 ** min(self.attempts - 1, 20), longest)
 
     def is_same_as(self, other: "Block") -> bool:
         """True when both are of the same inputs and the same declaration."""
@@ -78,6 +82,11 @@ class Blocks:
             self.left = blocks(files)
         return self.tried.get(name) or self.left.get(name)
 
+    def holding(self, files: Files, name: str) -> Block | None:
+        """The block that may keep a name from being tried: of this run, or one that has ended Spark more than once."""
+        known = self.known(files, name)
+        return known if name in self.tried or (known and known.ends_spark and known.attempts > 1) else None
+
     def add(self, files: Files, block: Block, error: Exception) -> None:
         """Keeps a block for this run, and in the lake; a disk that is full may be what blocks: then here alone."""
         self.tried[block.name] = block
@@ -106,6 +115,8 @@ def blocked_by(
         attempts=before.attempts + 1 if before else 1,
         fingerprint=fingerprint,
         inputs=dict(inputs),
+        is_of_data=is_of_data(error),
+        ends_spark=isinstance(error, SparkEnded),
     )
 
 
@@ -113,8 +124,7 @@ def is_of_data(error: Exception) -> bool:
     """True for what Spark cannot compute of rows, rather than of a plan or because of a file."""
     if isinstance(error, AnalysisException | ParseException) or not isinstance(error, PySparkException | Py4JJavaError):
         return False
-    cause = root_cause(error)
-    return cause is None or not str(cause.getClass().getName()).startswith(("java.io.", "java.nio.", "io.delta."))
+    return not class_of(error).startswith(("java.io.", "java.nio.", "io.delta.", *of_servers))
 
 
 def reason_of(error: Exception) -> str:
@@ -132,16 +142,17 @@ def reason_of(error: Exception) -> str:
     return said[:reason_characters_max]
 
 
-def stops_all(error: Exception, spark: "SparkSession") -> bool:
-    """True for what is no fault of one dataset: another writer, a log that does not answer.
-
-    Raises SparkEnded when it is that Spark has ended: what asks it then fails in many ways.
-    """
-    if isinstance(error, LakeLocked | Superseded | LogUnreachable):
+def stops_all(error: Exception) -> bool:
+    """True for what is no fault of one dataset: another writer, or a log or store that does not answer."""
+    if isinstance(error, LakeLocked | Superseded | LogUnreachable) or is_of_store(error):
         return True
-    if not is_alive(spark):
-        raise SparkEnded(spark_ended) from error
-    return False
+    return isinstance(error, PySparkException | Py4JJavaError) and class_of(error).startswith(of_servers)
+
+
+def class_of(error: PySparkException | Py4JError) -> str:
+    """The class of the exception in the JVM that caused the others."""
+    cause = root_cause(error)
+    return "" if cause is None else str(cause.getClass().getName())
 
 
 def blocks(files: Files) -> dict[str, Block]:

@@ -1,6 +1,6 @@
 """The culprit: which row of a table, and which records, cannot be computed. Found by halves, and nothing is written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from sluice.scope import Scope, collect, everything
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Row = tuple[Any, ...]
 records_named_max = 10
 # As many bits as a hash has to tell rows apart.
 halvings_max = 48
@@ -64,34 +65,57 @@ def scope_rows(work: Refresh) -> "DataFrame":
 
 def empty_tables(work: Refresh) -> "dict[str, DataFrame]":
     """The tables of a dataset that was never computed, without rows."""
-    shaped = work.dataset.shape({name: df.limit(0) for name, df in work.inputs.items()}, {})
+    shaped = work.dataset.shape({name: work.rows(name, everything, {}).limit(0) for name in work.inputs}, {})
     return {output.table: output.select(shaped).limit(0) for output in work.dataset.outputs}
 
 
 def records_of(work: Refresh, scope: Scope) -> tuple[str, ...]:
-    """The positions of the fewest records found from which the scope cannot be computed; none where rows have none."""
+    """The positions of the records without which the scope can be computed; of the input where these are fewest.
+
+    Where several inputs have as few, those of all of them: nobody can tell which of them is wrong.
+    """
     rows = {name: work.rows(name, scope, {}) for name in work.inputs}
-    for name, of_input in rows.items():
-        places = places_in(of_input)
-        if places is None:
-            continue
-        found = halved(places, partial(fails_within, work, rows, name))
-        if found is not None:
-            needed = without_needless(found, partial(fails_within, work, rows, name))
-            return tuple("/".join(map(str, each)) for each in needed)
-    return ()
+    found = [blamed for name in rows if (blamed := blamed_in(work, rows, name))]
+    fewest = min(map(len, found), default=0)
+    return tuple("/".join(map(str, each)) for blamed in found if len(blamed) == fewest for each in blamed)
 
 
-def without_needless(places: "DataFrame", is_culprit: "Callable[[DataFrame], bool]") -> list[tuple[Any, ...]]:
+def blamed_in(work: Refresh, rows: "Mapping[str, DataFrame]", name: str) -> "list[Row]":
+    """The records of one input without which the scope can be computed; none where there are none, or many."""
+    rest = places_in(rows[name])
+    is_culprit = partial(fails_within, work, rows, name)
+    if rest is None or is_culprit(rest.limit(0)):
+        return []
+    blamed: list[Row] = []
+    while (found := halved(rest, is_culprit)) is not None:
+        needed = without_needless(found, is_culprit)
+        blamed += needed
+        if not needed or len(blamed) > records_named_max:
+            return []
+        rest = rest.join(F.broadcast(table_of(rest, needed)), list(position), "left_anti").localCheckpoint()
+    for each in list(blamed):
+        # What can be computed with it again was only beside the one that is wrong.
+        more = rest.unionByName(table_of(rest, [each])).localCheckpoint()
+        if not is_culprit(more):
+            rest = more
+            blamed.remove(each)
+    return blamed
+
+
+def without_needless(places: "DataFrame", is_culprit: "Callable[[DataFrame], bool]") -> "list[Row]":
     """Those of a few records without which the others are no culprits; none of many."""
-    kept = [tuple(each) for each in places.orderBy(*position).limit(2 * records_named_max + 1).collect()]
+    kept: list[Row] = [tuple(each) for each in places.orderBy(*position).limit(2 * records_named_max + 1).collect()]
     if len(kept) > 2 * records_named_max:
         return []
     for each in list(kept):
         others = [other for other in kept if other != each]
-        if others and is_culprit(places.sparkSession.createDataFrame(others, places.schema)):
+        if others and is_culprit(table_of(places, others)):
             kept = others
     return kept if len(kept) <= records_named_max else []
+
+
+def table_of(places: "DataFrame", rows: "Sequence[Row]") -> "DataFrame":
+    return places.sparkSession.createDataFrame(list(rows), places.schema)
 
 
 def places_in(df: "DataFrame") -> "DataFrame | None":

@@ -313,7 +313,7 @@ class Refresh:
 
     def touched(self, changes: Mapping[str, "DataFrame"]) -> "list[DataFrame]":
         """The scopes that the changes, and the watermark, touch."""
-        tables = {**self.inputs, **self.current}
+        tables = {**self.inputs, self.dataset.name: self.current[self.dataset.name]}
         touched = [self.dataset.inputs[name].scope(changed, tables) for name, changed in changes.items()]
         if self.dataset.completeness and self.moment.has_moved and self.is_judged:
             touched.append(self.dataset.completeness.touched(tables[self.dataset.name], self.moment))

@@ -54,7 +54,12 @@ def event_dataset(
             **{
                 alias: Input(
                     topic,
-                    scope=lambda changed, inputs: touched_keys(changed, parsing, distinct),
+                    scope=lambda changed, inputs: touched_keys(
+                        changed,
+                        parsing,
+                        distinct,
+                        commanded(inputs[releases_input], name) if releases_input in inputs else None,
+                    ),
                     within=records_within,
                     arrivals=True,
                 )
@@ -65,7 +70,6 @@ def event_dataset(
                 scope=lambda changed, inputs: touched_by_command(
                     commanded(changed, name),
                     [inputs[alias] for alias in arrivals],
-                    inputs[fates_table].where(F.col("dataset") == name),
                     parsing,
                     distinct,
                 ),
@@ -174,31 +178,58 @@ def judged_before(own: Frames, table: str, distinct: tuple[str, ...]) -> "list[D
     return [own[table].withColumn("_key", key_text(own[table], distinct)), duplicates]
 
 
-def touched_keys(records: "DataFrame", parsing: Parsing, distinct: tuple[str, ...]) -> "DataFrame":
-    """The scope of new records: their key columns, and the text by which `silver._fates` knows the key."""
+def touched_keys(
+    records: "DataFrame", parsing: Parsing, distinct: tuple[str, ...], said: "DataFrame | None" = None
+) -> "DataFrame":
+    """The scope of new records: their key columns, and the text by which `silver._fates` knows the key.
+
+    Those of which a command was `said` before they landed are judged by it, so they are in the scope either way.
+    """
     parsed = parse(records, parsing)
     is_good = F.col("_rule").isNull()
-    return parsed.select(
+    touched = parsed.select(
         *[F.when(is_good, F.col(name)).alias(name) for name in distinct],
         F.when(is_good, key_text(parsed, distinct)).otherwise(position_text()).alias("_key"),
     )
+    if said is None:
+        return touched
+    spoken_of = parsed.join(F.broadcast(said.select(*position)), list(position), "left_semi")
+    return touched.unionByName(either_way(spoken_of, distinct).drop(*position))
 
 
 def touched_by_command(
-    said: "DataFrame", topics: "Iterable[DataFrame]", fates: "DataFrame", parsing: Parsing, distinct: tuple[str, ...]
+    said: "DataFrame", topics: "Iterable[DataFrame]", parsing: Parsing, distinct: tuple[str, ...]
 ) -> "DataFrame":
     """The scope of records that a command speaks of: the fate that they had, their key, and where they are in bronze.
 
-    The duplicates of their keys are in it too: one of them may be accepted in place of a record that is set aside.
+    All records of the key of one that is set aside are in it too, because another may be accepted in its place. They
+    are looked for in bronze: a run that ended between two commits leaves the fates of some of them behind.
     """
     places = [column.removeprefix("_") for column in position]
-    wanted = said.select(*[F.col(f"_{column}").alias(column) for column in places])
-    parsed = parse(union(topics).join(F.broadcast(wanted), places, "left_semi"), parsing)
-    before = parsed.select(*[F.lit(None).alias(name) for name in distinct], position_text().alias("_key"), *position)
-    after = parsed.select(*distinct, key_text(parsed, distinct).alias("_key"), *position)
-    duplicates = fates.where("fate = 'duplicate'").select("_key", *[F.col(name).alias(f"_{name}") for name in places])
-    siblings = duplicates.join(F.broadcast(after.drop(*position).distinct()), "_key").select(after.columns)
-    return after.unionByName(before).unionByName(siblings)
+    records = union(topics)
+    wanted = said.select(*[F.col(f"_{column}").alias(column) for column in places], "_is_held")
+    parsed = parse(records.join(F.broadcast(wanted), places, "left_semi"), parsing)
+    touched = either_way(parsed, distinct)
+    held = wanted.where("_is_held")
+    if held.isEmpty():
+        return touched
+    keys = parse(records.join(F.broadcast(held), places, "left_semi"), parsing)
+    same = key_text(keys, distinct).alias("_key")
+    others = parse(records, parsing)
+    siblings = others.withColumn("_key", key_text(others, distinct)).join(
+        F.broadcast(keys.select(same).distinct()), "_key", "left_semi"
+    )
+    return touched.unionByName(either_way(siblings.drop("_key"), distinct))
+
+
+def either_way(parsed: "DataFrame", distinct: tuple[str, ...]) -> "DataFrame":
+    """The scope of records that may be accepted or not: by their key, and by their position."""
+    by_position = parsed.select(
+        *[F.lit(None).cast(parsed.schema[name].dataType).alias(name) for name in distinct],
+        position_text().alias("_key"),
+        *position,
+    )
+    return parsed.select(*distinct, key_text(parsed, distinct).alias("_key"), *position).unionByName(by_position)
 
 
 def records_within(df: "DataFrame", scope: "Scope") -> "DataFrame":

@@ -15,13 +15,13 @@ from sluice.culprit import find
 from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
 from sluice.engine import newest_inputs, refresh
-from sluice.errors import LogUnreachable, SluiceError
+from sluice.errors import LogUnreachable, SluiceError, SparkEnded
 from sluice.land import land
 from sluice.ledger import InputVersion, RowCounts, no_rows
 from sluice.log import AnyLog
 from sluice.part import Part
 from sluice.results import as_rows, record
-from sluice.session import named_jobs
+from sluice.session import is_alive, named_jobs, spark_ended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,7 +128,7 @@ class Runner:
 
     def step(self, node: Node, *, rebuild: bool) -> Event:
         """Brings one node up to date, unless what blocks it is still as it was."""
-        block = self.blocks.tried.get(node.name)
+        block = self.blocks.holding(self.lake.files, node.name)
         if block and block.holds(*self.made_of(node), datetime.now(UTC)):
             return Event("done", node.name, blocked=str(block))
         self.listener(Event("started", node.name))
@@ -139,7 +139,12 @@ class Runner:
                 event = self.brought_up_to_date(spark, node, event, rebuild=rebuild)
                 self.blocks.remove(self.lake.files, node.name)
             except Exception as error:
-                if stops_all(error, spark):
+                if not is_alive(spark):
+                    # One of those that were computed may have ended it, and would end the next one too.
+                    ended = SparkEnded(f"{spark_ended} It ended while {node.name} was computed.")
+                    self.stopped(spark, node, ended)
+                    raise ended from error
+                if stops_all(error):
                     raise
                 event = replace(event, blocked=self.stopped(spark, node, error))
         event = replace(event, seconds=time.monotonic() - start)

@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 
 from sluice import completeness, engine, fates, parse, strict
 from sluice.aggregate import Groups
-from sluice.completeness import Completeness
 from sluice.datasets import Frames
 from sluice.history import History
 from sluice.scope import Scope
@@ -65,11 +64,6 @@ def equal_alone(scope: Scope, match: "list[tuple[str, str]]") -> "tuple[DataFram
     return F.broadcast(wanted), [F.col(column) == F.col(f"_scope_{column}") for column, _ in match]
 
 
-def never_passed(completeness: Completeness, own: "DataFrame", moment: Any) -> "DataFrame":
-    """Windows that nobody looks at when time passes their end."""
-    return completeness.scope_of(own.limit(0))
-
-
 @dataclass(frozen=True)
 class Mutant:
     """What is broken, and where it shows: the seed and feature of a world, a table of it, a life, and the law."""
@@ -119,9 +113,6 @@ mutants = {
     ),
     "null is in no scope": Mutant(
         2, "", "gold.state", one_by_one, ((Scope, "_wanted", equal_alone),), "a rebuild changes nothing"
-    ),
-    "time passes and nobody looks": Mutant(
-        4, "signs", "gold.cells", one_by_one, ((Completeness, "touched", never_passed),), "a rebuild changes no state"
     ),
 }
 

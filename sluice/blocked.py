@@ -5,6 +5,7 @@ computed is decided by its inputs alone, and a run that has just begun tries eac
 """
 
 import contextlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from typing import Any
 from obstore.exceptions import BaseError
 from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import PySparkException
 
 from sluice.bucket import is_of_store
 from sluice.errors import LakeLocked, LogUnreachable, SluiceError, SparkEnded, Superseded
@@ -22,6 +23,8 @@ from sluice.ledger import InputVersion, same_states
 from sluice.session import root_cause, spark_message
 
 folder_name = "_blocked"
+# Classes of SQLSTATE: of values (22), of an expression that raises (P0), in a function of a user (38, 39).
+state_of_data = re.compile(r"SQLSTATE: (22|38|39|P0)")
 # What Spark cannot compute of rows stays so until they change; a full disk may have room again in a moment.
 pauses_of_data = timedelta(minutes=1), timedelta(minutes=30)
 pauses_of_others = timedelta(seconds=5), timedelta(minutes=1)
@@ -121,10 +124,9 @@ def blocked_by(
 
 
 def is_of_data(error: Exception) -> bool:
-    """True for what Spark cannot compute of rows, rather than of a plan or because of a file."""
-    if isinstance(error, AnalysisException | ParseException) or not isinstance(error, PySparkException | Py4JJavaError):
-        return False
-    return not class_of(error).startswith(("java.io.", "java.nio.", "io.delta.", *of_servers))
+    """True for what cannot be computed of rows, whatever computes it: a lost executor or a full disk is none."""
+    is_of_spark = isinstance(error, PySparkException | Py4JJavaError)
+    return is_of_spark and state_of_data.search(spark_message(error)) is not None
 
 
 def reason_of(error: Exception) -> str:

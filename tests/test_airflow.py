@@ -223,7 +223,7 @@ def started(found: Airflow) -> Iterator[Airflow]:
     process = found.start()
     found.pid = process.pid
     try:
-        found.wait(found.is_healthy, "a healthy Airflow")
+        found.wait(found.is_healthy, "a healthy Airflow", 480)
         found.log_in()
         yield found
     finally:

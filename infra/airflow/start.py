@@ -21,6 +21,7 @@ from pathlib import Path
 
 project = Path(__file__).parents[2]
 ends_within_seconds = 150
+start_seconds_max = 180
 # So often within five minutes a process is started before it is given up.
 starts_max = 5
 # What serves logs to other machines listens on every address, and there is no other machine.
@@ -72,11 +73,17 @@ class Process:
     def start(self) -> None:
         self.starts.append(time.monotonic())
         self.healthy_at = time.monotonic()
+        self.was_healthy = False
         with open(self.log, "ab") as said:
             # Of a session of its own: Ctrl-C reaches this process alone, and it ends the others in order.
             self.running = subprocess.Popen(
                 self.command, env=self.environment, stdout=said, stderr=said, start_new_session=True
             )
+
+    def is_silent(self, patience_seconds: float) -> bool:
+        """True when it has given no sign of life for too long; a start takes long on a busy machine."""
+        patience = patience_seconds if self.was_healthy else max(patience_seconds, start_seconds_max)
+        return time.monotonic() > self.healthy_at + patience
 
     @property
     def has_ended(self) -> bool:
@@ -113,7 +120,8 @@ def supervise(airflow: str, environment: dict[str, str], home: Path, address: st
         for process in running:
             if process.name in healthy:
                 process.healthy_at = time.monotonic()
-            elif time.monotonic() > process.healthy_at + patience_seconds:
+                process.was_healthy = True
+            elif process.is_silent(patience_seconds):
                 print(f"{process.name} gives no sign of life; it is started again", file=sys.stderr, flush=True)
                 process.end()
         lost = [process for process in running if process.has_ended and process.keeps_ending]

@@ -53,13 +53,14 @@ class Block(BaseModel):
 
     def holds(self, fingerprint: str, inputs: Mapping[str, InputVersion], now: datetime) -> bool:
         """True while nothing has changed and it is too early to try again all the same."""
-        is_same = self.is_same_as(self.model_copy(update={"fingerprint": fingerprint, "inputs": dict(inputs)}))
         first, longest = pauses_of_data if self.is_of_data or self.ends_spark else pauses_of_others
-        return is_same and now < self.tried_at + min(first * 2 ** min(self.attempts - 1, 20), longest)
+        return self.is_of(fingerprint, inputs) and now < self.tried_at + min(
+            first * 2 ** min(self.attempts - 1, 20), longest
+        )
 
-    def is_same_as(self, other: "Block") -> bool:
-        """True when both are of the same inputs and the same declaration."""
-        return self.fingerprint == other.fingerprint and same_states(self.inputs, other.inputs)
+    def is_of(self, fingerprint: str, inputs: Mapping[str, InputVersion]) -> bool:
+        """True when it was this declaration and these inputs that were tried."""
+        return self.fingerprint == fingerprint and same_states(self.inputs, inputs)
 
     def __str__(self) -> str:
         at = (
@@ -100,7 +101,7 @@ class Blocks:
     def remove(self, files: Files, name: str) -> None:
         """Forgets the block of a name, if there is one."""
         if self.known(files, name):
-            files.delete(file_name(name))
+            unblock(files, name)
         for found in (self.tried, self.errors, self.left or {}):
             found.pop(name, None)
 
@@ -165,6 +166,11 @@ def blocks(files: Files) -> dict[str, Block]:
             block = Block.model_validate_json(files.read(path))
             found[block.name] = block
     return found
+
+
+def unblock(files: Files, name: str) -> None:
+    """Forgets why a name was blocked: whoever mended it says so before the next run has tried it."""
+    files.delete(file_name(name))
 
 
 def file_name(name: str) -> str:

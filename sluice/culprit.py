@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from sluice.datasets import Dataset
 from sluice.delta import Lake
-from sluice.engine import Refresh, begun
+from sluice.engine import Refresh, begun, union
 from sluice.parse import position
 from sluice.scope import Scope, collect, everything
 
@@ -44,7 +44,7 @@ def find(spark: "SparkSession", lake: Lake, dataset: Dataset) -> Culprit | None:
         records = records_of(work, everything)
         return Culprit({}, records) if records else None
     rows = scope_rows(work)
-    found = halved(rows, lambda some: fails(work, collect(some)))
+    found = halved(rows, lambda some: fails_with(work, rows_within(work, collect(some))))
     if found is None:
         return None
     row = found.first()
@@ -59,13 +59,12 @@ def scope_rows(work: Refresh) -> "DataFrame":
         return scope.rows
     inputs = work.dataset.inputs
     tables = {**work.inputs, **(work.current if work.known else empty_tables(work))}
-    touched = [inputs[name].scope(rows, tables) for name, rows in work.inputs.items()]
-    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), touched).distinct()
+    return union([inputs[name].scope(rows, tables) for name, rows in work.inputs.items()]).distinct()
 
 
 def empty_tables(work: Refresh) -> "dict[str, DataFrame]":
     """The tables of a dataset that was never computed, without rows."""
-    shaped = work.dataset.shape({name: work.rows(name, everything, {}).limit(0) for name in work.inputs}, {})
+    shaped = work.dataset.shape({name: df.limit(0) for name, df in rows_within(work, everything).items()}, {})
     return {output.table: output.select(shaped).limit(0) for output in work.dataset.outputs}
 
 
@@ -74,7 +73,7 @@ def records_of(work: Refresh, scope: Scope) -> tuple[str, ...]:
 
     Where several inputs have as few, those of all of them: nobody can tell which of them is wrong.
     """
-    rows = {name: work.rows(name, scope, {}) for name in work.inputs}
+    rows = rows_within(work, scope)
     found = [blamed for name in rows if (blamed := blamed_in(work, rows, name))]
     fewest = min(map(len, found), default=0)
     return tuple("/".join(map(str, each)) for blamed in found if len(blamed) == fewest for each in blamed)
@@ -120,12 +119,10 @@ def table_of(places: "DataFrame", rows: "Sequence[Row]") -> "DataFrame":
 
 def places_in(df: "DataFrame") -> "DataFrame | None":
     """The positions of the records that rows are of."""
-    for names in (position, tuple(name.removeprefix("_") for name in position)):
-        if set(names) <= set(df.columns):
-            return df.select(
-                *[F.col(name).alias(place) for name, place in zip(names, position, strict=True)]
-            ).distinct()
-    return None
+    names = place_columns(df)
+    if not set(names) <= set(df.columns):
+        return None
+    return df.select(*[F.col(name).alias(place) for name, place in zip(names, position, strict=True)]).distinct()
 
 
 def place_columns(df: "DataFrame") -> tuple[str, ...]:
@@ -158,9 +155,9 @@ def halved(rows: "DataFrame", is_culprit: "Callable[[DataFrame], bool]") -> "Dat
     return rows.drop("_split")
 
 
-def fails(work: Refresh, scope: Scope) -> bool:
-    """Whether the rows of a scope cannot be computed."""
-    return fails_with(work, {name: work.rows(name, scope, {}) for name in work.inputs})
+def rows_within(work: Refresh, scope: Scope) -> "dict[str, DataFrame]":
+    """The rows of every input that bear on a scope."""
+    return {name: work.rows(name, scope, {}) for name in work.inputs}
 
 
 def fails_within(work: Refresh, rows: "Mapping[str, DataFrame]", name: str, places: "DataFrame") -> bool:

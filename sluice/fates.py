@@ -207,13 +207,13 @@ def touched_by_command(
     """
     places = [column.removeprefix("_") for column in position]
     records = union(topics)
-    wanted = said.select(*[F.col(f"_{column}").alias(column) for column in places], "_is_held")
+    wanted = said.select(*[F.col(f"_{column}").alias(column) for column in places])
     parsed = parse(records.join(F.broadcast(wanted), places, "left_semi"), parsing)
     touched = either_way(parsed, distinct)
-    held = wanted.where("_is_held")
+    held = said.where("_is_held").select(*position)
     if held.isEmpty():
         return touched
-    keys = parse(records.join(F.broadcast(held), places, "left_semi"), parsing)
+    keys = parsed.join(F.broadcast(held), list(position), "left_semi")
     same = key_text(keys, distinct).alias("_key")
     others = parse(records, parsing)
     siblings = others.withColumn("_key", key_text(others, distinct)).join(

@@ -7,6 +7,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from sluice.blocked import unblock
 from sluice.datasets import Topic
 from sluice.delta import Lake
 from sluice.errors import SluiceError
@@ -98,4 +99,5 @@ def skip(lake: Lake, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
             for partition, start in starts.items()
         }
         lake.note(topic.name, known.unchanged(Entry(dataset=topic.name, landed={**landed, **skipped}, because=because)))
+    unblock(lake.files, topic.name)
     return {str(partition): len(offsets) for partition, offsets in gone.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 
 from sluice.blocked import Block, blocks
-from sluice.catalogue import Catalogue, sources_of
+from sluice.catalogue import Catalogue, ordered
 from sluice.conservation import Fates, fates_of, without_fates
 from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
@@ -234,15 +234,8 @@ def stopped_by(dataset: Dataset, blocked: Mapping[str, Block]) -> str | None:
     """Why a dataset is blocked, or for which others it waits; None when neither is so."""
     if dataset.name in blocked:
         return f"blocked: {blocked[dataset.name]}"
-    above = [name for name in all_upstream(dataset) if name in blocked]
+    above = [each.name for each in ordered([dataset]).datasets if each.name in blocked]
     return f"waits for {', '.join(above)}" if above else None
-
-
-def all_upstream(dataset: Dataset) -> list[str]:
-    """The names of the datasets that a dataset is made from, directly or not."""
-    direct = [source for source in sources_of(dataset) if isinstance(source, Dataset)]
-    names = [name for source in direct for name in [*all_upstream(source), source.name]]
-    return list(dict.fromkeys(names))
 
 
 def versions_behind(seen: InputVersion | None, newest: InputVersion) -> int:

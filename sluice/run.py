@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from sluice.blocked import Block, Blocks, blocked_by, is_of_data, stops_all
-from sluice.catalogue import Catalogue, Node, sources_of
+from sluice.catalogue import Catalogue, Node
 from sluice.culprit import find
 from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
 from sluice.engine import newest_inputs, refresh
 from sluice.errors import LogUnreachable, SluiceError, SparkEnded
+from sluice.expect import Expectation
 from sluice.land import land
 from sluice.ledger import InputVersion, RowCounts, no_rows
 from sluice.log import AnyLog
@@ -120,10 +121,12 @@ class Runner:
         events: dict[str, Event] = {}
         with ThreadPoolExecutor(self.parallel) as pool:
             for level in self.catalogue.levels():
-                ready = [node for node in level if not stopped_above(node, events)]
-                events |= {node.name: Event("done", node.name, waits_for=stopped_above(node, events)) for node in level}
-                done = pool.map(lambda node: self.step(node, rebuild=rebuild), ready)
-                events |= {event.name: event for event in done}
+                waiting = {node.name: names for node in level if (names := stopped_above(node, events))}
+                ready = [node for node in level if node.name not in waiting]
+                events |= {
+                    event.name: event for event in pool.map(lambda node: self.step(node, rebuild=rebuild), ready)
+                }
+                events |= {name: Event("done", name, waits_for=names) for name, names in waiting.items()}
         return list(events.values())
 
     def step(self, node: Node, *, rebuild: bool) -> Event:
@@ -163,7 +166,7 @@ class Runner:
         files = self.lake.files
         before = self.blocks.known(files, node.name)
         block = blocked_by(error, node.name, *self.made_of(node), before)
-        if before and before.is_same_as(block):
+        if before and before.is_of(block.fingerprint, block.inputs):
             block = block.model_copy(update={"culprit": before.culprit, "records": before.records})
         elif isinstance(node, Dataset) and is_of_data(error):
             block = self.with_culprit(spark, node, block)
@@ -182,19 +185,22 @@ class Runner:
         """What a blocked node would be computed by and from; nothing of a topic, nor where that cannot be read."""
         if isinstance(node, Topic):
             return "", {}
-        suite = self.catalogue.suites.get(node.name)
         inputs: dict[str, InputVersion] = {}
         with contextlib.suppress(Exception):
             inputs = {name: commit.as_input for name, commit in newest_inputs(self.lake, node).items()}
-        return f"{node.fingerprint} {suite.gate if suite else ()}", inputs
+        return f"{node.fingerprint} {self.gate_of(node)}", inputs
+
+    def gate_of(self, dataset: Dataset) -> tuple[Expectation, ...]:
+        """What the rows of a dataset must be to be written."""
+        suite = self.catalogue.suites.get(dataset.name)
+        return suite.gate if suite else ()
 
     def part_anew(self, datasets: Sequence[Dataset], part: Part) -> dict[str, int]:
         """Computes a part of datasets anew in place, upstream first; returns how many rows that changed in each."""
         changed = {}
         for dataset in datasets:
-            suite = self.catalogue.suites.get(dataset.name)
             with named_jobs(self.spark, dataset.name) as spark:
-                done = refresh(spark, self.lake, dataset, part=part, gate=suite.gate if suite else ())
+                done = refresh(spark, self.lake, dataset, part=part, gate=self.gate_of(dataset))
             broken = [each.expectation.name for each in done.outcomes if each.is_critical]
             if broken:
                 raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(broken)}.")
@@ -203,8 +209,7 @@ class Runner:
 
     def refreshed(self, spark: "SparkSession", dataset: Dataset, event: Event, *, rebuild: bool) -> Event:
         """Refreshes a dataset, unless it would be what was refused already; keeps what its gate said."""
-        suite = self.catalogue.suites.get(dataset.name)
-        gate = suite.gate if suite else ()
+        gate = self.gate_of(dataset)
         inputs = {name: commit.as_input for name, commit in newest_inputs(self.lake, dataset).items()} if gate else {}
         made_of = (dataset.name, f"{dataset.fingerprint} {gate}")
         if gate and self.refusals.get(made_of, ({}, ()))[0] == inputs:
@@ -225,8 +230,5 @@ class Runner:
 
 def stopped_above(node: Node, events: Mapping[str, Event]) -> tuple[str, ...]:
     """The datasets that a node is made from and that are stopped; of a topic that is, what has landed is there."""
-    return tuple(
-        source.name
-        for source in sources_of(node)
-        if isinstance(source, Dataset) and source.name in events and events[source.name].is_stopped
-    )
+    upstream = node.upstream if isinstance(node, Dataset) else []
+    return tuple(each.name for each in upstream if each.name in events and events[each.name].is_stopped)

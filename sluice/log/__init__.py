@@ -28,7 +28,7 @@ from sluice.ledger import LandedPartition
 from sluice.log.kafka import KafkaLog, KafkaSecurity
 from sluice.log.log import Log
 from sluice.log.records import Record, StoredRecord, partition_of
-from sluice.log.segments import Segment, first_bad_line, head_digest, verified_end
+from sluice.log.segments import Segment, head_digest, verified_end
 from sluice.log.verify import Verified, verify
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ __all__ = [
     "Segment",
     "StoredRecord",
     "Verified",
-    "first_bad_line",
     "head_digest",
     "is_reserved",
     "partition_of",

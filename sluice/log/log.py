@@ -13,14 +13,14 @@ from filelock import FileLock, Timeout
 
 from sluice.errors import LogError, LogGap, UsageError
 from sluice.ledger import LandedPartition
-from sluice.log.records import Record, StoredRecord, decode, encode, partition_of
+from sluice.log.records import Record, StoredRecord, encode, partition_of
 from sluice.log.segment_batch import SegmentBatch, missing_before, next_batch, offsets_reused
 from sluice.log.segments import (
     Segment,
     last_offset,
-    lines_of,
     newest_timestamp,
     publish,
+    records_in,
     remove_leftovers,
     segments_in,
 )
@@ -248,8 +248,7 @@ class Log:
         later = [segment for segment in found if segment.base_offset > from_offset]
         # The segment before the first later one may hold the offset in its middle.
         for segment in found[max(0, len(found) - len(later) - 1) :]:
-            for number, line in enumerate(lines_of(segment), start=1):
-                record = decode(topic, partition, line, f"{segment.path}, line {number},")
+            for record in records_in(segment):
                 if record.offset >= from_offset:
                     yield record
 

@@ -1,5 +1,6 @@
 """What lands next from the embedded log: whole segments, checked to follow what has landed without a gap."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 from sluice.errors import LogGap, LogRecreated, LogTruncated
 from sluice.ledger import LandedPartition
 from sluice.log.checksums import crc_bytes
-from sluice.log.segments import Segment, first_bad_line, head_digest, last_offset, verified_end
+from sluice.log.segments import Segment, head_digest, last_offset, records_in, verified_end
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -54,7 +55,7 @@ class SegmentBatch:
     def blame(self) -> None:
         """Raises the LogError of the first line that is no record; returns when all are."""
         for segment in self.segments:
-            first_bad_line(segment)
+            deque(records_in(segment), maxlen=0)
 
 
 def sound_line(line: "Column") -> "Column":

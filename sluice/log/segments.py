@@ -192,28 +192,28 @@ def verified_end(segment: Segment) -> int:
     lines = content.count(b"\n")
     offsets = [int(number) for number in leading_offset.findall(content)]
     if len(offsets) != lines:
-        offsets = parsed_offsets(segment)
+        # Another program may order the members of a line as it likes.
+        offsets = [record.offset for record in records_in(segment)]
+    return contiguous_end(segment, offsets)
+
+
+def contiguous_end(segment: Segment, offsets: Iterable[int]) -> int:
+    """The offset after the last of a segment's; a LogGap that names the first that is missing."""
+    end = segment.base_offset
     for expected, offset in enumerate(offsets, start=segment.base_offset):
         if offset != expected:
             raise LogGap(
                 f"topic {segment.topic}, partition {segment.partition}: offset {expected} is missing; {segment.path} "
                 f"holds {offset} in its place. Restore the segment from a copy."
             )
-    return segment.base_offset + lines
+        end = offset + 1
+    return end
 
 
-def parsed_offsets(segment: Segment) -> list[int]:
-    """The offsets of a segment whose lines begin otherwise, as another program may write them."""
-    return [
-        decode(segment.topic, segment.partition, line, f"{segment.path}, line {number},").offset
-        for number, line in enumerate(lines_of(segment), start=1)
-    ]
-
-
-def first_bad_line(segment: Segment) -> None:
-    """Raises the LogError of the first line that is damaged or no record; returns when all are sound."""
+def records_in(segment: Segment) -> Iterator[StoredRecord]:
+    """The records of a segment; a LogError for the first line that is damaged or no record."""
     for number, line in enumerate(lines_of(segment), start=1):
-        decode(segment.topic, segment.partition, line, f"{segment.path}, line {number},")
+        yield decode(segment.topic, segment.partition, line, f"{segment.path}, line {number},")
 
 
 def head_digest(segment: Segment) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sluice.errors import LogError
 from sluice.log.checksums import seal_of
 from sluice.log.log import Log
-from sluice.log.segments import Segment, ends_of, first_bad_line, verified_end
+from sluice.log.segments import contiguous_end, ends_of, records_in
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ def verified_partition(log: Log, topic: str, partition: int) -> Verified:
         if expected is not None and segment.base_offset != expected:
             faults.append(f"{segment.path} begins at offset {segment.base_offset}, where {expected} would follow.")
         try:
-            expected = verified_segment(segment)
+            # In one pass: each line is proved, and then decoded.
+            expected = contiguous_end(segment, (record.offset for record in records_in(segment)))
         except LogError as error:
             faults.append(str(error))
             # Where a damaged segment ends is not known.
@@ -48,10 +49,3 @@ def verified_partition(log: Log, topic: str, partition: int) -> Verified:
         records += expected - segment.base_offset
         with_checksums += seal_of(ends_of(segment)[1]) is not None
     return Verified(topic, partition, len(segments), with_checksums, records, tuple(faults))
-
-
-def verified_segment(segment: Segment) -> int:
-    """The offset after the last record of a segment; a LogError for anything in it that is not as it was written."""
-    end = verified_end(segment)
-    first_bad_line(segment)
-    return end

@@ -25,7 +25,10 @@ class UnderLoad(Project):
 
     @contextmanager
     def under_load(self) -> Iterator[None]:
-        """Orders of March and April, some of them told twice, and late prices, several times a second."""
+        """Orders of March and April, some of them twice, and late prices, several times a second.
+
+        None is of the days whose figure is lost: it would bring the figure back.
+        """
         stop = threading.Event()
 
         def produce() -> None:
@@ -34,7 +37,7 @@ class UnderLoad(Project):
                 number += 1
                 order = {
                     "order_id": f"n{number}",
-                    "placed_at": f"2026-0{3 + number % 2}-{1 + number % 28:02}T{number % 24:02}:00:00Z",
+                    "placed_at": f"2026-0{3 + number % 2}-{3 + number % 26:02}T{number % 24:02}:00:00Z",
                     "product_id": "tea" if number % 3 else "cup",
                     "quantity": 1 + number % 4,
                 }

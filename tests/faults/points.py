@@ -31,9 +31,7 @@ calls: dict[str, tuple[Any, str]] = {
     "move a cursor": (delta.Lake, "note"),
 }
 points = [f"{moment} {call}" for call in calls for moment in ("before", "after")]
-kinds = ("kill", "kill the JVM", "eio", "no space")
 of_log = [point for point in points if point.split(" ", 1)[1] in list(calls)[:5]]
-of_tables = [point for point in points if "commit" in point or "cursor" in point]
 
 
 class Struck(OSError):

@@ -17,7 +17,7 @@ export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow servers servers-down test soak soak-faults lint format lock benchmark logstore clean prerequisites
+.PHONY: help demo airflow servers images servers-down test soak soak-faults lint format lock benchmark logstore clean prerequisites
 
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -55,6 +55,9 @@ airflow: $(VENV)/.installed $(AIRFLOW)/.installed ## Airflow on this machine, wi
 
 servers: $(VENV)/.installed ## Kafka, Connect, S3, Postgres and Spark on this machine, without containers
 	@$(BIN)/python -m infra.servers up --folder $(SERVERS)
+
+images: $(VENV)/.installed ## Build the container images without an engine, and try them (needs buildah, as root)
+	@$(BIN)/python -m infra.images
 
 servers-down: $(VENV)/.installed ## End them; their data stays
 	@$(BIN)/python -m infra.servers down --folder $(SERVERS)

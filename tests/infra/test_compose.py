@@ -187,7 +187,9 @@ def images(service: Compose) -> list[str]:
     if "image" in service:
         return [service["image"]]
     dockerfile = project / service["build"]["context"] / service["build"]["dockerfile"]
-    return re.findall(r"^FROM (\S+)", dockerfile.read_text(), re.MULTILINE)
+    text = dockerfile.read_text()
+    defaults = {f"${{{name}}}": default for name, default in re.findall(r"^ARG (\w+)=(\S+)", text, re.MULTILINE)}
+    return [defaults.get(base, base) for base in re.findall(r"^FROM (\S+)", text, re.MULTILINE)]
 
 
 def is_exact(image: str) -> bool:

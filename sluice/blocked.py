@@ -54,9 +54,9 @@ class Block(BaseModel):
     def holds(self, fingerprint: str, inputs: Mapping[str, InputVersion], now: datetime) -> bool:
         """True while nothing has changed and it is too early to try again all the same."""
         first, longest = pauses_of_data if self.is_of_data or self.ends_spark else pauses_of_others
-        return self.is_of(fingerprint, inputs) and now < self.tried_at + min(
-            first * 2 ** min(self.attempts - 1, 20), longest
-        )
+        pause = min(first * 2 ** min(self.attempts - 1, 20), longest)
+        # A clock that went back says nothing of how long it is since.
+        return self.is_of(fingerprint, inputs) and self.tried_at <= now < self.tried_at + pause
 
     def is_of(self, fingerprint: str, inputs: Mapping[str, InputVersion]) -> bool:
         """True when it was this declaration and these inputs that were tried."""

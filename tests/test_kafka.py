@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-from infra.servers import Kafka, Running, running
+from infra.servers import Kafka, Running, free_port, running
 from sluice import bronze, scaffold
 from sluice.catalogue import load
 from sluice.delta import Lake
@@ -30,6 +30,7 @@ from sluice.look import audit, query, status
 from sluice.run import Event
 from sluice.settings import read_settings
 from tests.kit import Lakehouse, text
+from tests.servers.kafka import Behind, Unreliable, proxied
 from tests.shop import sales
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
@@ -376,3 +377,38 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing(kafka: Running[Kaf
             run.wait()
         assert orders() == ledger.acknowledged
         assert all(each.balanced for each in audit(lake, load(project)))
+
+
+# A network that is not reliable.
+
+
+@pytest.fixture(scope="module")
+def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running[Behind]]:
+    with running(Behind(tmp_path_factory.mktemp("kafka") / "behind", proxy_port=free_port())) as started:
+        yield started
+
+
+def over(network: Unreliable, server: Behind, topic: str, **settings: Any) -> list[bytes | None]:
+    """What a topic holds after thirty records were appended one by one, and read, by such a network."""
+    log = KafkaLog(f"127.0.0.1:{server.proxy_port}", KafkaSecurity(), partitions=1)
+    with proxied(network, server.proxy_port), pytest.MonkeyPatch.context() as patch:
+        if settings:
+            patch.setitem(log.__dict__, "producer", Producer({**log.settings(), **settings}))
+        for number in range(30):
+            log.append(topic, [Record(str(number).encode())])
+        found = values(log, topic)
+        assert all(values(log, topic) == found for _ in range(2))
+        return found
+
+
+def test_replies_that_are_lost_and_requests_that_come_twice_double_nothing(behind: Running[Behind]) -> None:
+    network = Unreliable(behind.server, produced_twice=4, produce_reply_lost=7, fetch_reply_lost=2)
+    found = over(network, behind.server, "struck")
+    assert found == [str(number).encode() for number in range(30)], "each once, in order"
+    assert network.has_struck()
+
+
+def test_a_producer_that_does_not_number_its_requests_doubles_records(behind: Running[Behind]) -> None:
+    """The mutant: the network is seen to do harm where nobody guards against it."""
+    network = Unreliable(behind.server, produced_twice=4)
+    assert len(over(network, behind.server, "doubled", **{"enable.idempotence": False})) > 30

@@ -28,7 +28,7 @@ from sluice.look import query
 from sluice.run import Runner
 from sluice.s3 import S3
 from tests.end_to_end.scaffolded import content
-from tests.servers.s3 import Guarded, unconditional
+from tests.servers.s3 import Guarded, Unreliable, proxied, unconditional
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -510,6 +510,27 @@ def test_a_driver_that_slept_through_its_lease_ends_and_doubles_nothing(
     on_s3.runner.until_caught_up()
     assert content(on_s3.lake) == content(on_s3.twin)
     assert all(each["balanced"] for each in on_s3.answer("audit"))
+
+
+def test_replies_that_are_lost_and_writes_that_come_twice_change_nothing(
+    unguarded: Running[Server], spark: "SparkSession", tmp_path: Path
+) -> None:
+    """The store has done what the driver never hears of; to try again must not double it, nor take it for another's."""
+    on_s3 = OnS3(tmp_path, spark)
+    on_s3.environment |= unguarded.server.settings() | {"SLUICE_LAKE": on_s3.lake.root, "AWS_CA_BUNDLE": ""}
+    network = Unreliable(unguarded.server, seed=7)
+    with proxied(network) as address, pytest.MonkeyPatch.context() as patch:
+        for name, value in on_s3.environment.items():
+            patch.setenv(name, value)
+        for number in range(2):
+            on_s3.orders(10 * number, 10)
+            done = sluice(on_s3.project, "run", **on_s3.environment | {"AWS_ENDPOINT_URL": address})
+            assert done.returncode == 0, done.stderr
+        on_s3.sluice("run")
+        on_s3.runner.until_caught_up()
+        assert content(on_s3.lake) == content(on_s3.twin)
+        assert all(each["balanced"] for each in on_s3.answer("audit"))
+    assert {"commit, lost", "commit, twice"} <= set(network.struck), network.struck
 
 
 def data_files(on_s3: OnS3, server: Running[Guarded]) -> int:

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,15 +17,20 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from sluice import gold
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from sluice import blocked, engine, gold, run
 from sluice.delta import Lake
-from sluice.errors import LogError
+from sluice.errors import LogError, SluiceError
 from sluice.log import Log, Record, StoredRecord
 from tests.faults.points import of_log
 from tests.kit import Lakehouse, at, rows_of, text
@@ -61,9 +67,14 @@ class Life:
     tried: Counter[str] = field(default_factory=Counter)
     acknowledged: set[str] = field(default_factory=set)
     sent: int = 0
+    # How often a disk had no room for what was to be written.
+    refused: int = 0
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
+        # What is not the lakehouse's stays off its disk, which may be full.
+        self.outside = self.folder.with_name(f"{self.folder.name}-outside")
+        self.outside.mkdir()
         self.restarted()
 
     def restarted(self) -> Lakehouse:
@@ -160,12 +171,12 @@ def hostile_values(life: Life) -> None:
     life.log.append("prices", [Record(json.dumps(price).encode(), timestamp=at(50))])
 
 
-def writer(life: Life, kind: str, limit: int | None = None) -> None:
-    """A command that appends, and is struck at a point of the log; a whole one is tried again."""
+def writer(life: Life, kind: str, limit: int | None = None, strikes_at: int | None = None) -> bool:
+    """A command that appends, and is struck at a point of the log; whether it was done."""
     values = life.some_sales()
-    file = life.folder / "lines.jsonl"
+    file = life.outside / "lines.jsonl"
     file.write_bytes(b"\n".join(values) + b"\n")
-    point, count = life.chance.choice(of_log), life.chance.randint(1, 3)
+    point, count = life.chance.choice(of_log), strikes_at or life.chance.randint(1, 3)
     command = ["log", "append", "sales", str(file)]
     done = subprocess.run(
         [*struck_by(kind, point, count), *command],
@@ -177,6 +188,13 @@ def writer(life: Life, kind: str, limit: int | None = None) -> None:
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     if done.returncode == 0:
         life.acknowledge(values)
+    return done.returncode == 0
+
+
+def writer_on_full_disk(life: Life) -> None:
+    """A disk that has little room, or none: what is acknowledged is there, and half of a segment is no segment."""
+    with full_disk(life):
+        life.refused += not writer(life, "eio", strikes_at=1_000_000)
 
 
 def receiver(life: Life, kind: str) -> None:
@@ -276,7 +294,36 @@ def delete(_life: Life, path: Path) -> None:
     path.unlink()
 
 
-writings: dict[str, Callable[[Life], None]] = {
+@contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """Lets a folder be a disk of its own that can be filled; False where nobody may mount one."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def full_disk(life: Life) -> Iterator[None]:
+    """Leaves at most some kilobytes free on the lakehouse's disk for a while, where it has a disk of its own."""
+    if not life.folder.is_mount():
+        yield
+        return
+    ballast = life.folder / "ballast"
+    free = shutil.disk_usage(life.folder).free
+    with open(ballast, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(4096, free - 4096 * life.chance.choice([0, 1, 2, 4, 8, 16, 32, 64])))
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+writings: dict[str, Callable[[Life], object]] = {
     "nothing strikes the writer": nothing,
     "the writer's clock jumps": clock_jumps,
     "hostile values": hostile_values,
@@ -284,6 +331,7 @@ writings: dict[str, Callable[[Life], None]] = {
     "EIO in a writer": lambda life: writer(life, "eio"),
     "a full disk in a writer": lambda life: writer(life, "no space"),
     "a short write in a writer": lambda life: writer(life, "kill", limit=life.chance.randint(1, 400)),
+    "a disk that is full while a writer appends": writer_on_full_disk,
     "SIGKILL of the receiver": lambda life: receiver(life, "kill"),
     "EIO in the receiver": lambda life: receiver(life, "eio"),
     "SIGSTOP of the receiver": receiver_stopped,
@@ -337,6 +385,35 @@ def crash_at(moment: str, count: int) -> Iterator[None]:
             each.stop()
 
 
+def run_on_full_disk(life: Life) -> None:
+    """A run that finds no room blocks what it cannot write, and does it when there is room."""
+    with full_disk(life):
+        try:
+            life.restarted().run()
+        except (SluiceError, OSError, PySparkException, Py4JError, DeltaError):
+            life.refused += 1
+
+
+def clock_of_run_jumps(life: Life) -> None:
+    """The clock by which a run judges what is late, revised or blocked goes forward by a year, and back by two."""
+    for days in (400, -400):
+        with clock_shifted(timedelta(days=days)):
+            life.restarted().run()
+
+
+@contextmanager
+def clock_shifted(by: timedelta) -> Iterator[None]:
+    class Shifted(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + by
+
+    with ExitStack() as stack:
+        for module in (blocked, engine, run):
+            stack.enter_context(mock.patch.object(module, "datetime", Shifted))
+        yield
+
+
 def rebuilt(life: Life) -> None:
     """A rebuild changes nothing."""
     life.restarted().run()
@@ -348,6 +425,8 @@ runnings: dict[str, Callable[[Life], None]] = {
     "nothing strikes the run": left_alone,
     "the run ends before a commit": lambda life: crashed(life, "before"),
     "the run ends after a commit": lambda life: crashed(life, "after"),
+    "a disk that is full while tables are written": run_on_full_disk,
+    "the run's clock jumps": clock_of_run_jumps,
     "a rebuild": rebuilt,
 }
 

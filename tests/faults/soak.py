@@ -8,11 +8,13 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sluice.session import spark_session
 from sluice.settings import Settings
-from tests.faults.rounds import Life, lived, runnings, writings
+from tests.faults.rounds import Life, lived, runnings, small_disk, writings
 
 page = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 rounds_a_life = 12
@@ -31,8 +33,8 @@ def main() -> int:
         for seed in seeds:
             if not wanted.seeds and time.monotonic() > end:
                 break
-            with tempfile.TemporaryDirectory() as folder:
-                life = Life(spark, Path(folder), seed)
+            with lakehouse_folder() as folder:
+                life = Life(spark, folder, seed)
                 try:
                     for said in lived(life, rounds_a_life):
                         print(f"{seed}: {said}", flush=True)
@@ -44,6 +46,16 @@ def main() -> int:
         page.write_text(with_counts(page.read_text(), tried))
     print(f"{sum(tried.values()):,} faults, {len(failed)} lives failed{': ' if failed else ''}{failed or ''}")
     return 1 if failed else 0
+
+
+@contextmanager
+def lakehouse_folder() -> Iterator[Path]:
+    """A folder that is a disk of its own where that can be."""
+    with tempfile.TemporaryDirectory() as outer:
+        folder = Path(outer) / "life"
+        folder.mkdir()
+        with small_disk(folder):
+            yield folder
 
 
 def with_counts(text: str, tried: Counter[str]) -> str:

@@ -1,7 +1,8 @@
 """Faults strike for a few minutes, by a fixed seed; `make soak-faults` goes on for as long as wanted with others."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from sluice.engine import Refresh
 from sluice.errors import SluiceError
 from sluice.log import checksums, segment_batch, segments
 from tests.faults import rounds
-from tests.faults.rounds import Life, damaged_file, delete, lived, runnings, writings
+from tests.faults.rounds import Life, damaged_file, delete, lived, runnings, small_disk, writings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,27 +26,50 @@ given = os.environ.get("SLUICE_FAULTS_SEED")
 def test_every_acknowledged_record_is_there_once_after_any_fault(
     spark: "SparkSession", tmp_path: Path, seed: int
 ) -> None:
-    life = Life(spark, tmp_path, seed)
     done: list[str] = []
-    try:
-        done.extend(lived(life, rounds=10))
-    except Exception as error:
-        raise AssertionError(f"SLUICE_FAULTS_SEED={seed}, after {done}") from error
+    with disk(tmp_path) as folder:
+        life = Life(spark, folder, seed)
+        try:
+            done.extend(lived(life, rounds=10))
+        except Exception as error:
+            raise AssertionError(f"SLUICE_FAULTS_SEED={seed}, after {done}") from error
     assert len(life.tried) >= 6
     assert life.acknowledged
+
+
+@contextmanager
+def disk(folder: Path) -> Iterator[Path]:
+    """A folder on a small disk of its own, where one can be mounted."""
+    life = folder / "life"
+    life.mkdir()
+    with small_disk(life):
+        yield life
 
 
 @pytest.mark.parametrize("tried", writings)
 def test_each_fault_of_a_writer(spark: "SparkSession", tmp_path: Path, tried: str) -> None:
     """Each kind at least once, whatever the seed draws; what it leaves in the log can be read and appended to."""
-    life = Life(spark, tmp_path, 2)
     if "segment" in tried:
         pytest.skip("it looks at tables, and the life above has it")
-    for _ in range(3):
-        writings[tried](life)
-        life.log.append("sales", [])
-        found = {each["id"] for record in life.stored("sales") if (each := rounds.usable(record.value))}
-        assert life.acknowledged <= found
+    with disk(tmp_path) as folder:
+        life = Life(spark, folder, 2)
+        for _ in range(3):
+            writings[tried](life)
+            life.log.append("sales", [])
+            found = {each["id"] for record in life.stored("sales") if (each := rounds.usable(record.value))}
+            assert life.acknowledged <= found
+        assert life.refused or tried != "a disk that is full while a writer appends" or not folder.is_mount()
+
+
+@pytest.mark.parametrize("tried", ["a disk that is full while tables are written", "the run's clock jumps"])
+def test_each_fault_of_a_run_beside_crashes(spark: "SparkSession", tmp_path: Path, tried: str) -> None:
+    with disk(tmp_path) as folder:
+        life = Life(spark, folder, 2)
+        for _ in range(2):
+            writings["nothing strikes the writer"](life)
+            runnings[tried](life)
+            life.require_all_is_well()
+        assert life.refused or "disk" not in tried or not folder.is_mount()
 
 
 def test_every_kind_of_run_is_tried() -> None:

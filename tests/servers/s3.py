@@ -1,12 +1,14 @@
 """Object stores as tests want them: with TLS and users, and one that ignores what a request is conditional on."""
 
 import hashlib
+import random
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -78,31 +80,57 @@ def certify(folder: Path) -> None:
     openssl("x509", "-req", "-in", "server.csr", *signed, "-out", "server.pem")
 
 
+@dataclass(frozen=True)
+class Request:
+    """What a client asks of a store."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the store said to it."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+def asked(server: S3, request: Request) -> Reply:
+    """The server's own reply."""
+    upstream = HTTPConnection(server.address, timeout=30)
+    try:
+        upstream.request(request.method, request.path, request.body, request.headers)
+        answer = upstream.getresponse()
+        return Reply(answer.status, answer.getheaders(), answer.read())
+    finally:
+        upstream.close()
+
+
 @contextmanager
-def unconditional(server: S3) -> Iterator[str]:
-    """The address of a store that ignores conditions, as some do: the requests reach the server without them."""
+def proxied(reply_to: Callable[[Request], Reply | None]) -> Iterator[str]:
+    """The address of a store that replies so; without a reply the connection is closed."""
 
     class Forward(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            headers = dict(self.headers.items())
-            if any(name.lower().startswith("if-") for name in headers):
-                headers = signed(server, self.command, self.path, body)
-            upstream = HTTPConnection(server.address, timeout=30)
-            upstream.request(self.command, self.path, body, headers)
-            answer = upstream.getresponse()
-            said = answer.read()
-            self.send_response(answer.status)
-            for name, value in answer.getheaders():
+            reply = reply_to(Request(self.command, self.path, dict(self.headers.items()), body))
+            if reply is None:
+                self.close_connection = True
+                return
+            self.send_response(reply.status)
+            for name, value in reply.headers:
                 if name.lower() not in ("transfer-encoding", "content-length", "connection"):
                     self.send_header(name, value)
-            length = answer.getheader("Content-Length") if self.command == "HEAD" else None
-            self.send_header("Content-Length", length or str(len(said)))
+            length = {name.lower(): value for name, value in reply.headers}.get("content-length")
+            self.send_header("Content-Length", (self.command == "HEAD" and length) or str(len(reply.body)))
             self.end_headers()
-            self.wfile.write(said)
-            upstream.close()
+            self.wfile.write(reply.body)
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = forward  # noqa: N815 - as the library calls them
 
@@ -119,6 +147,51 @@ def unconditional(server: S3) -> Iterator[str]:
         proxy.shutdown()
         thread.join()
         proxy.server_close()
+
+
+@contextmanager
+def unconditional(server: S3) -> Iterator[str]:
+    """The address of a store that ignores conditions, as some do: the requests reach the server without them."""
+
+    def without_conditions(request: Request) -> Reply:
+        if any(name.lower().startswith("if-") for name in request.headers):
+            headers = signed(server, request.method, request.path, request.body)
+            request = replace(request, headers=headers)
+        return asked(server, request)
+
+    with proxied(without_conditions) as address:
+        yield address
+
+
+class Unreliable:
+    """A network that loses the reply to some writes, which are done all the same, and brings some of them twice."""
+
+    def __init__(self, server: S3, seed: int) -> None:
+        self.server = server
+        self.chance = random.Random(seed)
+        self.struck: Counter[str] = Counter()
+
+    def __call__(self, request: Request) -> Reply | None:
+        reply = asked(self.server, request)
+        kind = kind_of(request)
+        if kind is None or self.chance.random() > shares[kind]:
+            return reply
+        fault = self.chance.choice(["lost", "twice"])
+        self.struck[f"{kind}, {fault}"] += 1
+        return None if fault == "lost" else asked(self.server, request)
+
+
+# How many of the writes of each kind are struck. Commits are few, and all that matters is in them.
+shares = {"commit": 0.3, "lease": 0.05, "other": 0.05}
+
+
+def kind_of(request: Request) -> str | None:
+    """Of a write: what it writes."""
+    if request.method not in ("PUT", "POST", "DELETE"):
+        return None
+    if "/_delta_log/" in request.path and urlsplit(request.path).path.endswith(".json"):
+        return "commit"
+    return "lease" if "lease" in request.path else "other"
 
 
 def signed(server: S3, method: str, path: str, body: bytes) -> dict[str, str]:

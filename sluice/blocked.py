@@ -28,6 +28,8 @@ state_of_data = re.compile(r"SQLSTATE: (22|38|39|P0)")
 # What Spark cannot compute of rows stays so until they change; a full disk may have room again in a moment.
 pauses_of_data = timedelta(minutes=1), timedelta(minutes=30)
 pauses_of_others = timedelta(seconds=5), timedelta(minutes=1)
+# What some functions of Spark raise without a state.
+classes_of_data = ("java.lang.ArithmeticException", "java.time.DateTimeException")
 # Classes of the JVM for what is between it and the servers that it needs.
 of_servers = ("java.net.", "org.apache.hadoop.fs.s3a.", "software.amazon.awssdk.", "org.apache.kafka.")
 reason_characters_max = 2_000
@@ -48,6 +50,8 @@ class Block(BaseModel):
     # The row of the scope that cannot be computed, where it was found, and records that it is made of.
     culprit: dict[str, Any] | None = None
     records: tuple[str, ...] = ()
+    # Histories of which a version, and none of the records, may be what is wrong.
+    or_of: tuple[str, ...] = ()
     is_of_data: bool = False
     ends_spark: bool = False
 
@@ -68,7 +72,8 @@ class Block(BaseModel):
             if self.culprit is None
             else f" At {', '.join(f'{name}={value}' for name, value in self.culprit.items())}."
         )
-        records = f" Records: {', '.join(self.records)}." if self.records else ""
+        instead = f", or what they were joined to of {', '.join(self.or_of)}" if self.or_of else ""
+        records = f" Records: {', '.join(self.records)}{instead}." if self.records else ""
         return f"{self.reason}{at}{records}"
 
 
@@ -126,8 +131,9 @@ def blocked_by(
 
 def is_of_data(error: Exception) -> bool:
     """True for what cannot be computed of rows, whatever computes it: a lost executor or a full disk is none."""
-    is_of_spark = isinstance(error, PySparkException | Py4JJavaError)
-    return is_of_spark and state_of_data.search(spark_message(error)) is not None
+    if not isinstance(error, PySparkException | Py4JJavaError):
+        return False
+    return state_of_data.search(spark_message(error)) is not None or class_of(error) in classes_of_data
 
 
 def reason_of(error: Exception) -> str:

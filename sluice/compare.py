@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import functions as F
 
+from sluice.collected import collected
 from sluice.difference import differing_pairs
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataF
             if not name.startswith("_") and (name, dict(before.dtypes)[name]) not in after.dtypes
         ),
         examples=tuple(
-            example(row.asDict(recursive=True)) for row in changed.orderBy("key").limit(examples_max).collect()
+            example(row.asDict(recursive=True)) for row in collected(changed.orderBy("key").limit(examples_max))
         ),
     )
 

@@ -1,7 +1,7 @@
 """The culprit: which row of a table, and which records, cannot be computed. Found by halves, and nothing is written."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from sluice.datasets import Dataset
+from sluice.collected import collected
+from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
 from sluice.engine import Refresh, begun, union
 from sluice.parse import position
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Row = tuple[Any, ...]
+errors_of_spark = (PySparkException, Py4JJavaError)
+place_schema = "_topic string, _partition int, _offset bigint"
 records_named_max = 10
 # As many bits as a hash has to tell rows apart.
 halvings_max = 48
@@ -26,10 +29,15 @@ halvings_max = 48
 
 @dataclass(frozen=True)
 class Culprit:
-    """The scope's row that cannot be computed, and the positions of records that it cannot be computed from."""
+    """The scope's row that cannot be computed, and the positions of records that it cannot be computed from.
+
+    `or_of` names the histories whose versions may be wrong instead of the records, `error` is what Spark says of them.
+    """
 
     row: dict[str, Any]
     records: tuple[str, ...]
+    or_of: tuple[str, ...] = ()
+    error: Exception | None = None
 
 
 def find(spark: "SparkSession", lake: Lake, dataset: Dataset) -> Culprit | None:
@@ -42,24 +50,44 @@ def find(spark: "SparkSession", lake: Lake, dataset: Dataset) -> Culprit | None:
         return None
     if dataset.is_fold:
         records = records_of(work, everything)
-        return Culprit({}, records) if records else None
-    rows = scope_rows(work)
-    found = halved(rows, lambda some: fails_with(work, rows_within(work, collect(some))))
+        return records if records.records else None
+    try:
+        rows = scope_rows(work).localCheckpoint()
+    except errors_of_spark:
+        return of_scope(work)
+    found = halved(rows, lambda some: error_with(work, rows_within(work, collect(some))) is not None)
     if found is None:
         return None
-    row = found.first()
-    scope = collect(found)
-    return Culprit({} if row is None else plain(row.asDict()), records_of(work, scope))
+    row = collected(found)[0]
+    return replace(records_of(work, collect(found)), row=plain(row.asDict()))
+
+
+def of_scope(work: Refresh) -> Culprit | None:
+    """The record of which nobody can say which rows it touches: its key or its group cannot be computed."""
+    for name in work.inputs:
+
+        def error_of(places: "DataFrame", name: str = name) -> Exception | None:
+            rows = {name: only(work.inputs[name], places)}
+            return error_in(lambda: collect(touched(work, rows)))
+
+        places = places_in(work.inputs[name])
+        found = None if places is None else halved(places, lambda some: error_of(some) is not None)
+        if found is not None and found.count() <= records_named_max:
+            return Culprit({}, tuple(sorted(position_of(row) for row in found.collect())), error=error_of(found))
+    return None
 
 
 def scope_rows(work: Refresh) -> "DataFrame":
     """The rows of the scope that the refresh had; of one of everything those that all rows of its inputs touch."""
     scope = work.scope(work.changes()) if work.cause == "changes" else everything
-    if scope.rows is not None:
-        return scope.rows
+    return touched(work, work.inputs) if scope.rows is None else scope.rows
+
+
+def touched(work: Refresh, rows: "Mapping[str, DataFrame]") -> "DataFrame":
+    """The rows that some rows of the inputs touch."""
     inputs = work.dataset.inputs
     tables = {**work.inputs, **(work.current if work.known else empty_tables(work))}
-    return union([inputs[name].scope(rows, tables) for name, rows in work.inputs.items()]).distinct()
+    return union([inputs[name].scope(df, tables) for name, df in rows.items()]).distinct()
 
 
 def empty_tables(work: Refresh) -> "dict[str, DataFrame]":
@@ -68,15 +96,43 @@ def empty_tables(work: Refresh) -> "dict[str, DataFrame]":
     return {output.table: output.select(shaped).limit(0) for output in work.dataset.outputs}
 
 
-def records_of(work: Refresh, scope: Scope) -> tuple[str, ...]:
+def records_of(work: Refresh, scope: Scope) -> Culprit:
     """The positions of the records without which the scope can be computed; of the input where these are fewest.
 
     Where several inputs have as few, those of all of them: nobody can tell which of them is wrong.
     """
     rows = rows_within(work, scope)
-    found = [blamed for name in rows if (blamed := blamed_in(work, rows, name))]
-    fewest = min(map(len, found), default=0)
-    return tuple("/".join(map(str, each)) for blamed in found if len(blamed) == fewest for each in blamed)
+    found = {name: blamed for name in rows if (blamed := blamed_in(work, rows, name))}
+    fewest = min(map(len, found.values()), default=0)
+    found = {name: blamed for name, blamed in found.items() if len(blamed) == fewest}
+    alone = {**rows, **{name: only(rows[name], table_of(rows[name], each)) for name, each in found.items()}}
+    return Culprit(
+        {},
+        tuple(position_of(each) for blamed in found.values() for each in blamed),
+        tuple(history for name in found for history in joined_histories(work, alone, name)),
+        error_with(work, alone) or error_with(work, rows),
+    )
+
+
+def joined_histories(work: Refresh, rows: "Mapping[str, DataFrame]", name: str) -> tuple[str, ...]:
+    """The histories whose versions were joined to the rows of an input, where without these all can be computed."""
+    joined = versions_in(work.dataset.inputs[name].source)
+    nothing = {alias: F.lit(None).cast(rows[name].schema[alias].dataType) for alias in joined}
+    if not joined or error_with(work, {**rows, name: rows[name].withColumns(nothing)}) is not None:
+        return ()
+    return tuple(joined.values())
+
+
+def versions_in(source: Dataset | Topic) -> dict[str, str]:
+    """The columns of a dataset that hold versions of histories, with the names of these."""
+    if not isinstance(source, Dataset) or "facts" not in source.inputs:
+        return {}
+    own = {alias: each.source.name for alias, each in source.inputs.items() if alias != "facts"}
+    return {**versions_in(source.inputs["facts"].source), **own}
+
+
+def position_of(place: "Row | Sequence[Any]") -> str:
+    return "/".join(map(str, place))
 
 
 def blamed_in(work: Refresh, rows: "Mapping[str, DataFrame]", name: str) -> "list[Row]":
@@ -113,8 +169,8 @@ def without_needless(places: "DataFrame", is_culprit: "Callable[[DataFrame], boo
     return kept if len(kept) <= records_named_max else []
 
 
-def table_of(places: "DataFrame", rows: "Sequence[Row]") -> "DataFrame":
-    return places.sparkSession.createDataFrame(list(rows), places.schema)
+def table_of(any_df: "DataFrame", places: "Sequence[Row]") -> "DataFrame":
+    return any_df.sparkSession.createDataFrame(list(places), place_schema)
 
 
 def places_in(df: "DataFrame") -> "DataFrame | None":
@@ -162,18 +218,27 @@ def rows_within(work: Refresh, scope: Scope) -> "dict[str, DataFrame]":
 
 def fails_within(work: Refresh, rows: "Mapping[str, DataFrame]", name: str, places: "DataFrame") -> bool:
     """Whether the shape cannot be computed of those rows of one input that are of records at some positions."""
-    return fails_with(work, {**rows, name: only(rows[name], places)})
+    return error_with(work, {**rows, name: only(rows[name], places)}) is not None
 
 
-def fails_with(work: Refresh, rows: "Mapping[str, DataFrame]") -> bool:
-    """Whether the shape cannot be computed of some rows."""
-    try:
+def error_with(work: Refresh, rows: "Mapping[str, DataFrame]") -> Exception | None:
+    """Why the shape cannot be computed of some rows; None when it can."""
+
+    def compute() -> None:
         shaped = work.dataset.shape(rows, {})
         for output in work.dataset.outputs:
             output.select(shaped).write.format("noop").mode("overwrite").save()
-    except (PySparkException, Py4JJavaError):
-        return True
-    return False
+
+    return error_in(compute)
+
+
+def error_in(compute: Callable[[], object]) -> Exception | None:
+    """What Spark raises."""
+    try:
+        compute()
+    except errors_of_spark as error:
+        return error
+    return None
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:

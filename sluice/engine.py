@@ -26,6 +26,7 @@ from sluice.measure import Outcome, measure
 from sluice.part import Part
 from sluice.scope import Scope, collect, everything
 from sluice.session import optimize, sized_for
+from sluice.times import instant
 
 if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
@@ -414,9 +415,10 @@ class Refresh:
         if self.dataset.reached is None:
             return {}
         found = dict(self.known.entry.reached) if self.known and not scope.is_everything else {}
-        for row in self.dataset.reached(shaped).collect():
-            event_time = row["event_time"] and row["event_time"].astimezone(UTC)
-            now = Reached(event_time=event_time, log_time=row["log_time"].astimezone(UTC))
+        times = {name: F.unix_micros(name).alias(name) for name in ("event_time", "log_time")}
+        for row in self.dataset.reached(shaped).withColumns(times).collect():
+            event_time = None if row["event_time"] is None else instant(row["event_time"])
+            now = Reached(event_time=event_time, log_time=instant(row["log_time"]))
             found[row["partition"]] = found[row["partition"]].with_more(now) if row["partition"] in found else now
         return found
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from sluice.collected import collected
 from sluice.datasets import Dataset
 from sluice.delta import Lake
 from sluice.difference import change_columns, sign
@@ -86,7 +87,7 @@ class Explainer:
     def value(self, dataset: Dataset, commits: Sequence[Commit], version: int, images: "DataFrame") -> Value:
         """What the row became by one commit, and why."""
         here = images.where(F.col("_commit_version") == version)
-        after = here.where("_change_type IN ('insert', 'update_postimage')").drop(*change_columns).collect()
+        after = collected(here.where("_change_type IN ('insert', 'update_postimage')").drop(*change_columns))
         number = next((index for index, commit in enumerate(commits) if commit.version >= version), len(commits) - 1)
         commit, before = commits[number], commits[number - 1] if number else None
         origins = tuple(self.origins(dataset, before, commit, here, (dataset.name,)))

@@ -72,6 +72,7 @@ def event_dataset(
                     [inputs[alias] for alias in arrivals],
                     parsing,
                     distinct,
+                    commanded(inputs[releases_input], name),
                 ),
                 within=lambda df, scope: commanded(df, name),
             ),
@@ -130,7 +131,7 @@ def judge(
     """
     is_good = F.col("_rule").isNull()
     # One pass for good and bad: a filter on the rule would parse every record again for each column it looks at.
-    parsed = parse(records, parsing)
+    parsed = parse(records, parsing, said)
     key = F.when(is_good, key_text(parsed, distinct)).otherwise(position_text())
     candidates = as_said(parsed, said, parsing).withColumn("_key", key)
     again = None if said is None else F.broadcast(parsed.select(*position))
@@ -185,7 +186,7 @@ def touched_keys(
 
     Those of which a command was `said` before they landed are judged by it, so they are in the scope either way.
     """
-    parsed = parse(records, parsing)
+    parsed = parse(records, parsing, said)
     is_good = F.col("_rule").isNull()
     touched = parsed.select(
         *[F.when(is_good, F.col(name)).alias(name) for name in distinct],
@@ -198,24 +199,28 @@ def touched_keys(
 
 
 def touched_by_command(
-    said: "DataFrame", topics: "Iterable[DataFrame]", parsing: Parsing, distinct: tuple[str, ...]
+    newly_said: "DataFrame",
+    topics: "Iterable[DataFrame]",
+    parsing: Parsing,
+    distinct: tuple[str, ...],
+    said: "DataFrame",
 ) -> "DataFrame":
-    """The scope of records that a command speaks of: the fate that they had, their key, and where they are in bronze.
+    """The scope of records that a new command speaks of: the fate they had, their key, and where they are in bronze.
 
     All records of the key of one that is set aside are in it too, because another may be accepted in its place. They
     are looked for in bronze: a run that ended between two commits leaves the fates of some of them behind.
     """
     places = [column.removeprefix("_") for column in position]
     records = union(topics)
-    wanted = said.select(*[F.col(f"_{column}").alias(column) for column in places])
-    parsed = parse(records.join(F.broadcast(wanted), places, "left_semi"), parsing)
+    wanted = newly_said.select(*[F.col(f"_{column}").alias(column) for column in places])
+    parsed = parse(records.join(F.broadcast(wanted), places, "left_semi"), parsing, said)
     touched = either_way(parsed, distinct)
-    held = said.where("_is_held").select(*position)
+    held = newly_said.where("_is_held").select(*position)
     if held.isEmpty():
         return touched
     keys = parsed.join(F.broadcast(held), list(position), "left_semi")
     same = key_text(keys, distinct).alias("_key")
-    others = parse(records, parsing)
+    others = parse(records, parsing, said)
     siblings = others.withColumn("_key", key_text(others, distinct)).join(
         F.broadcast(keys.select(same).distinct()), "_key", "left_semi"
     )

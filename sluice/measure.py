@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from sluice.collected import collected
 from sluice.errors import DeclarationError
 from sluice.expect import Expectation
 from sluice.rules import holds, require_value, row_rules
@@ -77,7 +78,7 @@ def with_examples(df: "DataFrame", outcome: Outcome, question: Question, grain: 
         return outcome
     arguments = question.expectation.arguments
     named = [arguments[name] for name in ("column", "column_A", "column_B") if name in arguments]
-    rows = df.where(question.breaks).select(*dict.fromkeys([*grain, *named])).limit(examples_max).collect()
+    rows = collected(df.where(question.breaks).select(*dict.fromkeys([*grain, *named])).limit(examples_max))
     return replace(
         outcome, examples=tuple({name: plain(value) for name, value in row.asDict().items()} for row in rows)
     )

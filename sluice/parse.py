@@ -13,6 +13,7 @@ from sluice.canonical import digest
 from sluice.ddl import column_names, column_types
 from sluice.expect import Expectation
 from sluice.rules import holds
+from sluice.times import micros_least, micros_most
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -30,10 +31,12 @@ def enveloped(name: str) -> str:
     return f"coalesce(_parsed.payload.{name}, _parsed.{name})"
 
 
+ts_ms = enveloped("source.ts_ms")
+millis_least, millis_most = micros_least // 1000, micros_most // 1000
 # What Debezium says of a change, beside the row.
 envelope_columns = {
     "op": enveloped("op"),
-    "committed_at": f"timestamp_millis({enveloped('source.ts_ms')})",
+    "committed_at": f"if({ts_ms} BETWEEN {millis_least} AND {millis_most}, timestamp_millis({ts_ms}), NULL)",
     "lsn": enveloped("source.lsn"),
     "transaction_order": f"coalesce({enveloped('transaction.total_order')}, 0L)",
 }
@@ -135,17 +138,22 @@ def time_rules(event_time: str, least: str | None) -> tuple[str, ...]:
     return (in_the_future, f"{event_time}_before_{named}")
 
 
-def parse(records: "DataFrame", parsing: Parsing) -> "DataFrame":
+def parse(records: "DataFrame", parsing: Parsing, said: "DataFrame | None" = None) -> "DataFrame":
     """Bronze records as rows of the schema, with the record's position, and `_rule`: the rule it breaks, or null.
 
     Every record gives exactly one row. `_digest` identifies the parsed values, `_unknown_fields` the names of fields
     that the schema lacks (null when there are none), `_lateness_seconds` how long after its event it was received.
     For changes, `_change` is 'set', 'delete', 'truncate' or 'none' (nothing to do), and `_moved_from` the old key.
+    Of the records that a command has `said` to be held (`_is_held`), no condition of the declaration is evaluated: it
+    may be one that cannot be.
     """
     size = F.octet_length("value")
     text = F.when(size <= parsing.record_bytes_max, F.col("value").cast("string"))
     options = strict.options(parsing.record_bytes_max)
+    is_held = F.lit(False) if said is None else F.coalesce("_is_held", F.lit(False))
+    records = records if said is None else with_commands(records, said)
     parsed = records.select(
+        is_held.alias("_held"),
         F.col("topic").alias("_topic"),
         F.col("partition").alias("_partition"),
         F.col("offset").alias("_offset"),
@@ -179,6 +187,12 @@ def parse(records: "DataFrame", parsing: Parsing) -> "DataFrame":
     )
 
 
+def with_commands(records: "DataFrame", said: "DataFrame") -> "DataFrame":
+    """Bronze records with what was said of them."""
+    spoken_of = said.select(*[F.col(name).alias(name.removeprefix("_")) for name in position], "_is_held")
+    return records.join(F.broadcast(spoken_of), [name.removeprefix("_") for name in position], "left")
+
+
 def row_of(parsing: Parsing) -> "list[Column]":
     """The columns of the row that a record holds."""
     row = [each.value(F.col("_read").getField(name)).alias(name) for name, each in parsing.typed.items()]
@@ -203,11 +217,14 @@ def read_of(parsing: Parsing) -> "Column":
 def fault_of(parsing: Parsing, options: dict[str, str]) -> "Column":
     """The rule that a record breaks as JSON of these types, or null."""
     text, is_corrupt = F.col("_text"), F.col("_parsed").getField(strict.corrupt).isNotNull()
-    return F.coalesce(
+    faults = [
         strict.text_fault(text, is_corrupt, F.col("_names"), options),
         F.when(is_corrupt, "wrong_type"),
         strict.value_fault(parsing.typed, F.col("_read"), text),
-    )
+    ]
+    if parsing.format == "debezium":
+        faults.append(F.when(F.expr(f"{ts_ms} IS NOT NULL") & F.col("committed_at").isNull(), "invalid_committed_at"))
+    return F.coalesce(*faults)
 
 
 def change_of(parsing: Parsing, changes: Changes) -> "dict[str, Column]":
@@ -217,7 +234,7 @@ def change_of(parsing: Parsing, changes: Changes) -> "dict[str, Column]":
     if changes.row_count is not None:
         kind = F.when(F.col(changes.row_count) == 0, "none").otherwise(kind)
     if changes.deletes is not None:
-        kind = F.when(F.expr(changes.deletes), "delete").otherwise(kind)
+        kind = F.when(unless_held(F.expr(changes.deletes)), "delete").otherwise(kind)
     if parsing.format == "debezium":
         kind = F.when(F.col("op") == "d", "delete").otherwise(kind)
         kind = F.when(F.col("op") == "t", "truncate").otherwise(kind)
@@ -228,8 +245,13 @@ def change_of(parsing: Parsing, changes: Changes) -> "dict[str, Column]":
         is_moved = (F.col("op") == "u") & is_known & (old != F.struct(*changes.keys))
         found["_moved_from"] = F.when(is_moved, old)
     if changes.truncates is not None:
-        kind = F.when(F.expr(changes.truncates), "truncate").otherwise(kind)
+        kind = F.when(unless_held(F.expr(changes.truncates)), "truncate").otherwise(kind)
     return found | {"_change": kind}
+
+
+def unless_held(condition: "Column") -> "Column":
+    """A condition that somebody declared; null for a record that is held, without evaluating it."""
+    return F.when(~F.col("_held"), condition)
 
 
 def times_of(parsing: Parsing, event_time: str) -> "dict[str, Column]":
@@ -293,7 +315,9 @@ def broken_rule(parsing: Parsing) -> "Column":
 def broken_expectations(parsing: Parsing) -> "Column":
     """The names of all expectations that a row breaks, with commas between; only what sets values has any."""
     sets = F.lit(True) if parsing.changes is None else F.col("_change") == "set"
-    return F.concat_ws(",", *[F.when(sets & ~holds(each, parsing.types), each.name) for each in parsing.expectations])
+    return F.concat_ws(
+        ",", *[F.when(sets & ~unless_held(holds(each, parsing.types)), each.name) for each in parsing.expectations]
+    )
 
 
 def is_needed(parsing: Parsing, name: str) -> "Column":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import functions as F
 
+from sluice.collected import collected
 from sluice.completeness import Moment
 from sluice.datasets import Dataset, Output
 from sluice.delta import Lake
@@ -192,7 +193,7 @@ def compared(output: Output, own: "DataFrame", new: "DataFrame") -> Recomputed:
         count = own.count()
         return Recomputed(dataset=output.table, rows=count, wrong=count, others=(f"other columns: {columns}",))
     pairs = differing_pairs(own, new, output.grain, new.columns).localCheckpoint()
-    examples = tuple(wrong_row(output, row) for row in pairs.orderBy("key").limit(examples_max).collect())
+    examples = tuple(wrong_row(output, row) for row in collected(pairs.orderBy("key").limit(examples_max)))
     return Recomputed(dataset=output.table, rows=own.count(), wrong=pairs.count(), examples=examples)
 
 

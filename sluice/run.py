@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from sluice.blocked import Block, Blocks, blocked_by, is_of_data, stops_all
+from sluice.blocked import Block, Blocks, blocked_by, is_of_data, reason_of, stops_all
 from sluice.catalogue import Catalogue, Node
 from sluice.culprit import find
 from sluice.datasets import Dataset, Topic
@@ -167,7 +167,8 @@ class Runner:
         before = self.blocks.known(files, node.name)
         block = blocked_by(error, node.name, *self.made_of(node), before)
         if before and before.is_of(block.fingerprint, block.inputs):
-            block = block.model_copy(update={"culprit": before.culprit, "records": before.records})
+            kept = ("reason", "culprit", "records", "or_of")
+            block = block.model_copy(update={name: getattr(before, name) for name in kept})
         elif isinstance(node, Dataset) and is_of_data(error):
             block = self.with_culprit(spark, node, block)
         self.blocks.add(files, block, error)
@@ -178,7 +179,9 @@ class Runner:
         with contextlib.suppress(Exception):
             found = find(spark, self.lake, dataset)
             if found is not None:
-                return block.model_copy(update={"culprit": found.row or None, "records": found.records})
+                said = {"reason": reason_of(found.error)} if found.error else {}
+                known = {"culprit": found.row or None, "records": found.records, "or_of": found.or_of}
+                return block.model_copy(update=known | said)
         return block
 
     def made_of(self, node: Node) -> tuple[str, dict[str, InputVersion]]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -12,6 +13,7 @@ from sluice.errors import DeclarationError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+epoch = datetime(1970, 1, 1, tzinfo=UTC)
 # Whole numbers since 1970-01-01T00:00:00Z, and what one of them is in the column's own unit.
 of_timestamps = {"epoch_seconds": 1_000_000, "epoch_millis": 1_000, "epoch_micros": 1}
 epochs: Mapping[str, Mapping[str, int]] = {
@@ -109,6 +111,11 @@ def time_of_epoch(count: "Column", kind: str, unit: int) -> "Column":
         )
     is_known = count.between(micros_least // unit, micros_most // unit)
     return F.when(is_known, F.timestamp_micros(count * unit)).cast(kind)
+
+
+def instant(micros: int) -> datetime:
+    """The moment so many microseconds after 1970 in UTC; the nearest that Python has, where it has none."""
+    return epoch + timedelta(microseconds=min(max(micros, micros_least), micros_most))
 
 
 def lacks_offset(read: "Column", kind: str, format: str | None) -> "Column":  # noqa: A002

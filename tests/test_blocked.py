@@ -9,6 +9,7 @@ from sluice.blocked import Block, blocks
 from sluice.engine import Refresh
 from sluice.errors import SparkEnded, UsageError
 from sluice.look import State, status, stopped
+from sluice.quarantine import consumer
 from sluice.run import Event, Runner
 from tests.kit import Lakehouse, text
 
@@ -195,6 +196,132 @@ def test_the_input_that_is_at_fault_is_named_and_not_the_rows_beside_it(lakehous
     assert block(lakehouse, "gold.per").culprit == {"shop": "a"}
     (rate,) = lakehouse.table("silver.rates").where("shop = 'a'").collect()
     assert block(lakehouse, "gold.per").records == (f"rates/{rate['_partition']}/{rate['_offset']}",)
+
+
+def test_a_version_that_a_fact_was_joined_to_is_named_beside_the_fact(lakehouse: Lakehouse) -> None:
+    rates = silver.history(
+        "rates",
+        source=bronze.topic("rates"),
+        schema="shop string, since timestamp, rate bigint",
+        keys=["shop"],
+        sequence_by="since",
+    )
+    rated = silver.as_of("rated", facts=payments, event_time="paid_at", dimensions={"rate": rates})
+    due = gold.aggregate(
+        "due", source=rated, group_by=["shop"], measures={"due": "sum(CAST(amount AS bigint) * rate.rate)"}
+    )
+    lakehouse.declare(payments, rates, rated, due)
+    lakehouse.publish("rates", *[{"shop": shop, "since": text(-1), "rate": 1} for shop in "ab"])
+    lakehouse.publish("payments", *[payment(f"p{n}", "ab"[n % 2], "2") for n in range(8)])
+    lakehouse.run()
+
+    lakehouse.publish("rates", {"shop": "a", "since": text(1), "rate": 2**62})
+    lakehouse.publish("payments", payment("late", "a", "2", hour=2))
+    passed(lakehouse)
+    found = block(lakehouse, "gold.due")
+    (fact,) = lakehouse.table("silver.rated").where("id = 'late'").collect()
+    assert found.records == (f"payments/{fact['_partition']}/{fact['_offset']}",)
+    assert found.or_of == ("silver.rates",)
+    assert "or what they were joined to of silver.rates" in str(found)
+
+
+def test_a_record_whose_group_or_key_cannot_be_computed_is_named(lakehouse: Lakehouse) -> None:
+    by_number = gold.aggregate(
+        "by_number", source=payments, group_by=["CAST(shop AS int) AS number"], measures={"payments": "count(*)"}
+    )
+    numbered = gold.view(
+        "numbered",
+        inputs={"payments": payments},
+        keys=["number"],
+        on={"payments": {"number": "CAST(shop AS int)"}},
+        grain=["number", "id"],
+        shape=lambda payments: payments.select("number", "id"),
+    )
+    lakehouse.declare(payments, by_number, numbered)
+    lakehouse.publish("payments", *[payment(f"p{n}", str(n % 3)) for n in range(20)])
+    lakehouse.run()
+    lakehouse.publish("payments", payment("fine", "1"), payment("bad", "one"), payment("good", "2"))
+    passed(lakehouse)
+    for name in ("gold.by_number", "gold.numbered"):
+        assert block(lakehouse, name).records == (position_of(lakehouse, "bad"),)
+        assert "CAST_INVALID_INPUT" in block(lakehouse, name).reason
+
+
+def test_the_reason_is_that_of_the_record_that_is_named(lakehouse: Lakehouse) -> None:
+    shares = gold.view(
+        "shares",
+        inputs={"payments": payments},
+        keys=["id"],
+        shape=lambda payments: payments.selectExpr(
+            "id", "100 div int(if(amount > 9, amount, 5)) AS share", "if(shop = 'x', raise_error('shop x'), 1) AS one"
+        ),
+    )
+    lakehouse.declare(payments, shares)
+    lakehouse.publish("payments", payment("p", "x"), payment("q", "a", largest), *[payment(f"r{n}") for n in range(9)])
+    passed(lakehouse)
+    found = block(lakehouse, "gold.shares")
+    (name,) = [name for name in "pq" if position_of(lakehouse, name) in found.records]
+    assert {"p": "shop x", "q": "CAST_OVERFLOW"}[name] in found.reason
+
+
+def test_a_record_of_which_a_condition_cannot_be_evaluated_is_set_aside(lakehouse: Lakehouse) -> None:
+    things = silver.history(
+        "things",
+        source=bronze.topic("things"),
+        schema="id string, at timestamp, parts int",
+        keys=["id"],
+        sequence_by="at",
+        apply_as_deletes="10 / parts > 9",
+        future_tolerance="1000 days",
+    )
+    lakehouse.declare(things)
+    thing = {"id": "a", "at": text(1), "parts": 2}
+    lakehouse.publish("things", thing, {**thing, "id": "b"}).run()
+    lakehouse.publish("things", {**thing, "id": "bad", "parts": 0}, {**thing, "id": "c"})
+    passed(lakehouse)
+    (record,) = block(lakehouse, "silver.things_changes").records
+    reader = consumer(lakehouse.catalogue, "silver.things")
+    quarantine.add(lakehouse.lake, lakehouse.log, reader, [record], because="it has no parts")
+    lakehouse.run()
+    assert lakehouse.rows("silver.things", "id") == [("a",), ("b",), ("c",)]
+    assert [fate[:2] for fate in lakehouse.fates()] == [("quarantined", "by_command")]
+    # The next command has all records of that key looked up again, and the one that is held is among them.
+    (other,) = lakehouse.table("silver.things_changes").where("id = 'c'").collect()
+    position = f"things/{other['_partition']}/{other['_offset']}"
+    quarantine.add(lakehouse.lake, lakehouse.log, reader, [position], because="nor this")
+    lakehouse.run()
+    assert lakehouse.rows("silver.things", "id") == [("a",), ("b",)]
+    assert all(event.rows.total == 0 for event in lakehouse.run(rebuild=True).values())
+    assert all(each.balanced for each in lakehouse.audits())
+
+
+@pytest.mark.parametrize("milliseconds", [2**63 - 1, -(2**63), 253_402_300_800_000])
+def test_a_time_of_an_envelope_that_is_none_stops_nothing(lakehouse: Lakehouse, milliseconds: int) -> None:
+    rows = silver.history("rows", source=bronze.topic("rows"), schema="id int, v int", keys=["id"], format="debezium")
+    lakehouse.declare(rows)
+
+    def change(number: int, at: int) -> dict[str, object]:
+        return {"op": "c", "after": {"id": number, "v": 1}, "source": {"ts_ms": at, "lsn": number}}
+
+    lakehouse.publish("rows", change(1, 1_767_225_600_000), change(2, milliseconds), change(3, 1_767_225_600_000))
+    lakehouse.run()
+    assert lakehouse.rows("silver.rows", "id") == [(1,), (3,)]
+    assert [fate[:2] for fate in lakehouse.fates()] == [("quarantined", "invalid_committed_at")]
+
+
+def test_the_first_year_stops_nothing_however_it_arrives(lakehouse: Lakehouse) -> None:
+    events = silver.events(
+        "events",
+        source=bronze.topic("events"),
+        schema="id string, at timestamp",
+        keys=["id"],
+        event_time="at",
+        event_time_min=None,
+    )
+    lakehouse.declare(events)
+    for row in ({"id": "a", "at": "0001-01-01T00:00:00Z"}, {"id": "b", "at": text(1)}):
+        lakehouse.publish("events", row).run()
+    assert lakehouse.rows("silver.events", "id") == [("a",), ("b",)]
 
 
 def test_a_command_that_lands_before_its_record_counts_when_that_lands(lakehouse: Lakehouse) -> None:

@@ -185,6 +185,44 @@ def test_verify_names_every_fault_and_counts_what_is_sound(tmp_path: Path) -> No
     assert damaged.faults[0].endswith("begins at offset 12, where 4 would follow.")
 
 
+noon = b'"timestamp":"2026-03-01T12:00:00Z"'
+damage_of_old_lines = {
+    "another offset too": (b'"headers":{}', b'"headers":{},"offset":77'),
+    "an offset with a fraction": (b'{"offset":1', b'{"offset":1.0'),
+    "no timestamp": (noon + b",", b""),
+    "a null timestamp": (noon, b'"timestamp":null'),
+    "a timestamp without zone": (noon, noon.replace(b"Z", b"")),
+    "a timestamp that is a number": (noon, b'"timestamp":1767229200'),
+    "a value that is a number": (b'"value":"one"', b'"value":5'),
+    "a value that is an object": (b'"value":"one"', b'"value":{"a":1}'),
+    "no value": (b'"value":"one"', b'"walue":"one"'),
+    "two values": (b'"value":"one"', b'"value":"one","value_base64":"aGVsbG8="'),
+    "signs that are no base64": (b'"value":"one"', b'"value_base64":"aGVsb*G8="'),
+    "headers that are a list": (b'"headers":{}', b'"headers":[]'),
+    "a header that is a number": (b'"headers":{}', b'"headers":{"a":1}'),
+    "a key that is a number": (b'"key":"k"', b'"key":5'),
+    "quotes that are none of JSON": (b'"key":"k"', b"'key':'k'"),
+    "a second object": (b'"headers":{}}', b'"headers":{}} {}'),
+    "bytes that are no UTF-8": (b'"one"', b'"on\xff"'),
+    "half of a pair": (b'"one"', b'"\\ud800"'),
+    "a line without its end": (b"}\n", b"} "),
+}
+
+
+@pytest.mark.parametrize("damage", damage_of_old_lines)
+def test_of_an_old_segment_nothing_lands_that_verify_calls_damaged(tmp_path: Path, damage: str) -> None:
+    """Spark takes much for a record that is none; without checksums, what lands is read by the log itself first."""
+    at_noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    log, path = log_of(tmp_path, [Record(text, key="k", timestamp=at_noon) for text in (b"zero", b"one", b"two")])
+    lines = list(lines_without_checksums(path))
+    was, now = damage_of_old_lines[damage]
+    assert was in lines[1]
+    path.write_bytes(b"".join([lines[0], lines[1].replace(was, now, 1), lines[2]]))
+    assert faults(log)
+    with pytest.raises(LogError):
+        log.next_batch("t", {}, 1000)
+
+
 def test_two_segments_with_one_base_offset_are_an_error_that_names_both(tmp_path: Path) -> None:
     log, path = log_of(tmp_path, some)
     path.with_name(path.name + ".zst").write_bytes(b"")

@@ -154,3 +154,20 @@ def test_a_row_that_is_there_twice_breaks_a_law_of_every_table(shop: Lakehouse, 
     falsify(lakehouse, ("gold.sold", "INSERT INTO {0} SELECT * FROM {0} WHERE product = 'p9' LIMIT 1"))
     broken = [(each.dataset, each.law, each.broken) for each in lakehouse.laws() if each.broken]
     assert broken == [("gold.sold", "rows that are there twice", 1)]
+
+
+def test_a_wrong_row_whose_time_python_cannot_hold_is_shown(lakehouse: Lakehouse) -> None:
+    events = silver.events(
+        "events",
+        source=bronze.topic("events"),
+        schema="id string, at timestamp, near struct<at: timestamp>, n int",
+        keys=["id"],
+    )
+    lakehouse.declare(events)
+    first_year = "0001-01-01T00:00:00Z"
+    lakehouse.publish("events", {"id": "a", "at": first_year, "near": {"at": first_year}, "n": 1}).run()
+    falsify(lakehouse, ("silver.events", "UPDATE {} SET n = 2"))
+    found = audited(lakehouse, 1)["silver.events"]
+    assert found.wrong == 1
+    assert found.examples[0].key == {"id": "a"}
+    assert found.examples[0].stored["n"] == 2

@@ -84,7 +84,7 @@ def decode(topic: str, partition: int, line: bytes, where: str) -> StoredRecord:
             key=text_or_none("key", found.get("key")),
             value=decoded_value(found),
             timestamp=instant(found["timestamp"]),
-            headers=headers_of(found.get("headers") or {}),
+            headers=headers_of(found.get("headers")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogError(f"{where} is no record of the log: {error}. Restore the segment from a copy.") from error
@@ -110,6 +110,8 @@ def instant(text: str) -> datetime:
 
 
 def headers_of(found: Any) -> Mapping[str, str]:
+    if found is None:
+        return {}
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise TypeError("its headers are not texts by name")
     return found
@@ -118,6 +120,10 @@ def headers_of(found: Any) -> Mapping[str, str]:
 def decoded_value(line: Mapping[str, Any]) -> bytes | None:
     """The value's bytes, from whichever field holds them."""
     if line.get("value_base64") is not None:
+        if line.get("value") is not None:
+            raise ValueError("it has two values")
         return base64.b64decode(line["value_base64"], validate=True)
+    if "value" not in line and "value_base64" not in line:
+        raise ValueError("it has no value")
     value = text_or_none("value", line.get("value"))
     return None if value is None else value.encode()

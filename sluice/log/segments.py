@@ -5,7 +5,6 @@ import hashlib
 import io
 import os
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -186,15 +185,12 @@ def verified_end(segment: Segment) -> int:
     Reads it whole. Raises LogGap that names the first offset missing in it, and LogError for a line that is no record.
     """
     content = content_of(segment)
-    if not is_sealed(content):
-        # Line by line: it says which one is damaged, or that the segment is of a time before checksums.
-        deque(lines_of(segment), maxlen=0)
-    lines = content.count(b"\n")
-    offsets = [int(number) for number in leading_offset.findall(content)]
-    if len(offsets) != lines:
-        # Another program may order the members of a line as it likes.
-        offsets = [record.offset for record in records_in(segment)]
-    return contiguous_end(segment, offsets)
+    if is_sealed(content):
+        offsets = [int(number) for number in leading_offset.findall(content)]
+        if len(offsets) == content.count(b"\n"):
+            return contiguous_end(segment, offsets)
+    # Damaged, of a time before checksums, or of another program: what Spark reads is less strict than a record is.
+    return contiguous_end(segment, (record.offset for record in records_in(segment)))
 
 
 def contiguous_end(segment: Segment, offsets: Iterable[int]) -> int:

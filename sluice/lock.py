@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from sluice.s3 import S3, is_s3
 lease_seconds_default = 30.0
 # A look at a run's start: enough to tell a server that has no conditions from one that has.
 probe_rounds, probe_writers = 2, 4
+# Longer than anybody looks at whether a lake is locked.
+look_seconds_max = 0.5
 
 
 @dataclass(frozen=True)
@@ -72,14 +75,10 @@ def folder_lock(root: str) -> Iterator[int]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise SluiceError(f"The lake {root} cannot be written: {error.strerror}. Set SLUICE_LAKE.") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not taken_within(descriptor, look_seconds_max):
         holder = os.read(descriptor, 32).decode() or "unknown"
         os.close(descriptor)
-        raise LakeLocked(
-            f"Another sluice (process {holder}) is writing the lake {root}. Wait for it, or stop it."
-        ) from error
+        raise LakeLocked(f"Another sluice (process {holder}) is writing the lake {root}. Wait for it, or stop it.")
     os.truncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     try:
@@ -88,12 +87,34 @@ def folder_lock(root: str) -> Iterator[int]:
         os.close(descriptor)
 
 
+def taken_within(descriptor: int, seconds: float) -> bool:
+    """Whether the kernel's lock was free, or became so in this time: whoever looks at it has it for an instant."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
+
+
 def is_locked(lake_root: str) -> bool:
     """True while some process writes the lake; of a lease, also when its holder died and nobody has noticed yet."""
     if is_s3(lake_root):
         return lease.is_held(S3.of(lake_root).store())
     try:
-        with folder_lock(lake_root):
-            return False
-    except LakeLocked:
+        descriptor = os.open(Path(lake_root, ".lock"), os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared: those who look do not meet each other.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)

@@ -35,6 +35,7 @@ from sluice.catalogue import Catalogue
 from sluice.conservation import Fates
 from sluice.delta import Lake
 from sluice.doors.cli import listen_app
+from sluice.doors.records import key_in
 from sluice.errors import LakeLocked, SluiceError, UsageError
 from sluice.lock import is_locked, lake_lock
 from sluice.log import AnyLog, Log, Record, require_open, verify
@@ -864,20 +865,9 @@ def log_append(
 ) -> None:
     """Append the lines of FILE as records, durable when the command returns."""
     require_open(topic)
-    records = (Record(line.rstrip(b"\n"), key=key_of(line, key, key_field)) for line in file)
+    lines = (line.rstrip(b"\n") for line in file)
+    records = (Record(line, key=key_in(line, key_field) if key_field else key) for line in lines)
     print_json(opened(project).log.append(topic, records))
-
-
-def key_of(line: bytes, key: str | None, key_field: str | None) -> str | None:
-    """The key of a line; a line that is no JSON object, or lacks the field, has none."""
-    if key_field is None:
-        return key
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None
-    found = value.get(key_field) if isinstance(value, dict) else None
-    return None if found is None else str(found)
 
 
 @log_app.command("tail")

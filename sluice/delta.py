@@ -198,7 +198,7 @@ class Lake:
         return None
 
     def fence(self, table: str, dataset: str) -> int:
-        """The number of the newest commit of rows that a dataset made to a table, which it may share; 0: none.
+        """The number of the newest commit that a dataset made to a table, which it may share; 0: none.
 
         A commit names the number after the one that was read with what it was computed from, and Delta lets one
         commit have it. So two drivers cannot both write what follows the same state, however late one of them is.
@@ -564,12 +564,21 @@ class Lake:
         names = Files(self.path(table)).below("")
         return sum(name.endswith(".parquet") and not name.startswith("_delta_log/") for name in names)
 
-    def note(self, table: str, entry: Entry) -> None:
-        """Moves the cursor of a table whose rows stay as they are: a commit of nothing but its entry."""
-        said = CommitProperties(custom_metadata={"userMetadata": entry.to_json()})
+    def note(self, table: str, entry: Entry, fence: int) -> None:
+        """Moves the cursor of a table whose rows stay as they are: a commit of nothing but its entry.
+
+        Superseded when another driver was faster: it would say that the rows which that one wrote are not there yet.
+        """
+        said = CommitProperties(
+            custom_metadata={"userMetadata": entry.to_json()},
+            app_transactions=[Transaction(entry.dataset, fence + 1)],
+        )
 
         def write() -> None:
             found = self.open(table)
+            if (found.transaction_version(entry.dataset) or 0) != fence:
+                self.require_written(table, entry)
+                return
             partition_by = found.metadata().partition_columns
             found.create_write_transaction([], "append", found.schema(), partition_by, commit_properties=said)
 

@@ -522,7 +522,7 @@ class Refresh:
         """Leaves an output's rows as they are; only the cursor moves, where it is not there already."""
         is_cursor = output is self.dataset.outputs[-1]
         if is_cursor and self.known and not self.known.entry.is_computed_from(entry):
-            self.lake.note(output.table, self.known.unchanged(entry))
+            self.lake.note(output.table, self.known.unchanged(entry), self.fences[output.table])
         return no_rows
 
     def entry(self, reached: dict[str, Reached]) -> Entry:

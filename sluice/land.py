@@ -98,6 +98,7 @@ def skip(lake: Lake, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
             partition: landed.get(partition, LandedPartition(next_offset=0)).model_copy(update={"next_offset": start})
             for partition, start in starts.items()
         }
-        lake.note(topic.name, known.unchanged(Entry(dataset=topic.name, landed={**landed, **skipped}, because=because)))
+        entry = known.unchanged(Entry(dataset=topic.name, landed={**landed, **skipped}, because=because))
+        lake.note(topic.name, entry, known.fence)
     unblock(lake.files, topic.name)
     return {str(partition): len(offsets) for partition, offsets in gone.items()}

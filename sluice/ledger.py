@@ -163,7 +163,7 @@ changed_here = {"changed_at": None, "changed_ms": None}
 class Commit(BaseModel):
     """A state of a table that the ledger knows: its entry, and where it stands in the table's history.
 
-    Of the newest one, `fence` is the number of the newest commit of rows.
+    Of the newest one, `fence` is the number of the dataset's newest commit.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -80,6 +80,8 @@ def connection(
         # Otherwise a name in a query could also mean a variable of this program.
         found.execute("SET python_enable_replacements = false")
         if not allow_files:
+            # Not even the folder for what does not fit into memory: it would be one that a query may use.
+            found.execute("SET temp_directory = ''")
             found.execute("SET enable_external_access = false")
         found.execute("SET lock_configuration = true")
         yield found

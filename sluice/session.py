@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 
 from sluice import connect, jars, logstore
 from sluice.java import require_java
@@ -105,6 +106,8 @@ def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[Spa
         return
     # py4j logs the stack of each call to a JVM that has ended; what that means is an error of ours.
     logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
+    # What cannot be computed is told by our own message, not by the whole stack of the JVM for each attempt.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     java = require_java()
     files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if store else [])
     from pyspark import SparkConf, SparkContext
@@ -180,13 +183,13 @@ def is_alive(spark: "SparkSession") -> bool:
 def spark_message(error: PySparkException | Py4JError) -> str:
     """What went wrong in Spark, by the exception that caused all others, without the stack of its JVM."""
     if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
-        return f"Spark stopped: {error}"
+        return f"Spark failed: {error}"
     try:
         cause = root_cause(error)
         said = str(error) if cause is None else str(cause.getMessage() or cause.toString())
     except Exception:  # noqa: BLE001 - the JVM died, and asking it fails in many ways
         return spark_ended
-    return f"Spark stopped: {said}".split("JVM stacktrace", maxsplit=1)[0].strip()
+    return f"Spark failed: {said}".split("JVM stacktrace", maxsplit=1)[0].strip()
 
 
 def root_cause(error: PySparkException | Py4JError) -> Any:

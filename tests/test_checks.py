@@ -241,7 +241,7 @@ def adopt(lakehouse: Lakehouse, table: str) -> None:
     """Makes the newest version of a table, whoever wrote it, one that the ledger knows."""
     commit = lakehouse.lake.last_commit(table)
     assert commit is not None
-    lakehouse.lake.note(table, commit.entry)
+    lakehouse.lake.note(table, commit.entry, commit.fence)
 
 
 def test_a_bound_of_ones_own_replaces_that_of_the_engine(lakehouse: Lakehouse) -> None:

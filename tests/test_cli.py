@@ -106,14 +106,16 @@ def test_a_lake_that_another_run_holds_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_log_is_written_and_read_by_commands(tmp_path: Path) -> None:
-    lines = b'{"id":"a"}\n\xff\n{"id":"b"}\n'
+    # Half of a pair is no text, so that line has no key; it is a record all the same.
+    half = b'{"id":"\\ud800"}'
+    lines = b'{"id":"a"}\n\xff\n{"id":"b"}\n' + half + b"\n"
     assert sluice("log", "append", "t", "-", "--key-field", "id", here=tmp_path, stdin=lines).returncode == 0
     values = [record.value for p in range(4) for record in Log(tmp_path / ".sluice" / "log").read("t", p)]
-    assert sorted(values, key=repr) == [b"\xff", b'{"id":"a"}', b'{"id":"b"}']
+    assert sorted(values, key=repr) == sorted([b"\xff", b'{"id":"a"}', b'{"id":"b"}', half], key=repr)
     tail = sluice("log", "tail", "t", "-n", "2", here=tmp_path).stdout.splitlines()
     assert len([json.loads(line) for line in tail]) == 2
     topics = json.loads(sluice("log", "topics", "--json", here=tmp_path).stdout)
-    assert sum(each["end_offset"] for each in topics) == 3
+    assert sum(each["end_offset"] for each in topics) == 4
 
 
 def test_a_topic_that_does_not_exist_is_named(tmp_path: Path) -> None:

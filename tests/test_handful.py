@@ -71,6 +71,30 @@ def test_of_two_that_follow_the_same_state_one_writes(lakehouse: Lakehouse) -> N
     assert lake.newest_version("silver.sales") == version
 
 
+def test_a_late_note_does_not_hide_rows_that_another_driver_wrote(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sales)
+    lakehouse.publish("sales", sale(1))
+    lakehouse.run()
+    lake, name = lakehouse.lake, "silver.sales"
+    known = lake.last_commit(name)
+    assert known is not None
+    late = known.unchanged(known.entry.model_copy(update={"because": "nothing changed"}))
+    rows = lake.read(lakehouse.spark, name)
+    lake.append(rows, name, Entry(dataset=name, rows=RowCounts(inserted=1)), known.fence, taken(rows))
+    written = lake.last_commit(name)
+    assert written is not None
+    with pytest.raises(Superseded):
+        lake.note(name, late, known.fence)
+    assert lake.last_commit(name) == written, "readers go on from the rows, and from nothing before them"
+    # A note takes a number too: rows that follow the state before it come too late.
+    lake.note(name, written.unchanged(written.entry.model_copy(update={"because": "now"})), written.fence)
+    noted = lake.last_commit(name)
+    assert noted is not None
+    assert noted.as_input == written.as_input
+    with pytest.raises(Superseded):
+        lake.append(rows, name, Entry(dataset=name, because="late"), written.fence, taken(rows))
+
+
 def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(lakehouse: Lakehouse) -> None:
     lakehouse.declare(sales)
     lakehouse.publish("sales", sale(1), sale(1))

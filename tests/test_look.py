@@ -85,6 +85,24 @@ def test_a_query_reaches_nothing_but_the_tables(lake: Lake, tmp_path: Path, sql:
     assert {each.name for each in tmp_path.iterdir()} == {"lake", "secret.csv"}
 
 
+def test_the_folder_for_what_does_not_fit_into_memory_is_out_of_reach_too(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB would allow the folder `.tmp` where the command runs, if somebody had made it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".tmp").mkdir()
+    (tmp_path / ".tmp" / "secret").write_text("hunter2")
+    for sql in (
+        "SELECT * FROM read_text('.tmp/secret')",
+        "COPY (SELECT 1) TO '.tmp/written.csv'",
+        "ATTACH '.tmp/written.db' AS other",
+        "SET temp_directory = '.tmp'",
+    ):
+        with pytest.raises(UsageError, match="cannot be answered"):
+            query(lake, sql)
+    assert [each.name for each in (tmp_path / ".tmp").iterdir()] == ["secret"]
+
+
 def test_files_are_reached_where_that_is_allowed(lake: Lake, tmp_path: Path) -> None:
     found = query(lake, f"SELECT password FROM read_csv('{tmp_path}/secret.csv')", allow_files=True)
     assert found.rows == [("hunter2",)]

@@ -89,6 +89,25 @@ def test_records_that_are_given_offsets_that_have_landed_are_never_passed_over(l
         log.go_on("t", landed, {0: 3})
 
 
+def test_a_record_in_the_place_of_a_segment_that_was_moved_away_is_not_given_up(log: Log) -> None:
+    """The newest segment landed, was damaged, and was moved away; what is appended then gets its offset again."""
+    append(log, "a", "b")
+    append(log, "c", "d", "e")
+    landed = land(log).landed
+    segment = log.segments("t")[-1].path
+    segment.rename(segment.with_suffix(".away"))
+    append(log, "new")
+    assert segment.exists()
+    with pytest.raises(LogRecreated, match="append its values again: sluice log skip t"):
+        land(log, landed)
+    with pytest.raises(LogError, match="Move the file away"):
+        log.go_on("t", landed, {0: 5})
+    segment.unlink()
+    log.go_on("t", landed, {0: 5})
+    append(log, "new")
+    assert land(log, landed).landed[0].next_offset == 6
+
+
 def test_a_segment_cut_short_is_noticed_when_newer_ones_follow(log: Log) -> None:
     append(log, "a", "b", "c")
     landed = land(log).landed

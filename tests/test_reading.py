@@ -147,7 +147,8 @@ def test_a_feed_says_what_deltas_says(
 
 
 def test_a_feed_of_commits_without_rows_is_empty(shop: Lakehouse) -> None:
-    shop.lake.note("gold.sold", Entry(dataset="gold.sold", because="nothing"))
+    fence = shop.lake.fence("gold.sold", "gold.sold")
+    shop.lake.note("gold.sold", Entry(dataset="gold.sold", because="nothing"), fence)
     newest = shop.lake.newest_version("gold.sold")
     read = shop.lake.changes(shop.spark, "gold.sold", newest - 1, newest)
     fed = [("_change_type", "string"), ("_commit_version", "bigint"), ("_commit_timestamp", "timestamp")]

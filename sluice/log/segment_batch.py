@@ -119,7 +119,12 @@ def missing_before(segments: Sequence[Segment], start: int | None, landed: Lande
 def offsets_reused(segments: Sequence[Segment], landed: LandedPartition) -> Sequence[Segment]:
     """The segments that were appended after a log had lost its end, and begin at offsets that have landed."""
     since = -1 if landed.segment is None else landed.segment
-    return [segment for segment in segments if since < segment.base_offset < landed.next_offset]
+    return [
+        segment
+        for segment in segments
+        if since < segment.base_offset < landed.next_offset
+        or (segment.base_offset == since and head_digest(segment) != landed.head)
+    ]
 
 
 def require_landed(
@@ -167,7 +172,9 @@ def recreated(topic: str, partition: int, landed: LandedPartition) -> LogRecreat
     return LogRecreated(
         f"topic {topic}, partition {partition}: {landed.next_offset} records have landed, but the log no longer "
         f"holds the segment at offset {landed.segment} that they came from. It was deleted or made anew. Put the "
-        "old log back, or give the new one another topic name or lake (SLUICE_LAKE)."
+        "old log back, or give the new one another topic name or lake (SLUICE_LAKE). If that segment alone is lost and "
+        "another is in its place, move that one away, go on, and append its values again: "
+        f"sluice log skip {topic} --because REASON"
     )
 
 

@@ -525,7 +525,8 @@ def test_replies_that_are_lost_and_writes_that_come_twice_change_nothing(
         for number in range(2):
             on_s3.orders(10 * number, 10)
             done = sluice(on_s3.project, "run", **on_s3.environment | {"AWS_ENDPOINT_URL": address})
-            assert done.returncode == 0, done.stderr
+            # It may ask to be run again, and never takes a lost reply for a store that ignores conditions.
+            assert "does not keep conditions" not in done.stderr
         on_s3.sluice("run")
         on_s3.runner.until_caught_up()
         assert content(on_s3.lake) == content(on_s3.twin)

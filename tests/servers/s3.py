@@ -170,19 +170,27 @@ class Unreliable:
         self.server = server
         self.chance = random.Random(seed)
         self.struck: Counter[str] = Counter()
+        self.commits = 0
 
     def __call__(self, request: Request) -> Reply | None:
         reply = asked(self.server, request)
         kind = kind_of(request)
-        if kind is None or self.chance.random() > shares[kind]:
+        fault = None if kind is None else self.fault_of(kind)
+        if fault is None:
             return reply
-        fault = self.chance.choice(["lost", "twice"])
         self.struck[f"{kind}, {fault}"] += 1
         return None if fault == "lost" else asked(self.server, request)
 
+    def fault_of(self, kind: str) -> str | None:
+        """What befalls the next write of a kind: each third commit is struck, for all that matters is in them."""
+        if kind == "commit":
+            self.commits += 1
+            return ["lost", "twice"][self.commits // 3 % 2] if self.commits % 3 == 0 else None
+        return self.chance.choice(["lost", "twice"]) if self.chance.random() < struck_share else None
 
-# How many of the writes of each kind are struck. Commits are few, and all that matters is in them.
-shares = {"commit": 0.3, "lease": 0.05, "other": 0.05}
+
+# Of the writes that are no commits.
+struck_share = 0.05
 
 
 def kind_of(request: Request) -> str | None:

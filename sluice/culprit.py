@@ -13,7 +13,7 @@ from sluice.collected import collected
 from sluice.datasets import Dataset, Topic
 from sluice.delta import Lake
 from sluice.engine import Refresh, begun, union
-from sluice.parse import position
+from sluice.parse import bronze_position, position
 from sluice.scope import Scope, collect, everything
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def places_in(df: "DataFrame") -> "DataFrame | None":
 
 def place_columns(df: "DataFrame") -> tuple[str, ...]:
     """The columns that would have a record's position: those of a dataset, or those of bronze."""
-    return position if set(position) <= set(df.columns) else tuple(name.removeprefix("_") for name in position)
+    return position if set(position) <= set(df.columns) else bronze_position
 
 
 def only(df: "DataFrame", places: "DataFrame") -> "DataFrame":

@@ -16,7 +16,7 @@ from sluice.canonical import key_text
 from sluice.datasets import Dataset, Frames, Input, Output, Topic, require_columns, require_duration, same_names
 from sluice.deduplicate import deduplicate
 from sluice.expect import Expectation
-from sluice.parse import Parsing, late, parse, position
+from sluice.parse import Parsing, bronze_position, late, parse, position
 from sluice.rules import require_fit
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def touched_by_command(
     All records of the key of one that is set aside are in it too, because another may be accepted in its place. They
     are looked for in bronze: a run that ended between two commits leaves the fates of some of them behind.
     """
-    places = [column.removeprefix("_") for column in position]
+    places = list(bronze_position)
     records = union(topics)
     wanted = newly_said.select(*[F.col(f"_{column}").alias(column) for column in places])
     parsed = parse(records.join(F.broadcast(wanted), places, "left_semi"), parsing, said)

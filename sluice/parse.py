@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 position = ("_topic", "_partition", "_offset")
+bronze_position = tuple(name.removeprefix("_") for name in position)
 # No clock wrote a time before this by intent: it is epoch zero, in some time zone.
 event_time_min_default = "1970-01-03T00:00:00Z"
 late = "late"
@@ -189,8 +190,8 @@ def parse(records: "DataFrame", parsing: Parsing, said: "DataFrame | None" = Non
 
 def with_commands(records: "DataFrame", said: "DataFrame") -> "DataFrame":
     """Bronze records with what was said of them."""
-    spoken_of = said.select(*[F.col(name).alias(name.removeprefix("_")) for name in position], "_is_held")
-    return records.join(F.broadcast(spoken_of), [name.removeprefix("_") for name in position], "left")
+    spoken_of = said.withColumnsRenamed(dict(zip(position, bronze_position, strict=True)))
+    return records.join(F.broadcast(spoken_of), list(bronze_position), "left")
 
 
 def row_of(parsing: Parsing) -> "list[Column]":

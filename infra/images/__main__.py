@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,15 +19,14 @@ from typing import Annotated, Any
 import typer
 
 from infra.servers import debian
-from infra.servers.server import free_port, project
+from infra.servers.server import free_port, project, wait_until
 from sluice.errors import SluiceError
 from sluice.jars import jar_files
 
 app = typer.Typer(add_completion=False, help=__doc__, rich_markup_mode=None, pretty_exceptions_enable=False)
 dockerfiles = {"sluice": "infra/images/sluice.Dockerfile", "sluice-airflow": "infra/airflow/Dockerfile"}
-python_image = "docker.io/library/python:3.12-slim-bookworm"
+python_image = "python:3.12-slim-bookworm"
 debian_image = "localhost/python-of-debian:bookworm"
-mirror = "http://deb.debian.org/debian"
 # Neither needs a daemon, namespaces of users or a bridge.
 confined = ("--isolation", "chroot", "--network", "host")
 folders = {"SLUICE_LAKE": "lake", "SLUICE_LOG": "log", "SLUICE_JARS": "jars"}
@@ -73,7 +71,7 @@ def make_debian_image() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         root = Path(folder) / "root"
         packages = "--include=python3,python3-venv,python3-pip,ca-certificates"
-        debian.run("debootstrap", "--variant=minbase", packages, "bookworm", str(root), mirror)
+        debian.run("debootstrap", "--variant=minbase", packages, "bookworm", str(root))
         (root / "usr/bin/python").symlink_to("python3")
         for marker in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
             marker.unlink()
@@ -118,10 +116,10 @@ def try_airflow(folder: Path) -> None:
         with open(log, "wb") as said:
             started = subprocess.Popen(["buildah", *run, *command], start_new_session=True, stdout=said, stderr=said)
         try:
-            wait_until(lambda: is_healthy(address), "Airflow is not healthy", started, log)
+            wait_for(lambda: is_healthy(address), "Airflow is not healthy", started, log)
             passwords = json.loads((folder / "airflow" / "passwords.json").read_text())
             token = answer(f"{address}/auth/token", {"username": "admin", "password": passwords["admin"]})
-            wait_until(lambda: dags(address, token["access_token"]), "Airflow has no DAGs", started, log)
+            wait_for(lambda: dags(address, token["access_token"]), "Airflow has no DAGs", started, log)
         finally:
             os.killpg(started.pid, signal.SIGTERM)
             started.wait()
@@ -164,13 +162,15 @@ def buildah(*arguments: str, show: bool = False, seconds_max: float | None = Non
     return (done.stdout or "").strip()
 
 
-def wait_until(is_true: Callable[[], object], complaint: str, started: "subprocess.Popen[bytes]", log: Path) -> None:
+def wait_for(is_true: Callable[[], bool], complaint: str, started: "subprocess.Popen[bytes]", log: Path) -> None:
     """Returns when something is so; a SluiceError when it does not become so, or what should do it has ended."""
-    deadline = time.monotonic() + healthy_seconds_max
-    while not is_true():
-        if started.poll() is not None or time.monotonic() > deadline:
-            raise SluiceError(f"{complaint}. {log.read_text()[-1000:]}")
-        time.sleep(2)
+
+    def said() -> str:
+        return f"{complaint}. {log.read_text()[-1000:]}"
+
+    wait_until(lambda: started.poll() is not None or is_true(), said, healthy_seconds_max)
+    if started.poll() is not None:
+        raise SluiceError(said())
 
 
 def is_healthy(address: str) -> bool:

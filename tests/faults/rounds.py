@@ -295,14 +295,16 @@ def delete(_life: Life, path: Path) -> None:
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[bool]:
-    """Lets a folder be a disk of its own that can be filled; False where nobody may mount one."""
+def small_disk(outer: Path) -> Iterator[Path]:
+    """A folder in another that is a disk of its own, and can be filled; a plain one where nobody may mount a disk."""
+    folder = outer / "life"
+    folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", str(folder)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
-        yield False
+        yield folder
         return
     try:
-        yield True
+        yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 

@@ -8,8 +8,6 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from sluice.session import spark_session
@@ -33,7 +31,7 @@ def main() -> int:
         for seed in seeds:
             if not wanted.seeds and time.monotonic() > end:
                 break
-            with lakehouse_folder() as folder:
+            with tempfile.TemporaryDirectory() as outer, small_disk(Path(outer)) as folder:
                 life = Life(spark, folder, seed)
                 try:
                     for said in lived(life, rounds_a_life):
@@ -46,16 +44,6 @@ def main() -> int:
         page.write_text(with_counts(page.read_text(), tried))
     print(f"{sum(tried.values()):,} faults, {len(failed)} lives failed{': ' if failed else ''}{failed or ''}")
     return 1 if failed else 0
-
-
-@contextmanager
-def lakehouse_folder() -> Iterator[Path]:
-    """A folder that is a disk of its own where that can be."""
-    with tempfile.TemporaryDirectory() as outer:
-        folder = Path(outer) / "life"
-        folder.mkdir()
-        with small_disk(folder):
-            yield folder
 
 
 def with_counts(text: str, tried: Counter[str]) -> str:

@@ -1,8 +1,7 @@
 """Faults strike for a few minutes, by a fixed seed; `make soak-faults` goes on for as long as wanted with others."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ def test_every_acknowledged_record_is_there_once_after_any_fault(
     spark: "SparkSession", tmp_path: Path, seed: int
 ) -> None:
     done: list[str] = []
-    with disk(tmp_path) as folder:
+    with small_disk(tmp_path) as folder:
         life = Life(spark, folder, seed)
         try:
             done.extend(lived(life, rounds=10))
@@ -37,21 +36,12 @@ def test_every_acknowledged_record_is_there_once_after_any_fault(
     assert life.acknowledged
 
 
-@contextmanager
-def disk(folder: Path) -> Iterator[Path]:
-    """A folder on a small disk of its own, where one can be mounted."""
-    life = folder / "life"
-    life.mkdir()
-    with small_disk(life):
-        yield life
-
-
 @pytest.mark.parametrize("tried", writings)
 def test_each_fault_of_a_writer(spark: "SparkSession", tmp_path: Path, tried: str) -> None:
     """Each kind at least once, whatever the seed draws; what it leaves in the log can be read and appended to."""
     if "segment" in tried:
         pytest.skip("it looks at tables, and the life above has it")
-    with disk(tmp_path) as folder:
+    with small_disk(tmp_path) as folder:
         life = Life(spark, folder, 2)
         for _ in range(3):
             writings[tried](life)
@@ -63,7 +53,7 @@ def test_each_fault_of_a_writer(spark: "SparkSession", tmp_path: Path, tried: st
 
 @pytest.mark.parametrize("tried", ["a disk that is full while tables are written", "the run's clock jumps"])
 def test_each_fault_of_a_run_beside_crashes(spark: "SparkSession", tmp_path: Path, tried: str) -> None:
-    with disk(tmp_path) as folder:
+    with small_disk(tmp_path) as folder:
         life = Life(spark, folder, 2)
         for _ in range(2):
             writings["nothing strikes the writer"](life)

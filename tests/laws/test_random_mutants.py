@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 cases, singles = 30, 4
 # `silver.history` is the word of a declaration, too.
-histories = sys.modules["sluice.silver.history"]
+histories, as_of = sys.modules["sluice.silver.history"], sys.modules["sluice.silver.as_of"]
 
 
 def hash_of(df: "DataFrame", columns: Sequence[str]) -> "Column":
@@ -56,6 +56,11 @@ def words_of(groups: Groups, columns: Sequence[str]) -> list[str]:
     said = "\n".join([*groups.expressions.values(), *groups.measures.values()])
     said += f"\n{groups.window.column}" if groups.window else ""
     return [name for name in columns if re.search(rf"(?i)\b{re.escape(name)}\b", said)]
+
+
+def those_that_reach(df: "DataFrame", _keys: Sequence[str], reaches: "Column") -> "DataFrame":
+    """The versions that reach the times of the scope, and not the last one before them: a key that ended looks unknown."""
+    return df.where(reaches)
 
 
 def equal_alone(scope: Scope, match: "list[tuple[str, str]]") -> "tuple[DataFrame, list[Column]]":
@@ -102,6 +107,9 @@ mutants = {
     ),
     "keys that are written alike are one": Mutant(
         1, "imitations", "silver.facts", at_once, ((fates, "key_text", plain_text),)
+    ),
+    "ended versions are pruned away": Mutant(
+        17, "inferred", "silver.joined", one_by_one, ((as_of, "last_begun", those_that_reach),)
     ),
     "time goes back when a partition wakes up": Mutant(
         10,

@@ -24,7 +24,7 @@ help: ## Print this help
 
 prerequisites:
 	@$(PYTHON) -c 'import sys; sys.exit("Error: Sluice needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Install one and run: make PYTHON=python3.11 $(MAKECMDGOALS)" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
-	@$(PYTHON) -m sluice.java
+	@$(PYTHON) -m sluice.runtime.java
 
 $(VENV)/.installed: requirements.lock pyproject.toml | prerequisites
 	@echo "Installing into $(VENV) (once, a minute or two) …"
@@ -91,7 +91,7 @@ lock: $(VENV)/.installed ## Resolve the dependencies anew (needs uv)
 		--generate-hashes --no-header --no-annotate --quiet -o requirements-airflow.lock
 
 logstore: $(VENV)/.installed ## Build the jar of the log store from its source (needs a JDK)
-	@$(BIN)/python -m sluice.logstore
+	@$(BIN)/python -m sluice.runtime.logstore
 
 clean: ## Remove the demo's log and tables, and what the servers keep
 	@test ! -S $(SERVERS)/supervisor.sock || $(BIN)/python -m infra.servers down --folder $(SERVERS)

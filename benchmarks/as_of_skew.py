@@ -6,9 +6,9 @@ Run by `python -m benchmarks.as_of_skew`. Prints seconds as ratios to the small,
 import time
 from typing import TYPE_CHECKING
 
-from sluice.as_of import Joined, join_as_of
-from sluice.session import spark_session
-from sluice.settings import Settings
+from sluice.runtime.session import spark_session
+from sluice.runtime.settings import Settings
+from sluice.shapes.as_of import Joined, join_as_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from sluice.expect import expect
-from sluice.measure import measure
-from sluice.session import spark_session
-from sluice.settings import Settings
+from sluice.quality.measure import measure
+from sluice.runtime.session import spark_session
+from sluice.runtime.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,13 +15,13 @@ import orjson
 
 from benchmarks.whole_run import process_cpu_seconds
 from sluice import bronze, gold, silver
-from sluice.catalogue import ordered
 from sluice.cli import print_table
-from sluice.delta import Lake
+from sluice.engine.catalogue import ordered
+from sluice.engine.runner import Event, Runner
 from sluice.log import Log, Record
-from sluice.run import Event, Runner
-from sluice.session import spark_session
-from sluice.settings import Settings
+from sluice.runtime.session import spark_session
+from sluice.runtime.settings import Settings
+from sluice.storage.delta import Lake
 from sluice.windows import window
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from rich.table import Table
 
 from infra.servers import Kafka, running
 from sluice import bronze
-from sluice.delta import Lake
-from sluice.land import land
+from sluice.engine.land import land
 from sluice.log import AnyLog, KafkaLog, KafkaSecurity, Log, Record
-from sluice.session import spark_session
-from sluice.settings import Settings
+from sluice.runtime.session import spark_session
+from sluice.runtime.settings import Settings
+from sluice.storage.delta import Lake
 
 times = 3
 

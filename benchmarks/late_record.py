@@ -15,13 +15,13 @@ import orjson
 import typer
 
 from infra.sources import nycflights
-from sluice import catalogue
 from sluice.cli import print_table
-from sluice.delta import Lake
+from sluice.engine import catalogue
+from sluice.engine.runner import Event, Runner
 from sluice.log import Log, Record
-from sluice.run import Event, Runner
-from sluice.session import spark_session
-from sluice.settings import Settings
+from sluice.runtime.session import spark_session
+from sluice.runtime.settings import Settings
+from sluice.storage.delta import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,15 +17,16 @@ import typer
 
 from benchmarks.landing import sales
 from infra.servers import S3, running
-from sluice import bronze, gold, s3, silver
-from sluice.bucket import require
-from sluice.catalogue import ordered
+from sluice import bronze, gold, silver
 from sluice.cli import print_table
-from sluice.delta import Lake
+from sluice.engine.catalogue import ordered
+from sluice.engine.runner import Runner
 from sluice.log import Log
-from sluice.run import Runner
-from sluice.session import spark_session
-from sluice.settings import Settings
+from sluice.runtime.session import spark_session
+from sluice.runtime.settings import Settings
+from sluice.storage import s3
+from sluice.storage.bucket import require
+from sluice.storage.delta import Lake
 
 turns = 3
 late_records = 10

@@ -27,8 +27,8 @@ from pipelines.silver.flights import flight_events
 from sluice.cli import print_table
 from sluice.log import Log
 from sluice.log.segment_batch import line_schema
-from sluice.session import spark_session
-from sluice.settings import Settings
+from sluice.runtime.session import spark_session
+from sluice.runtime.settings import Settings
 
 payload = flight_events.declaration["parsing"].schema
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from sluice.cli import audit, opened, print_table
-from sluice.look import query
+from sluice.operate.look import query
 
 figures = {
     "The flights of 2013, as their publishers count them (336,776 and 8,255 and 12.6 for the whole year)": """

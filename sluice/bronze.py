@@ -1,6 +1,6 @@
 """Bronze: the topics that land, each record as it came."""
 
-from sluice.datasets import Topic, checked_name
+from sluice.model.datasets import Topic, checked_name
 
 
 def topic(name: str, *, topic: str | None = None, meaning: str = "") -> Topic:

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sluice.aggregate import Groups
-from sluice.aggregate import aggregate as aggregate_rows
-from sluice.datasets import (
+from sluice.errors import DeclarationError
+from sluice.model.datasets import (
     Dataset,
     Input,
     Output,
@@ -16,12 +15,13 @@ from sluice.datasets import (
     same_names,
     type_of,
 )
-from sluice.ddl import column_types, ddl, is_storable, require_names
-from sluice.errors import DeclarationError
-from sluice.join import by_key, join_dataset, require_reads
-from sluice.sql import backticked, require_known
-from sluice.state import Reducer, fold
-from sluice.windows import Session, Window
+from sluice.model.ddl import column_types, ddl, is_storable, require_names
+from sluice.model.join import by_key, join_dataset, require_reads
+from sluice.model.sql import backticked, require_known
+from sluice.shapes.aggregate import Groups
+from sluice.shapes.aggregate import aggregate as aggregate_rows
+from sluice.shapes.state import Reducer, fold
+from sluice.shapes.windows import Session, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.session import spark_session
-from sluice.settings import Settings
+from sluice.runtime.session import spark_session
+from sluice.runtime.settings import Settings
 from tests.kit import Lakehouse
 
 if TYPE_CHECKING:

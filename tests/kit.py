@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.catalogue import Catalogue, ordered
-from sluice.conservation import Fates
-from sluice.datasets import Dataset, Topic
-from sluice.delta import Lake
+from sluice.engine.catalogue import Catalogue, ordered
+from sluice.engine.runner import Event, Runner
 from sluice.log import Log, Record
-from sluice.look import Law, audit, laws
-from sluice.run import Event, Runner
+from sluice.model.datasets import Dataset, Topic
+from sluice.operate.look import Law, audit, laws
+from sluice.quality.conservation import Fates
+from sluice.storage.delta import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

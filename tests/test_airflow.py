@@ -22,9 +22,9 @@ from deltalake import DeltaTable
 
 from infra.servers import Postgres, running
 from sluice import scaffold
-from sluice.delta import Lake
 from sluice.log import Log, Record
-from sluice.look import audit, query
+from sluice.operate.look import audit, query
+from sluice.storage.delta import Lake
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 repository = Path(__file__).parents[1]
@@ -485,6 +485,6 @@ def test_a_pause_stops_the_driver_cleanly(airflow: Airflow) -> None:
 
 
 def load(project: Path) -> Any:
-    from sluice.catalogue import load as load_catalogue
+    from sluice.engine.catalogue import load as load_catalogue
 
     return load_catalogue(project)

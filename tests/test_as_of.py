@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from sluice.as_of import Joined, changed_intervals, facts_within, join_as_of
+from sluice.shapes.as_of import Joined, changed_intervals, facts_within, join_as_of
 from tests.kit import Row, frame, rows_of
 
 if TYPE_CHECKING:

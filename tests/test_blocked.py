@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from sluice import bronze, gold, quarantine, silver
-from sluice.blocked import Block, blocks
-from sluice.engine import Refresh
+from sluice import bronze, gold, silver
+from sluice.engine.blocked import Block, blocks
+from sluice.engine.refresh import Refresh
+from sluice.engine.runner import Event, Runner
 from sluice.errors import SparkEnded, UsageError
-from sluice.look import State, status, stopped
-from sluice.quarantine import consumer
-from sluice.run import Event, Runner
+from sluice.operate import quarantine
+from sluice.operate.look import State, status, stopped
+from sluice.operate.quarantine import consumer
 from tests.kit import Lakehouse, text
 
 largest = "9" * 38
@@ -155,7 +156,7 @@ def test_a_dataset_that_ends_spark_again_and_again_stops_no_other(
     """As an expression does that overflows the stack of the JVM. Spark lives on here, and is only said to be dead."""
     for attempt in (1, 2):
         with monkeypatch.context() as patched:
-            patched.setattr("sluice.run.is_alive", lambda spark: False)
+            patched.setattr("sluice.engine.runner.is_alive", lambda spark: False)
             with pytest.raises(SparkEnded, match=r"It ended while gold\.totals was computed"):
                 passed(overflowing)
         assert block(overflowing, "gold.totals").attempts == attempt
@@ -170,7 +171,7 @@ def test_what_has_ended_spark_twice_is_not_tried_by_the_next_run(
 ) -> None:
     for _ in range(2):
         with monkeypatch.context() as patched:
-            patched.setattr("sluice.run.is_alive", lambda spark: False)
+            patched.setattr("sluice.engine.runner.is_alive", lambda spark: False)
             with pytest.raises(SparkEnded):
                 passed(overflowing)
     events = passed(overflowing)

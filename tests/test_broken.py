@@ -13,10 +13,10 @@ import pytest
 from deltalake import write_deltalake
 
 from sluice import scaffold
-from sluice.delta import Lake
 from sluice.errors import UsageError
 from sluice.log import Log, Record
-from sluice.look import query, status
+from sluice.operate.look import query, status
+from sluice.storage.delta import Lake
 from tests.kit import Lakehouse
 from tests.shop import sales
 from tests.test_doors import eventually, listening, records_of, token

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice import checks, report
-from sluice.catalogue import expecting, ordered
+from sluice.engine.catalogue import expecting, ordered
 from sluice.expect import expect, suite
+from sluice.operate import checks, report
 from tests.kit import Lakehouse, text
 from tests.shop import sales
 from tests.test_doors import listening, token

@@ -28,8 +28,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sluice import canonical
-from sluice.canonical import digest, key_text
+from sluice.shapes import canonical
+from sluice.shapes.canonical import digest, key_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

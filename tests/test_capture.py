@@ -21,10 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice import bronze, silver
-from sluice.capture import values
-from sluice.capture.database import Database, SlotLost
-from sluice.capture.envelope import Envelopes, Origin
-from sluice.capture.pgoutput import (
+from sluice.errors import LogError, SluiceError, UsageError
+from sluice.ingest.capture import values
+from sluice.ingest.capture.database import Database, SlotLost
+from sluice.ingest.capture.envelope import Envelopes, Origin
+from sluice.ingest.capture.pgoutput import (
     Begin,
     Column,
     Commit,
@@ -38,8 +39,7 @@ from sluice.capture.pgoutput import (
     epoch,
     unchanged,
 )
-from sluice.capture.reader import Capture, Progress, Stream, topics_of
-from sluice.errors import LogError, SluiceError, UsageError
+from sluice.ingest.capture.reader import Capture, Progress, Stream, topics_of
 from sluice.log import Log
 from tests.kit import Lakehouse
 from tests.servers.postgres import Postgres
@@ -960,7 +960,7 @@ def test_wrong_use_says_what_to_do(shop: Shop) -> None:
 
 
 def test_a_second_reader_of_a_slot_is_refused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.capture.database.active_seconds_max", 0.2)
+    monkeypatch.setattr("sluice.ingest.capture.database.active_seconds_max", 0.2)
     with shop.following(shop.capture().begin()):
         until(lambda: shop.slot("active"), "it follows")
         with pytest.raises(SluiceError, match="Another process reads the slot"):

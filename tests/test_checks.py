@@ -11,16 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice import checks, gold, replay, report
-from sluice.catalogue import expecting, ordered
-from sluice.delta import Lake
-from sluice.engine import Refresh
+from sluice import gold
+from sluice.engine.backfill import Part
+from sluice.engine.catalogue import expecting, ordered
+from sluice.engine.refresh import Refresh
 from sluice.errors import DeclarationError, SluiceError
-from sluice.expect import Expectation, built_in, built_in_type, expect, suite
-from sluice.look import query, status
-from sluice.measure import measure
-from sluice.part import Part
-from sluice.results import checks_table, is_critical, state_of
+from sluice.model.expectations import Expectation, built_in, built_in_type, expect, suite
+from sluice.operate import checks, replay, report
+from sluice.operate.look import query, status
+from sluice.quality.measure import measure
+from sluice.quality.results import checks_table, is_critical, state_of
+from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, at, text
 from tests.shop import priced, sales
 

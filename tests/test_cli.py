@@ -94,7 +94,7 @@ def test_java_that_is_missing_or_too_old_is_told_before_spark_starts(tmp_path: P
 
 
 def test_a_lake_that_another_run_holds_is_refused(tmp_path: Path) -> None:
-    from sluice.lock import lake_lock
+    from sluice.storage.lock import lake_lock
 
     project = tmp_path / "mine"
     sluice("init", str(project), here=tmp_path)

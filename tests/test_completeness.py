@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from sluice import bronze, engine, gold, replay, silver
-from sluice.datasets import Dataset
-from sluice.look import status
+from sluice import bronze, gold, silver
+from sluice.engine import refresh as engine
+from sluice.model.datasets import Dataset
+from sluice.operate import replay
+from sluice.operate.look import status
 from sluice.windows import Window, session_window, sliding_window, window
 from tests.kit import Lakehouse, Row, text
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from infra.servers import Running, SparkConnect, running
-from sluice.catalogue import load
+from sluice.engine.catalogue import load
 from sluice.log import Record
-from sluice.look import audit, query
+from sluice.operate.look import audit, query
 from tests.end_to_end.scaffolded import Project, content
 from tests.kit import Lakehouse
 

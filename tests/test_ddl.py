@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from sluice.ddl import column_types, ddl
 from sluice.errors import DeclarationError
+from sluice.model.ddl import column_types, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from sluice.deduplicate import deduplicate
+from sluice.shapes.deduplicate import deduplicate
 from tests.kit import Row, frame, rows_of
 
 if TYPE_CHECKING:

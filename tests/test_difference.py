@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from sluice.difference import difference
+from sluice.shapes.difference import difference
 from tests.kit import Row, frame, rows_of
 
 if TYPE_CHECKING:

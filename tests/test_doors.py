@@ -30,11 +30,11 @@ from pika.exceptions import AMQPError
 from pika.spec import Basic
 
 from sluice import bronze, silver
-from sluice.capture.reader import topics_of
-from sluice.doors import amqp, statsd
-from sluice.doors.cli import http as listen_over_http
-from sluice.doors.records import key_in, with_field
 from sluice.errors import UsageError
+from sluice.ingest.capture.reader import topics_of
+from sluice.ingest.receivers import amqp, statsd
+from sluice.ingest.receivers.cli import http as listen_over_http
+from sluice.ingest.receivers.records import key_in, with_field
 from sluice.log import Log, StoredRecord
 from tests.servers.rabbitmq import RabbitMQ
 
@@ -537,8 +537,8 @@ def test_what_keeps_a_door_shut_is_told(tmp_path: Path, served: Served) -> None:
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     # An import finds what another test has imported before in either of two places.
-    monkeypatch.delitem(sys.modules, "sluice.doors.http", raising=False)
-    monkeypatch.delattr("sluice.doors.http", raising=False)
+    monkeypatch.delitem(sys.modules, "sluice.ingest.receivers.http", raising=False)
+    monkeypatch.delattr("sluice.ingest.receivers.http", raising=False)
     with pytest.raises(UsageError, match=r"uvicorn is not installed.*sluice-lakehouse\[doors\]"):
         listen_over_http()
 

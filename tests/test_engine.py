@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice import bronze, gold, silver
-from sluice.datasets import Dataset, Topic
-from sluice.delta import Lake
-from sluice.engine import refresh
+from sluice.engine.land import land
+from sluice.engine.refresh import refresh
 from sluice.errors import LogError, LogGap, LogRecreated, Superseded
-from sluice.land import land
+from sluice.model.datasets import Dataset, Topic
+from sluice.storage.delta import Lake
 from sluice.windows import window
 from tests.kit import Lakehouse, text
 

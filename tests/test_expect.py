@@ -8,7 +8,7 @@ import pytest
 
 from sluice.errors import DeclarationError
 from sluice.expect import Expectation, expect, suite
-from sluice.rules import holds, require_fit, row_rules
+from sluice.model.rules import holds, require_fit, row_rules
 from tests.gx import failing_rows
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice import gold
-from sluice.datasets import Dataset
 from sluice.errors import UsageError
-from sluice.explain import Explainer, Value
-from sluice.look import query
+from sluice.model.datasets import Dataset
+from sluice.operate.explain import Explainer, Value
+from sluice.operate.look import query
 from sluice.windows import window
 from tests.kit import Lakehouse, text
 from tests.shop import priced

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from sluice import bronze, gold, silver
-from sluice.catalogue import load
+from sluice.engine.catalogue import load
 from sluice.errors import DeclarationError
-from sluice.fingerprint import fingerprint
+from sluice.model.fingerprint import fingerprint
 from tests.kit import Lakehouse
 
 numbers = count()
@@ -199,7 +199,7 @@ def test_the_lambdas_of_one_line_are_told_apart(project: Callable[..., str]) -> 
 
 
 def test_it_is_the_same_in_every_process_folder_and_with_every_seed_of_hashes(tmp_path: Path) -> None:
-    said = "import shapes, sluice.fingerprint as f; print(f.fingerprint('gold.x', {'shape': shapes.shape}))"
+    said = "import shapes, sluice.model.fingerprint as f; print(f.fingerprint('gold.x', {'shape': shapes.shape}))"
     found = set()
     for seed in ("1", "2"):
         folder = tmp_path / seed

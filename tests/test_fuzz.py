@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 
-from sluice.capture import pgoutput
-from sluice.capture.values import by_oid
-from sluice.doors import http, statsd
-from sluice.doors.records import key_in, with_field
-from sluice.doors.tokens import matching, tokens_of
 from sluice.errors import LogError, SluiceError, UsageError
-from sluice.files import Files
+from sluice.ingest.capture import pgoutput
+from sluice.ingest.capture.values import by_oid
+from sluice.ingest.receivers import http, statsd
+from sluice.ingest.receivers.records import key_in, with_field
+from sluice.ingest.receivers.tokens import matching, tokens_of
 from sluice.log import Log, Record, StoredRecord, verify
 from sluice.log.records import decode, encode
-from sluice.replay import replays, unreadable
-from sluice.requests import Answer, Request, answer_name, ask, attend, waiting
-from sluice.settings import Settings, read_settings
+from sluice.operate.replay import replays, unreadable
+from sluice.operate.requests import Answer, Request, answer_name, ask, attend, waiting
+from sluice.runtime.settings import Settings, read_settings
+from sluice.storage.files import Files
 from tests.kit import lines_without_checksums
 
 Error = TypeVar("Error", bound=Exception)

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from sluice import bronze, gold, silver
-from sluice.aggregate import Groups, aggregate
 from sluice.errors import DeclarationError
+from sluice.shapes.aggregate import Groups, aggregate
 from sluice.windows import window
 from tests.kit import Lakehouse, text
 from tests.shop import priced

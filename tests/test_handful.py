@@ -8,12 +8,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sluice import gold, handful, land
-from sluice.delta import Lake
-from sluice.difference import operation, sign
+from sluice import gold
+from sluice.engine import land
 from sluice.errors import Superseded
-from sluice.handful import is_plain, taken
-from sluice.ledger import Entry, RowCounts
+from sluice.model.ledger import Entry, RowCounts
+from sluice.shapes.difference import operation, sign
+from sluice.storage import small_writes as handful
+from sluice.storage.delta import Lake
+from sluice.storage.small_writes import is_plain, taken
 from tests.kit import Lakehouse, frame, text
 from tests.shop import sales
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from sluice.history import History, history, latest, unavailable, whole_snapshots, with_missing_deleted
+from sluice.shapes.history import History, history, latest, unavailable, whole_snapshots, with_missing_deleted
 from tests.kit import Row, frame, rows_of
 from tests.oracles import histories as oracle
 

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from sluice import bronze, engine, gold, handful, silver
-from sluice.connect import require_no_substitution
-from sluice.delta import Lake
-from sluice.difference import operation
+from sluice import bronze, gold, silver
+from sluice.engine import refresh as engine
+from sluice.engine.backfill import Part
 from sluice.errors import SluiceError
-from sluice.explain import Explainer
-from sluice.fates import fates_table
-from sluice.handful import taken
-from sluice.ledger import Entry, RowCounts
-from sluice.part import Part
-from sluice.scope import collect
+from sluice.model.ledger import Entry, RowCounts
+from sluice.model.scope import collect
+from sluice.operate.explain import Explainer
+from sluice.runtime.connect import require_no_substitution
+from sluice.shapes.difference import operation
+from sluice.shapes.fates import fates_table
+from sluice.storage import small_writes as handful
+from sluice.storage.delta import Lake
+from sluice.storage.small_writes import taken
 from sluice.windows import session_window
 from tests.kit import Lakehouse, Row, rows_of, text
 

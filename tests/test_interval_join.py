@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice import bronze, silver
-from sluice.datasets import Dataset, microseconds
 from sluice.errors import DeclarationError
-from sluice.interval_join import How, IntervalJoin, Side, interval_join, touched_buckets
+from sluice.model.datasets import Dataset, microseconds
+from sluice.shapes.interval_join import How, IntervalJoin, Side, interval_join, touched_buckets
 from tests.kit import Lakehouse, Row, frame, rows_of, text
 
 if TYPE_CHECKING:

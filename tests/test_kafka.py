@@ -19,16 +19,16 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 from infra.servers import Kafka, Running, free_port, running
 from sluice import bronze, scaffold
-from sluice.catalogue import load
-from sluice.delta import Lake
+from sluice.engine.catalogue import load
+from sluice.engine.land import skip
+from sluice.engine.runner import Event
 from sluice.errors import LogError, LogGap, LogRecreated, LogUnreachable, SluiceError
-from sluice.land import skip
-from sluice.ledger import LandedPartition
 from sluice.log import KafkaLog, KafkaSecurity, Record
 from sluice.log.kafka_batch import next_batch
-from sluice.look import audit, query, status
-from sluice.run import Event
-from sluice.settings import read_settings
+from sluice.model.ledger import LandedPartition
+from sluice.operate.look import audit, query, status
+from sluice.runtime.settings import read_settings
+from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, text
 from tests.servers.kafka import Behind, Unreliable, proxied
 from tests.shop import sales

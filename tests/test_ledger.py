@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice import bronze, gold, replay, silver
-from sluice.ledger import Entry, InputVersion
-from sluice.maintain import maintain
+from sluice import bronze, gold, silver
+from sluice.model.ledger import Entry, InputVersion
+from sluice.operate import replay
+from sluice.operate.maintain import maintain
 from sluice.windows import window
 from tests.kit import Lakehouse, text
 

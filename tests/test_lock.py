@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice import lock
 from sluice.errors import LakeLocked
-from sluice.lock import is_locked, lake_lock
+from sluice.storage import lock
+from sluice.storage.lock import is_locked, lake_lock
 
 
 def test_a_lake_has_one_writer_and_says_who_it_is(tmp_path: Path) -> None:

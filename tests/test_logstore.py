@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice import logstore
 from sluice.errors import UsageError
-from sluice.logstore.__main__ import class_path
+from sluice.runtime import logstore
+from sluice.runtime.logstore.__main__ import class_path
 
 
 @pytest.mark.skipif(shutil.which("javac") is None, reason="users of the jar need no compiler")

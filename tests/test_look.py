@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from sluice import bronze, cli, silver
-from sluice.delta import Lake
 from sluice.errors import UsageError
-from sluice.look import query
+from sluice.operate.look import query
+from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, text
 from tests.shop import priced
 

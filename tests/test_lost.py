@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from sluice.engine.land import skip
 from sluice.errors import LogError, LogGap, LogRecreated, LogTruncated, SluiceError
-from sluice.land import skip
-from sluice.ledger import LandedPartition
 from sluice.log import Log, Record
 from sluice.log.kafka_batch import next_batch as next_from_kafka
 from sluice.log.segment_batch import SegmentBatch
-from sluice.look import status
+from sluice.model.ledger import LandedPartition
+from sluice.operate.look import status
 from tests.kit import Lakehouse, lines_without_checksums, text
 from tests.shop import sales
 

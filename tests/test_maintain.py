@@ -4,14 +4,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice import gold, replay
-from sluice.catalogue import expecting, ordered
+from sluice import gold
+from sluice.engine.backfill import Part
+from sluice.engine.catalogue import expecting, ordered
 from sluice.errors import SluiceError, UsageError
 from sluice.expect import expect, suite
-from sluice.ledger import RowCounts
 from sluice.log import Log
-from sluice.maintain import maintain, trim
-from sluice.part import Part
+from sluice.model.ledger import RowCounts
+from sluice.operate import replay
+from sluice.operate.maintain import maintain, trim
 from sluice.windows import window
 from tests.kit import Lakehouse, at, text
 from tests.shop import sales

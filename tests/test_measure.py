@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice.errors import DeclarationError
-from sluice.expect import Expectation, expect, suite, vocabulary
-from sluice.measure import measure
+from sluice.model.expectations import Expectation, expect, suite, vocabulary
+from sluice.quality.measure import measure
 from tests.gx import table_verdicts
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.parse import Changes, Parsing, event_time_min_default, parse
+from sluice.shapes.parse import Changes, Parsing, event_time_min_default, parse
 from tests.kit import at, text
 
 if TYPE_CHECKING:

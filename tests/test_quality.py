@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sluice import catalogue, gold, quarantine, scaffold
-from sluice.catalogue import Catalogue, expecting, ordered
+from sluice import gold, scaffold
+from sluice.engine import catalogue
+from sluice.engine.catalogue import Catalogue, expecting, ordered
 from sluice.errors import DeclarationError
 from sluice.expect import Expectation, expect, suite
+from sluice.operate import quarantine
 from tests.kit import Lakehouse, text
 from tests.shop import priced, prices, sales
 
@@ -146,7 +148,10 @@ def test_sales_are_as_declared_without_a_suite() -> None:
 
 
 def test_the_suites_of_this_project_are_read_without_spark() -> None:
-    look = "import sys, pathlib; from sluice.catalogue import load; print(len(load(pathlib.Path(sys.argv[1])).suites))"
+    look = (
+        "import sys, pathlib; from sluice.engine.catalogue import load; "
+        "print(len(load(pathlib.Path(sys.argv[1])).suites))"
+    )
     project = Path(__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", look, str(project)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

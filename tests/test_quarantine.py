@@ -2,9 +2,10 @@
 
 import pytest
 
-from sluice import bronze, quarantine, silver
+from sluice import bronze, silver
 from sluice.errors import UsageError
-from sluice.look import status
+from sluice.operate import quarantine
+from sluice.operate.look import status
 from tests.kit import Lakehouse, at, text
 
 readings_topic = bronze.topic("readings")

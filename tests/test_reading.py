@@ -7,10 +7,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice import delta, gold, handful
-from sluice.delta import Lake
-from sluice.ledger import Entry
-from sluice.shadow import Shadow
+from sluice import gold
+from sluice.model.ledger import Entry
+from sluice.operate.shadow import Shadow
+from sluice.storage import delta
+from sluice.storage import small_writes as handful
+from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, statements, text
 from tests.shop import sales
 

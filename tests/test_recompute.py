@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice import bronze, gold, recompute, silver
-from sluice.datasets import Dataset
-from sluice.recompute import Recomputed
+from sluice import bronze, gold, silver
+from sluice.model.datasets import Dataset
+from sluice.operate import recompute
+from sluice.operate.recompute import Recomputed
 from sluice.windows import window
 from tests.kit import Lakehouse, text
 from tests.shop import priced
@@ -137,7 +138,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch, datasets: Sequence[Dataset]) -> N
         return scope.limit(0) if next(calls, False) else scope
 
     object.__setattr__(joined.inputs["price"], "scope", forget_once)
-    monkeypatch.setattr("sluice.engine.rebuild_share", 10)
+    monkeypatch.setattr("sluice.engine.refresh.rebuild_share", 10)
 
 
 def test_a_table_whose_declaration_changed_is_not_compared(shop: Lakehouse, tmp_path: Path) -> None:

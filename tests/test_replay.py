@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice import cli, gold, requests, scaffold
-from sluice import replay as replaying
-from sluice.catalogue import Catalogue, ordered
-from sluice.datasets import Dataset
+from sluice import cli, gold, scaffold
+from sluice.engine.backfill import Part
+from sluice.engine.catalogue import Catalogue, ordered
+from sluice.engine.runner import Runner
 from sluice.errors import SluiceError, UsageError
 from sluice.log import Record
-from sluice.part import Part
-from sluice.run import Runner
+from sluice.model.datasets import Dataset
+from sluice.operate import replay as replaying
+from sluice.operate import requests
 from sluice.windows import window
 from tests.kit import Lakehouse, Row, at, text
 from tests.shop import priced, prices, sales

@@ -18,15 +18,16 @@ import pytest
 
 from infra.servers import S3 as Server  # noqa: N811 - beside the S3 that the lake is on
 from infra.servers import Running, running
-from sluice import bucket, lease, scaffold
-from sluice.catalogue import load
-from sluice.delta import Lake
+from sluice import scaffold
+from sluice.engine.catalogue import load
+from sluice.engine.runner import Runner
 from sluice.errors import LakeLocked, SluiceError, UsageError
-from sluice.lock import is_locked, lake_lock
 from sluice.log import Log, Record
-from sluice.look import query
-from sluice.run import Runner
-from sluice.s3 import S3
+from sluice.operate.look import query
+from sluice.storage import bucket, lease
+from sluice.storage.delta import Lake
+from sluice.storage.lock import is_locked, lake_lock
+from sluice.storage.s3 import S3
 from tests.end_to_end.scaffolded import content
 from tests.servers.s3 import Guarded, Unreliable, proxied, unconditional
 
@@ -242,7 +243,7 @@ def test_an_answer_that_was_lost_is_known_again(store: Any) -> None:
 
 def test_a_holder_that_cannot_reach_the_store_ends_with_its_jvm(unguarded: Running[Server], tmp_path: Path) -> None:
     holder = (
-        "import subprocess, sys, time; from sluice.lock import lake_lock\n"
+        "import subprocess, sys, time; from sluice.storage.lock import lake_lock\n"
         "with lake_lock('s3a://sluice/alone', lease_seconds=3) as lock:\n"
         "    lock.lease.jvm = subprocess.Popen(['sleep', '600'])\n"
         "    print(lock.lease.jvm.pid, flush=True)\n"

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import AnalysisException, ParseException
 
-from sluice.aggregate import Groups
 from sluice.errors import DeclarationError
-from sluice.sql import backticked, columns_read, fold, named_expression, require_known
+from sluice.model.sql import backticked, columns_read, fold, named_expression, require_known
+from sluice.shapes.aggregate import Groups
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

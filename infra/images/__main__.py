@@ -21,7 +21,7 @@ import typer
 from infra.servers import debian
 from infra.servers.server import free_port, project, wait_until
 from sluice.errors import SluiceError
-from sluice.jars import jar_files
+from sluice.runtime.jars import jar_files
 
 app = typer.Typer(add_completion=False, help=__doc__, rich_markup_mode=None, pretty_exceptions_enable=False)
 dockerfiles = {"sluice": "infra/images/sluice.Dockerfile", "sluice-airflow": "infra/airflow/Dockerfile"}

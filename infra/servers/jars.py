@@ -9,7 +9,7 @@ from filelock import FileLock
 
 from infra.servers.server import cache
 from sluice.errors import SluiceError
-from sluice.jars import resolved, spark_home
+from sluice.runtime.jars import resolved, spark_home
 
 packages = (
     "org.apache.kafka:kafka_2.13:4.3.1",

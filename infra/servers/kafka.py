@@ -8,7 +8,7 @@ from pathlib import Path
 from infra.servers import jars
 from infra.servers.server import Server, free_port, loopback, private_folder
 from sluice.errors import SluiceError
-from sluice.java import require_java
+from sluice.runtime.java import require_java
 
 log4j2 = Path(__file__).with_name("log4j2.xml")
 small = [

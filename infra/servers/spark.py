@@ -8,12 +8,12 @@ from typing import Any
 
 from infra.servers.s3 import S3
 from infra.servers.server import Server, free_port, loopback, page, private_folder
-from sluice import jars, logstore
-from sluice import s3 as object_store
-from sluice.jars import spark_home
-from sluice.java import require_java
-from sluice.session import server_settings
-from sluice.settings import Settings
+from sluice.runtime import jars, logstore
+from sluice.runtime.jars import spark_home
+from sluice.runtime.java import require_java
+from sluice.runtime.session import server_settings
+from sluice.runtime.settings import Settings
+from sluice.storage import s3 as object_store
 
 
 @dataclass(frozen=True)

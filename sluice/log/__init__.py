@@ -24,12 +24,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.errors import UsageError
-from sluice.ledger import LandedPartition
 from sluice.log.kafka import KafkaLog, KafkaSecurity
 from sluice.log.log import Log
 from sluice.log.records import Record, StoredRecord, partition_of
 from sluice.log.segments import Segment, head_digest, verified_end
 from sluice.log.verify import Verified, verify
+from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import LogError, LogUnreachable, UsageError
-from sluice.ledger import LandedPartition
 from sluice.log.kafka_batch import KafkaBatch, next_batch
 from sluice.log.records import Record, StoredRecord
+from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, Producer

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.errors import LogGap, LogRecreated, LogTruncated
-from sluice.ledger import LandedPartition
+from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -12,7 +12,6 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from sluice.errors import LogError, LogGap, UsageError
-from sluice.ledger import LandedPartition
 from sluice.log.records import Record, StoredRecord, encode, partition_of
 from sluice.log.segment_batch import SegmentBatch, missing_before, next_batch, offsets_reused
 from sluice.log.segments import (
@@ -25,6 +24,7 @@ from sluice.log.segments import (
     segments_in,
 )
 from sluice.log.topic_file import TopicFile, make_topic, read_topic_file, write_topic_file
+from sluice.model.ledger import LandedPartition
 
 topic_name = re.compile(r"[a-z][a-z0-9_]{0,62}")
 

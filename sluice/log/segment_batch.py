@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.errors import LogGap, LogRecreated, LogTruncated
-from sluice.ledger import LandedPartition
 from sluice.log.checksums import crc_bytes
 from sluice.log.segments import Segment, head_digest, last_offset, records_in, verified_end
+from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sluice import laws
-from sluice.as_of import Joined, changed_intervals, facts_within, join_as_of, last_begun, merged, newly_known
-from sluice.datasets import (
+from sluice.errors import DeclarationError
+from sluice.model import integrity as laws
+from sluice.model.datasets import (
     Dataset,
     Frames,
     Input,
@@ -18,10 +18,10 @@ from sluice.datasets import (
     require_timestamp,
     same_names,
 )
-from sluice.ddl import require_names
-from sluice.errors import DeclarationError
-from sluice.scope import Scope
-from sluice.sql import require_closed, require_known
+from sluice.model.ddl import require_names
+from sluice.model.scope import Scope
+from sluice.model.sql import require_closed, require_known
+from sluice.shapes.as_of import Joined, changed_intervals, facts_within, join_as_of, last_begun, merged, newly_known
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sluice import laws
-from sluice.datasets import (
+from sluice.errors import DeclarationError
+from sluice.model import integrity as laws
+from sluice.model.datasets import (
     Dataset,
     Output,
     Topic,
@@ -14,13 +15,12 @@ from sluice.datasets import (
     require_duration,
     same_names,
 )
-from sluice.ddl import column_names, column_types, ddl
-from sluice.errors import DeclarationError
-from sluice.fates import event_dataset
-from sluice.join import by_key
-from sluice.parse import Parsing, event_time_min_default
-from sluice.rows import first_rows
-from sluice.times import require_time_formats
+from sluice.model.ddl import column_names, column_types, ddl
+from sluice.model.join import by_key
+from sluice.model.times import require_time_formats
+from sluice.shapes.fates import event_dataset
+from sluice.shapes.parse import Parsing, event_time_min_default
+from sluice.shapes.rows import first_rows
 
 record_bytes = 10 * 1024 * 1024
 # What the options of records are where nobody gives them; all others are None.

@@ -7,13 +7,26 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import functions as F
 
-from sluice import laws
-from sluice.as_of import interval_columns
-from sluice.datasets import Columns, Dataset, Frames, Input, Output, Topic, checked_name, require_columns, same_names
-from sluice.ddl import column_types
 from sluice.errors import DeclarationError
-from sluice.fates import event_dataset
-from sluice.history import (
+from sluice.model import integrity as laws
+from sluice.model.datasets import (
+    Columns,
+    Dataset,
+    Frames,
+    Input,
+    Output,
+    Topic,
+    checked_name,
+    require_columns,
+    same_names,
+)
+from sluice.model.ddl import column_types
+from sluice.model.join import by_key
+from sluice.model.scope import Scope
+from sluice.model.sql import require_known
+from sluice.shapes.as_of import interval_columns
+from sluice.shapes.fates import event_dataset
+from sluice.shapes.history import (
     History,
     bearing_snapshots,
     latest,
@@ -21,13 +34,10 @@ from sluice.history import (
     whole_snapshots,
     with_missing_deleted,
 )
-from sluice.history import history as lay_end_to_end
-from sluice.join import by_key
-from sluice.parse import Changes, Format, Parsing, event_time_min_default, position
-from sluice.rows import changes_of, tie, without_order
-from sluice.scope import Scope
+from sluice.shapes.history import history as lay_end_to_end
+from sluice.shapes.parse import Changes, Format, Parsing, event_time_min_default, position
+from sluice.shapes.rows import changes_of, tie, without_order
 from sluice.silver.events import checked_parsing, record_bytes, refuse_record_options, required_schema, topics_of
-from sluice.sql import require_known
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sluice import laws
-from sluice.datasets import (
+from sluice.errors import DeclarationError
+from sluice.model import integrity as laws
+from sluice.model.datasets import (
     Dataset,
     Input,
     Output,
@@ -14,11 +15,10 @@ from sluice.datasets import (
     same_names,
     type_of,
 )
-from sluice.ddl import require_names
-from sluice.errors import DeclarationError
-from sluice.interval_join import How, IntervalJoin, Side, bucket, rows_within, touched_buckets
-from sluice.interval_join import interval_join as join_rows
-from sluice.join import join_dataset, require_common_keys
+from sluice.model.ddl import require_names
+from sluice.model.join import join_dataset, require_common_keys
+from sluice.shapes.interval_join import How, IntervalJoin, Side, bucket, rows_within, touched_buckets
+from sluice.shapes.interval_join import interval_join as join_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

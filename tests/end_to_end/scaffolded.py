@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sluice import scaffold
-from sluice.delta import Lake
 from sluice.log import Log, Record
-from sluice.look import query
+from sluice.operate.look import query
+from sluice.storage.delta import Lake
 
 tables = {
     "bronze.orders": '"partition", "offset", value',

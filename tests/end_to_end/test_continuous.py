@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sluice import scaffold
-from sluice.delta import Lake
 from sluice.log import Log, Record
-from sluice.look import query
+from sluice.operate.look import query
+from sluice.storage.delta import Lake
 
 pytestmark = pytest.mark.spark
 

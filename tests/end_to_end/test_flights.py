@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from infra.sources import nycflights
-from sluice.delta import Lake
 from sluice.log import Log
-from sluice.look import query
+from sluice.operate.look import query
+from sluice.storage.delta import Lake
 from tests.oracles.flights import flights_with_weather
 
 project = Path(__file__).parents[2]

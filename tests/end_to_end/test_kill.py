@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from sluice import scaffold
-from sluice.delta import Lake
-from sluice.session import scratch_prefix
-from sluice.settings import Settings
+from sluice.runtime.session import scratch_prefix
+from sluice.runtime.settings import Settings
+from sluice.storage.delta import Lake
 from tests.end_to_end.scaffolded import content
 
 pytestmark = pytest.mark.spark

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from sluice.delta import Lake
 from sluice.log import Record
+from sluice.storage.delta import Lake
 from tests.end_to_end.scaffolded import Project, content, tables
 
 pytestmark = pytest.mark.spark

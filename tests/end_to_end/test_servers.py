@@ -17,11 +17,11 @@ import psycopg2
 import pytest
 
 from infra.servers import S3, Kafka, Postgres, Running, SparkMaster, SparkWorker, running
-from sluice.catalogue import load
-from sluice.delta import Lake
+from sluice.engine.catalogue import load
 from sluice.errors import LogUnreachable
 from sluice.log import KafkaLog, KafkaSecurity, Record
-from sluice.look import audit, query
+from sluice.operate.look import audit, query
+from sluice.storage.delta import Lake
 from tests.kit import Lakehouse
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]

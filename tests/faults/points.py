@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sluice import delta
-from sluice.doors import records
+from sluice.ingest.receivers import records
 from sluice.log import log as logs
 from sluice.log import segments
+from sluice.storage import delta
 
 calls: dict[str, tuple[Any, str]] = {
     "write a segment": (segments, "write_lines"),

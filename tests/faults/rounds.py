@@ -28,10 +28,13 @@ from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from sluice import blocked, engine, gold, run
-from sluice.delta import Lake
+from sluice import gold
+from sluice.engine import blocked
+from sluice.engine import refresh as engine
+from sluice.engine import runner as run
 from sluice.errors import LogError, SluiceError
 from sluice.log import Log, Record, StoredRecord
+from sluice.storage.delta import Lake
 from tests.faults.points import of_log
 from tests.kit import Lakehouse, at, rows_of, text
 from tests.shop import priced, prices, sales

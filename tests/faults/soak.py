@@ -10,8 +10,8 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-from sluice.session import spark_session
-from sluice.settings import Settings
+from sluice.runtime.session import spark_session
+from sluice.runtime.settings import Settings
 from tests.faults.rounds import Life, lived, runnings, small_disk, writings
 
 page = Path(__file__).resolve().parents[2] / "docs" / "faults.md"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from sluice.engine import Refresh
+from sluice.engine.refresh import Refresh
 from sluice.errors import SluiceError
 from sluice.log import checksums, segment_batch, segments
 from tests.faults import rounds

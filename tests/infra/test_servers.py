@@ -38,7 +38,7 @@ from infra.servers.stack import Stack, default_ports
 from sluice import bronze, silver
 from sluice.errors import SluiceError, UsageError
 from sluice.log import KafkaLog, KafkaSecurity
-from sluice.settings import read_settings
+from sluice.runtime.settings import read_settings
 from tests.infra.listeners import listeners
 from tests.kit import Lakehouse
 

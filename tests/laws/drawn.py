@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sluice.datasets import Dataset, Topic
+from sluice.model.datasets import Dataset, Topic
 from tests.kit import day_one
 from tests.laws.values import as_json
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
-from sluice.catalogue import ordered
+from sluice.engine.catalogue import ordered
 from sluice.errors import SluiceError
 from tests.kit import Lakehouse
 from tests.laws.drawn import Row, Said

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from sluice import engine, run
-from sluice import replay as replaying
+from sluice.engine import refresh as engine
+from sluice.engine import runner as run
+from sluice.engine.backfill import Part
 from sluice.log import Record, partition_of
-from sluice.look import connection
-from sluice.part import Part
+from sluice.operate import replay as replaying
+from sluice.operate.look import connection
 from tests.kit import Lakehouse
 from tests.laws.drawn import Row, Said
 from tests.laws.lakehouses import World

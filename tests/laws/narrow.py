@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sluice.datasets import Dataset
-from sluice.scope import collect, everything
+from sluice.model.datasets import Dataset
+from sluice.model.scope import collect, everything
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

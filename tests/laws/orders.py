@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sluice import bronze, gold, quarantine, silver
+from sluice import bronze, gold, silver
 from sluice.log import Record
+from sluice.operate import quarantine
 from sluice.windows import window
 from tests.kit import Lakehouse, at, rows_of, text
 from tests.oracles import histories

@@ -6,8 +6,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from sluice.session import spark_session
-from sluice.settings import Settings
+from sluice.runtime.session import spark_session
+from sluice.runtime.settings import Settings
 from tests.laws.findings import Trial, report
 from tests.laws.lakehouses import world
 from tests.laws.lives import Counts

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from sluice import deduplicate, engine, history
-from sluice.datasets import Dataset, Frames
-from sluice.difference import operation
-from sluice.interval_join import IntervalJoin, Side, bucket, floor
+from sluice.engine import refresh as engine
+from sluice.model.datasets import Dataset, Frames
+from sluice.shapes import deduplicate, history
+from sluice.shapes.difference import operation
+from sluice.shapes.interval_join import IntervalJoin, Side, bucket, floor
 from sluice.silver import joins as silver_joins
 from tests.kit import Lakehouse
 from tests.laws import orders as law

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice import bronze, engine, gold, silver
-from sluice.datasets import Dataset
-from sluice.explain import Explainer
+from sluice import bronze, gold, silver
+from sluice.engine import refresh as engine
 from sluice.log import Record
+from sluice.model.datasets import Dataset
+from sluice.operate.explain import Explainer
 from tests.kit import Lakehouse, Row, at, frame, rows_of, text
 from tests.laws.narrow import computed, refreshed
 from tests.oracles import histories as oracle

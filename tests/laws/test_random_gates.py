@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice import bronze, silver
-from sluice.catalogue import expecting, ordered
+from sluice.engine.backfill import Part
+from sluice.engine.catalogue import expecting, ordered
 from sluice.errors import SluiceError
 from sluice.expect import expect, suite
-from sluice.part import Part
 from tests.kit import Lakehouse, at, text
 
 if TYPE_CHECKING:

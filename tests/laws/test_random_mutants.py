@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from sluice import completeness, engine, fates, parse, strict
-from sluice.aggregate import Groups
-from sluice.datasets import Frames
-from sluice.history import History
-from sluice.scope import Scope
+from sluice.engine import refresh as engine
+from sluice.model import completeness
+from sluice.model.datasets import Frames
+from sluice.model.scope import Scope
+from sluice.shapes import fates, parse, strict
+from sluice.shapes.aggregate import Groups
+from sluice.shapes.history import History
 from tests.laws.findings import Finding, Trial
 from tests.laws.lakehouses import world
 from tests.laws.lives import lives
@@ -59,7 +61,7 @@ def words_of(groups: Groups, columns: Sequence[str]) -> list[str]:
 
 
 def those_that_reach(df: "DataFrame", _keys: Sequence[str], reaches: "Column") -> "DataFrame":
-    """The versions that reach the times of the scope, and not the last one before them: a key that ended looks unknown."""
+    """The versions that reach the times of the scope, without the last one before: a key that ended looks unknown."""
     return df.where(reaches)
 
 

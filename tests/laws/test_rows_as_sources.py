@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from sluice import bronze, engine, rows, silver
-from sluice.built_in import built_ins
-from sluice.datasets import Dataset
-from sluice.explain import Explainer
+from sluice import bronze, silver
+from sluice.engine import refresh as engine
 from sluice.log import Record
+from sluice.model.datasets import Dataset
+from sluice.operate.explain import Explainer
+from sluice.quality.built_in import built_ins
+from sluice.shapes import rows
 from tests.kit import Lakehouse, Row, at, frame, rows_of, text
 from tests.oracles import histories as oracle
 from tests.oracles.histories import Change, Options

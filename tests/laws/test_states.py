@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice import bronze, engine, gold, silver
-from sluice.completeness import Completeness, Moment
+from sluice import bronze, gold, silver
+from sluice.engine import refresh as engine
+from sluice.model.completeness import Completeness, Moment
 from sluice.windows import session_window, window
 from tests.kit import Lakehouse, Row, at, day_one, frame, rows_of, text
 

@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from sluice.parse import Parsing, parse
+from sluice.shapes.parse import Parsing, parse
 from tests.kit import at
 from tests.oracles.strict_json import not_json, verdict
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from sluice import bronze, gold, silver, windows
-from sluice.datasets import Dataset
+from sluice import bronze, gold, silver
 from sluice.log import Record
+from sluice.model.datasets import Dataset
+from sluice.shapes import windows
 from sluice.windows import calendar_window, session_window, sliding_window, window
 from tests.kit import Lakehouse, at, day_one, text
 from tests.oracles import windows as oracle

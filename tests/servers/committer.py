@@ -14,11 +14,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sluice.delta import Lake
 from sluice.errors import Superseded
-from sluice.ledger import Commit, Entry, LandedPartition
-from sluice.session import spark_session
-from sluice.settings import read_settings
+from sluice.model.ledger import Commit, Entry, LandedPartition
+from sluice.runtime.session import spark_session
+from sluice.runtime.settings import read_settings
+from sluice.storage.delta import Lake
 
 table = "bronze.contended"
 

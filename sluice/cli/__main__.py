@@ -1,0 +1,5 @@
+"""`python -m sluice.cli`."""
+
+from sluice.cli import main
+
+main()

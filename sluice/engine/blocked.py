@@ -1,0 +1,183 @@
+"""Blocked datasets: one that cannot be computed stops alone, and says why, until there is a reason to try it again.
+
+A block is a small file in the lake, so that `status`, `audit` and Airflow see it. It is no cursor: whether a dataset is
+computed is decided by its inputs alone, and a run that has just begun tries each of them.
+"""
+
+import contextlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from obstore.exceptions import BaseError
+from py4j.protocol import Py4JError, Py4JJavaError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pyspark.errors import PySparkException
+
+from sluice.errors import LakeLocked, LogUnreachable, SluiceError, SparkEnded, Superseded
+from sluice.model.ledger import InputVersion, same_states
+from sluice.runtime.session import root_cause, spark_message
+from sluice.storage.bucket import is_of_store
+from sluice.storage.files import Files
+
+folder_name = "_blocked"
+# Classes of SQLSTATE: of values (22), of an expression that raises (P0), in a function of a user (38, 39).
+state_of_data = re.compile(r"SQLSTATE: (22|38|39|P0)")
+# What Spark cannot compute of rows stays so until they change; a full disk may have room again in a moment.
+pauses_of_data = timedelta(minutes=1), timedelta(minutes=30)
+pauses_of_others = timedelta(seconds=5), timedelta(minutes=1)
+# What some functions of Spark raise without a state.
+classes_of_data = ("java.lang.ArithmeticException", "java.time.DateTimeException")
+# Classes of the JVM for what is between it and the servers that it needs.
+of_servers = ("java.net.", "org.apache.hadoop.fs.s3a.", "software.amazon.awssdk.", "org.apache.kafka.")
+reason_characters_max = 2_000
+
+
+class Block(BaseModel):
+    """Why a topic or a dataset stopped, since when, and what it was to be computed from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    reason: str
+    since: datetime
+    tried_at: datetime
+    attempts: int = 1
+    fingerprint: str = ""
+    inputs: dict[str, InputVersion] = {}
+    # The row of the scope that cannot be computed, where it was found, and records that it is made of.
+    culprit: dict[str, Any] | None = None
+    records: tuple[str, ...] = ()
+    # Histories of which a version, and none of the records, may be what is wrong.
+    or_of: tuple[str, ...] = ()
+    is_of_data: bool = False
+    ends_spark: bool = False
+
+    def holds(self, fingerprint: str, inputs: Mapping[str, InputVersion], now: datetime) -> bool:
+        """True while nothing has changed and it is too early to try again all the same."""
+        first, longest = pauses_of_data if self.is_of_data or self.ends_spark else pauses_of_others
+        pause = min(first * 2 ** min(self.attempts - 1, 20), longest)
+        # A clock that went back says nothing of how long it is since.
+        return self.is_of(fingerprint, inputs) and self.tried_at <= now < self.tried_at + pause
+
+    def is_of(self, fingerprint: str, inputs: Mapping[str, InputVersion]) -> bool:
+        """True when it was this declaration and these inputs that were tried."""
+        return self.fingerprint == fingerprint and same_states(self.inputs, inputs)
+
+    def __str__(self) -> str:
+        at = (
+            ""
+            if self.culprit is None
+            else f" At {', '.join(f'{name}={value}' for name, value in self.culprit.items())}."
+        )
+        instead = f", or what they were joined to of {', '.join(self.or_of)}" if self.or_of else ""
+        records = f" Records: {', '.join(self.records)}{instead}." if self.records else ""
+        return f"{self.reason}{at}{records}"
+
+
+@dataclass
+class Blocks:
+    """What a run knows to be blocked: what it found so itself, with the errors, and what runs before it left."""
+
+    tried: dict[str, Block] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
+    left: dict[str, Block] | None = None
+
+    def known(self, files: Files, name: str) -> Block | None:
+        """The newest block of a name."""
+        if self.left is None:
+            self.left = blocks(files)
+        return self.tried.get(name) or self.left.get(name)
+
+    def holding(self, files: Files, name: str) -> Block | None:
+        """The block that may keep a name from being tried: of this run, or one that has ended Spark more than once."""
+        known = self.known(files, name)
+        return known if name in self.tried or (known and known.ends_spark and known.attempts > 1) else None
+
+    def add(self, files: Files, block: Block, error: Exception) -> None:
+        """Keeps a block for this run, and in the lake; a disk that is full may be what blocks: then here alone."""
+        self.tried[block.name] = block
+        self.errors[block.name] = error
+        with contextlib.suppress(OSError, BaseError):
+            files.write(file_name(block.name), block.model_dump_json(indent=2))
+
+    def remove(self, files: Files, name: str) -> None:
+        """Forgets the block of a name, if there is one."""
+        if self.known(files, name):
+            unblock(files, name)
+        for found in (self.tried, self.errors, self.left or {}):
+            found.pop(name, None)
+
+
+def blocked_by(
+    error: Exception, name: str, fingerprint: str, inputs: Mapping[str, InputVersion], before: Block | None
+) -> Block:
+    """The block that an error makes, which goes on from the one before it."""
+    now = datetime.now(UTC)
+    return Block(
+        name=name,
+        reason=reason_of(error),
+        since=before.since if before else now,
+        tried_at=now,
+        attempts=before.attempts + 1 if before else 1,
+        fingerprint=fingerprint,
+        inputs=dict(inputs),
+        is_of_data=is_of_data(error),
+        ends_spark=isinstance(error, SparkEnded),
+    )
+
+
+def is_of_data(error: Exception) -> bool:
+    """True for what cannot be computed of rows, whatever computes it: a lost executor or a full disk is none."""
+    if not isinstance(error, PySparkException | Py4JJavaError):
+        return False
+    return state_of_data.search(spark_message(error)) is not None or class_of(error) in classes_of_data
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in a line or a few; of an error that nobody expected also where."""
+    if isinstance(error, SluiceError):
+        said = str(error)
+    elif isinstance(error, PySparkException | Py4JError):
+        said = spark_message(error)
+    else:
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        where = f" ({frame.tb_frame.f_code.co_filename}, line {frame.tb_lineno})" if frame else ""
+        said = f"{type(error).__name__}: {error}{where}"
+    return said[:reason_characters_max]
+
+
+def stops_all(error: Exception) -> bool:
+    """True for what is no fault of one dataset: another writer, or a log or store that does not answer."""
+    if isinstance(error, LakeLocked | Superseded | LogUnreachable) or is_of_store(error):
+        return True
+    return isinstance(error, PySparkException | Py4JJavaError) and class_of(error).startswith(of_servers)
+
+
+def class_of(error: PySparkException | Py4JError) -> str:
+    """The class of the exception in the JVM that caused the others."""
+    cause = root_cause(error)
+    return "" if cause is None else str(cause.getClass().getName())
+
+
+def blocks(files: Files) -> dict[str, Block]:
+    """What is blocked, by name; a file that says nothing is taken for none."""
+    found = {}
+    for path in files.below(folder_name):
+        with contextlib.suppress(ValidationError, UnicodeDecodeError, FileNotFoundError):
+            block = Block.model_validate_json(files.read(path))
+            found[block.name] = block
+    return found
+
+
+def unblock(files: Files, name: str) -> None:
+    """Forgets why a name was blocked: whoever mended it says so before the next run has tried it."""
+    files.delete(file_name(name))
+
+
+def file_name(name: str) -> str:
+    return f"{folder_name}/{name}.json"

@@ -1,0 +1,209 @@
+"""The catalogue: every dataset that a project declares, in an order in which each comes after its inputs."""
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sluice.errors import DeclarationError, UsageError
+from sluice.model.datasets import Dataset, Topic
+from sluice.model.expectations import Suite
+from sluice.quality.built_in import require_built_ins
+
+Node = Dataset | Topic
+package = "pipelines"
+expectations_package = "expectations"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The topics and datasets of a project, upstream first, and the suites of what is expected of them."""
+
+    nodes: tuple[Node, ...]
+    suites: Mapping[str, Suite] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> list[Topic]:
+        return [node for node in self.nodes if isinstance(node, Topic)]
+
+    @property
+    def datasets(self) -> list[Dataset]:
+        return [node for node in self.nodes if isinstance(node, Dataset)]
+
+    def topic(self, name: str) -> Topic:
+        """The topic of this name in the log."""
+        for found in self.topics:
+            if found.topic == name:
+                return found
+        raise UsageError(f"No topic {name} lands; those that do: {', '.join(each.topic for each in self.topics)}.")
+
+    def upstream_of(self, names: Sequence[str]) -> "Catalogue":
+        """The named datasets with all that they are made from; everything when no name is given."""
+        by_name = {node.name: node for node in self.nodes}
+        unknown = [name for name in names if name not in by_name]
+        if unknown:
+            raise UsageError(f"There is no dataset {', '.join(unknown)}; there are {', '.join(by_name)}.")
+        return replace(ordered(by_name[name] for name in names), suites=self.suites) if names else self
+
+    def downstream_of(self, names: Sequence[str]) -> list[Dataset]:
+        """The named datasets with all that is made from them, upstream first."""
+        self.upstream_of(names)
+        found: dict[str, Dataset] = {}
+        for dataset in self.datasets:
+            if dataset.name in names or any(source.name in found for source in sources_of(dataset)):
+                found[dataset.name] = dataset
+        return list(found.values())
+
+    def levels(self) -> list[list[Node]]:
+        """Groups of nodes that do not depend on each other, upstream first."""
+        depth: dict[str, int] = {}
+        for node in self.nodes:
+            depth[node.name] = 1 + max((depth[source.name] for source in sources_of(node)), default=-1)
+        return [
+            [node for node in self.nodes if depth[node.name] == level]
+            for level in range(max(depth.values(), default=-1) + 1)
+        ]
+
+
+def load(project: Path) -> Catalogue:
+    """Imports the project's `pipelines` and collects the datasets that its modules declare."""
+    folder = project / package
+    if not folder.is_dir():
+        raise UsageError(
+            f"{project} has no folder '{package}', so it is no Sluice project. Go to one, name it with --project, "
+            "or write one with: sluice init"
+        )
+    declared = [
+        value
+        for module in modules_of(project, package)
+        for value in vars(module).values()
+        if isinstance(value, Dataset | Topic)
+    ]
+    if not declared:
+        raise DeclarationError(f"{folder} declares no dataset.")
+    return with_fingerprints(expecting(ordered(declared), suites_of(project)))
+
+
+def with_fingerprints(catalogue: Catalogue) -> Catalogue:
+    """The catalogue, its fingerprints taken: of the code that was imported, not of what its files say later."""
+    for dataset in catalogue.datasets:
+        _ = dataset.fingerprint
+    return catalogue
+
+
+def suites_of(project: Path) -> dict[str, Suite]:
+    """The suites in the project's `expectations` by dataset; that of silver.orders is in `silver/orders.py` there."""
+    if not (project / expectations_package).is_dir():
+        return {}
+    found: dict[str, Suite] = {}
+    for module in modules_of(project, expectations_package):
+        dataset = module.__name__.removeprefix(expectations_package).lstrip(".")
+        for value in vars(module).values():
+            if isinstance(value, Suite):
+                if value.dataset != dataset:
+                    expected = f"{expectations_package}/{value.dataset.replace('.', '/')}.py"
+                    raise DeclarationError(
+                        f"the suite of {value.dataset} belongs in {expected}, not in {module.__file__}"
+                    )
+                found[dataset] = value
+    return found
+
+
+def expecting(catalogue: Catalogue, suites: Mapping[str, Suite]) -> Catalogue:
+    """The catalogue with the suites; their row rules are at the door of the datasets that parse records."""
+    names = [dataset.name for dataset in catalogue.datasets]
+    for name in suites:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
+            raise DeclarationError(f"there is a suite of {name}, but no such dataset; {hint}")
+    found: dict[str, Node] = {}
+    for node in catalogue.nodes:
+        made = node
+        if isinstance(node, Dataset):
+            made = with_rules(with_sources(node, found), suites.get(node.name))
+            require_built_ins(made, suites[node.name].bounds if node.name in suites else {})
+        found[node.name] = made
+    return Catalogue(tuple(found.values()), dict(suites))
+
+
+def with_sources(dataset: Dataset, found: Mapping[str, Node]) -> Dataset:
+    """The dataset made from the nodes of these names instead of its own."""
+    inputs = {alias: replace(each, source=found[each.source.name]) for alias, each in dataset.inputs.items()}
+    return replace(dataset, inputs=inputs)
+
+
+def with_rules(dataset: Dataset, suite: Suite | None) -> Dataset:
+    """The dataset with the row rules of its suite; a DeclarationError where there is no door to put them at."""
+    rules = suite.row_rules if suite else ()
+    if not rules:
+        return dataset
+    if dataset.with_expectations is None:
+        raise DeclarationError(
+            f"{dataset.name}: {rules[0].name} would quarantine records, and only datasets that parse records can; "
+            "expect it of the dataset that they come from, or make it critical or warn"
+        )
+    return dataset.with_expectations(rules)
+
+
+def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
+    """All modules of a package of the project; those of a project that was loaded before are forgotten first."""
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        del sys.modules[name]
+    sys.path.insert(0, str(project))
+    importlib.invalidate_caches()
+    try:
+        root = importlib.import_module(package)
+        yield root
+        for found in pkgutil.walk_packages(root.__path__, f"{package}."):
+            yield importlib.import_module(found.name)
+    except DeclarationError:
+        raise
+    except Exception as error:
+        raise DeclarationError(f"{project / package} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(project))
+
+
+def ordered(nodes: Iterable[Node]) -> Catalogue:
+    """The nodes and all their sources, each once, sources first; two nodes of one name are an error."""
+    found: dict[str, Node] = {}
+
+    def visit(node: Node) -> None:
+        if found.get(node.name) is node:
+            return
+        for source in sources_of(node):
+            visit(source)
+        if node.name in found:
+            raise DeclarationError(f"{node.name} is declared twice; a name belongs to one dataset.")
+        found[node.name] = node
+
+    for node in nodes:
+        visit(node)
+    return Catalogue(tuple(found.values()))
+
+
+def described(node: Node, catalogue: Catalogue) -> dict[str, Any]:
+    """What other programs need to know of a node."""
+    dataset = node if isinstance(node, Dataset) else None
+    return {
+        "name": node.name,
+        "layer": node.name.split(".")[0],
+        "sources": list(dict.fromkeys(source.name for source in sources_of(node))),
+        "meaning": node.meaning,
+        "topic": node.topic if isinstance(node, Topic) else None,
+        "event_time": dataset.event_time if dataset else None,
+        "keys": list(dataset.keys) if dataset else [],
+        "has_suite": node.name in catalogue.suites,
+    }
+
+
+def sources_of(node: Node) -> list[Node]:
+    """What a node is made from; nothing for a topic."""
+    return [each.source for each in node.inputs.values()] if isinstance(node, Dataset) else []

@@ -1,0 +1,250 @@
+"""The culprit: which row of a table, and which records, cannot be computed. Found by halves, and nothing is written."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from sluice.engine.refresh import Refresh, begun, union
+from sluice.model.datasets import Dataset, Topic
+from sluice.model.scope import Scope, collect, everything
+from sluice.runtime.collected import collected
+from sluice.shapes.parse import bronze_position, position
+from sluice.storage.delta import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Row = tuple[Any, ...]
+errors_of_spark = (PySparkException, Py4JJavaError)
+place_schema = "_topic string, _partition int, _offset bigint"
+records_named_max = 10
+# As many bits as a hash has to tell rows apart.
+halvings_max = 48
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The scope's row that cannot be computed, and the positions of records that it cannot be computed from.
+
+    `or_of` names the histories whose versions may be wrong instead of the records, `error` is what Spark says of them.
+    """
+
+    row: dict[str, Any]
+    records: tuple[str, ...]
+    or_of: tuple[str, ...] = ()
+    error: Exception | None = None
+
+
+def find(spark: "SparkSession", lake: Lake, dataset: Dataset) -> Culprit | None:
+    """What keeps a dataset from being computed from its inputs as they are; None when no single row does.
+
+    Computes about twice what the refresh would have.
+    """
+    work = begun(spark, lake, dataset)
+    if not isinstance(work, Refresh):
+        return None
+    if dataset.is_fold:
+        records = records_of(work, everything)
+        return records if records.records else None
+    try:
+        rows = scope_rows(work).localCheckpoint()
+    except errors_of_spark:
+        return of_scope(work)
+    found = halved(rows, lambda some: error_with(work, rows_within(work, collect(some))) is not None)
+    if found is None:
+        return None
+    row = collected(found)[0]
+    return replace(records_of(work, collect(found)), row=plain(row.asDict()))
+
+
+def of_scope(work: Refresh) -> Culprit | None:
+    """The record of which nobody can say which rows it touches: its key or its group cannot be computed."""
+    for name in work.inputs:
+
+        def error_of(places: "DataFrame", name: str = name) -> Exception | None:
+            rows = {name: only(work.inputs[name], places)}
+            return error_in(lambda: collect(touched(work, rows)))
+
+        places = places_in(work.inputs[name])
+        found = None if places is None else halved(places, lambda some: error_of(some) is not None)
+        if found is not None and found.count() <= records_named_max:
+            return Culprit({}, tuple(sorted(position_of(row) for row in found.collect())), error=error_of(found))
+    return None
+
+
+def scope_rows(work: Refresh) -> "DataFrame":
+    """The rows of the scope that the refresh had; of one of everything those that all rows of its inputs touch."""
+    scope = work.scope(work.changes()) if work.cause == "changes" else everything
+    return touched(work, work.inputs) if scope.rows is None else scope.rows
+
+
+def touched(work: Refresh, rows: "Mapping[str, DataFrame]") -> "DataFrame":
+    """The rows that some rows of the inputs touch."""
+    inputs = work.dataset.inputs
+    tables = {**work.inputs, **(work.current if work.known else empty_tables(work))}
+    return union([inputs[name].scope(df, tables) for name, df in rows.items()]).distinct()
+
+
+def empty_tables(work: Refresh) -> "dict[str, DataFrame]":
+    """The tables of a dataset that was never computed, without rows."""
+    shaped = work.dataset.shape({name: df.limit(0) for name, df in rows_within(work, everything).items()}, {})
+    return {output.table: output.select(shaped).limit(0) for output in work.dataset.outputs}
+
+
+def records_of(work: Refresh, scope: Scope) -> Culprit:
+    """The positions of the records without which the scope can be computed; of the input where these are fewest.
+
+    Where several inputs have as few, those of all of them: nobody can tell which of them is wrong.
+    """
+    rows = rows_within(work, scope)
+    found = {name: blamed for name in rows if (blamed := blamed_in(work, rows, name))}
+    fewest = min(map(len, found.values()), default=0)
+    found = {name: blamed for name, blamed in found.items() if len(blamed) == fewest}
+    alone = {**rows, **{name: only(rows[name], table_of(rows[name], each)) for name, each in found.items()}}
+    return Culprit(
+        {},
+        tuple(position_of(each) for blamed in found.values() for each in blamed),
+        tuple(history for name in found for history in joined_histories(work, alone, name)),
+        error_with(work, alone) or error_with(work, rows),
+    )
+
+
+def joined_histories(work: Refresh, rows: "Mapping[str, DataFrame]", name: str) -> tuple[str, ...]:
+    """The histories whose versions were joined to the rows of an input, where without these all can be computed."""
+    joined = versions_in(work.dataset.inputs[name].source)
+    nothing = {alias: F.lit(None).cast(rows[name].schema[alias].dataType) for alias in joined}
+    if not joined or error_with(work, {**rows, name: rows[name].withColumns(nothing)}) is not None:
+        return ()
+    return tuple(joined.values())
+
+
+def versions_in(source: Dataset | Topic) -> dict[str, str]:
+    """The columns of a dataset that hold versions of histories, with the names of these."""
+    if not isinstance(source, Dataset) or "facts" not in source.inputs:
+        return {}
+    own = {alias: each.source.name for alias, each in source.inputs.items() if alias != "facts"}
+    return {**versions_in(source.inputs["facts"].source), **own}
+
+
+def position_of(place: "Row | Sequence[Any]") -> str:
+    return "/".join(map(str, place))
+
+
+def blamed_in(work: Refresh, rows: "Mapping[str, DataFrame]", name: str) -> "list[Row]":
+    """The records of one input without which the scope can be computed; none where there are none, or many."""
+    rest = places_in(rows[name])
+    is_culprit = partial(fails_within, work, rows, name)
+    if rest is None or is_culprit(rest.limit(0)):
+        return []
+    blamed: list[Row] = []
+    while (found := halved(rest, is_culprit)) is not None:
+        needed = without_needless(found, is_culprit)
+        blamed += needed
+        if not needed or len(blamed) > records_named_max:
+            return []
+        rest = rest.join(F.broadcast(table_of(rest, needed)), list(position), "left_anti").localCheckpoint()
+    for each in list(blamed):
+        # What can be computed with it again was only beside the one that is wrong.
+        more = rest.unionByName(table_of(rest, [each])).localCheckpoint()
+        if not is_culprit(more):
+            rest = more
+            blamed.remove(each)
+    return blamed
+
+
+def without_needless(places: "DataFrame", is_culprit: "Callable[[DataFrame], bool]") -> "list[Row]":
+    """Those of a few records without which the others are no culprits; none of many."""
+    kept: list[Row] = [tuple(each) for each in places.orderBy(*position).limit(2 * records_named_max + 1).collect()]
+    if len(kept) > 2 * records_named_max:
+        return []
+    for each in list(kept):
+        others = [other for other in kept if other != each]
+        if others and is_culprit(table_of(places, others)):
+            kept = others
+    return kept if len(kept) <= records_named_max else []
+
+
+def table_of(any_df: "DataFrame", places: "Sequence[Row]") -> "DataFrame":
+    return any_df.sparkSession.createDataFrame(list(places), place_schema)
+
+
+def places_in(df: "DataFrame") -> "DataFrame | None":
+    """The positions of the records that rows are of."""
+    names = place_columns(df)
+    if not set(names) <= set(df.columns):
+        return None
+    return df.select(*[F.col(name).alias(place) for name, place in zip(names, position, strict=True)]).distinct()
+
+
+def place_columns(df: "DataFrame") -> tuple[str, ...]:
+    """The columns that would have a record's position: those of a dataset, or those of bronze."""
+    return position if set(position) <= set(df.columns) else bronze_position
+
+
+def only(df: "DataFrame", places: "DataFrame") -> "DataFrame":
+    """The rows that are of records at some positions."""
+    names = place_columns(df)
+    wanted = places.select(*[F.col(place).alias(name) for name, place in zip(names, position, strict=True)])
+    return df.join(F.broadcast(wanted), list(names), "left_semi")
+
+
+def halved(rows: "DataFrame", is_culprit: "Callable[[DataFrame], bool]") -> "DataFrame | None":
+    """The fewest of the rows that are found, by halves, to be culprits together; None when all together are none."""
+    split = F.xxhash64(*rows.columns)
+    rows = rows.withColumn("_split", split).localCheckpoint()
+    if not is_culprit(rows.drop("_split")):
+        return None
+    for bit in range(halvings_max):
+        if rows.count() == 1:
+            break
+        is_set = F.col("_split").bitwiseAND(F.lit(1 << bit)) != 0
+        halves = [rows.where(is_set), rows.where(~is_set)]
+        worse = next((half for half in halves if not half.isEmpty() and is_culprit(half.drop("_split"))), None)
+        if worse is None:
+            break
+        rows = worse.localCheckpoint()
+    return rows.drop("_split")
+
+
+def rows_within(work: Refresh, scope: Scope) -> "dict[str, DataFrame]":
+    """The rows of every input that bear on a scope."""
+    return {name: work.rows(name, scope, {}) for name in work.inputs}
+
+
+def fails_within(work: Refresh, rows: "Mapping[str, DataFrame]", name: str, places: "DataFrame") -> bool:
+    """Whether the shape cannot be computed of those rows of one input that are of records at some positions."""
+    return error_with(work, {**rows, name: only(rows[name], places)}) is not None
+
+
+def error_with(work: Refresh, rows: "Mapping[str, DataFrame]") -> Exception | None:
+    """Why the shape cannot be computed of some rows; None when it can."""
+
+    def compute() -> None:
+        shaped = work.dataset.shape(rows, {})
+        for output in work.dataset.outputs:
+            output.select(shaped).write.format("noop").mode("overwrite").save()
+
+    return error_in(compute)
+
+
+def error_in(compute: Callable[[], object]) -> Exception | None:
+    """What Spark raises."""
+    try:
+        compute()
+    except errors_of_spark as error:
+        return error
+    return None
+
+
+def plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a row as JSON has them, without those of bookkeeping."""
+    return {
+        name: value if isinstance(value, str | int | float | bool | None) else str(value)
+        for name, value in row.items()
+        if not name.startswith("_")
+    }

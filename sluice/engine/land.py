@@ -1,0 +1,104 @@
+"""Land the records of a topic in bronze: each offset once, as it came, or an error that names what is missing."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from sluice.engine.blocked import unblock
+from sluice.errors import SluiceError
+from sluice.log import AnyLog, Batch
+from sluice.model.datasets import Topic
+from sluice.model.ledger import Entry, LandedPartition, RowCounts
+from sluice.storage.delta import Lake
+from sluice.storage.small_writes import rows_max, taken
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+bronze_schema = (
+    "topic string, partition int, offset bigint, key binary, value binary, timestamp timestamp, "
+    "headers map<string,string>, landed_at timestamp"
+)
+
+
+def land(spark: "SparkSession", lake: Lake, log: AnyLog, topic: Topic, *, records_max: int) -> int:
+    """Appends the next records of a topic to its bronze table in one commit, and returns how many offsets they span.
+
+    Raises LogGap when the log has lost what has not landed, and LogRecreated when it is not the one that landed before.
+    """
+    known = lake.last_commit(topic.name)
+    if known is None and topic.optional and not log.exists(topic.topic):
+        return 0
+    batch = log.next_batch(topic.topic, known.entry.landed if known else {}, records_max)
+    if known and not batch.records:
+        return 0
+    entry = Entry(
+        dataset=topic.name,
+        cause="changes" if known else "first build",
+        landed=batch.landed,
+        rows=RowCounts(inserted=batch.records),
+    )
+    try:
+        rows = bronze_rows(spark, batch)
+        if known:
+            few = taken(rows) if batch.records <= rows_max else None
+            lake.append(rows, topic.name, entry, known.fence, few)
+        else:
+            lake.replace(rows, topic.name, entry, 0)
+    except (PySparkException, Py4JError):
+        batch.blame()
+        raise
+    return batch.records
+
+
+def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":
+    """The records of a batch as rows of a bronze table."""
+    if not batch.records:
+        return spark.createDataFrame([], bronze_schema)
+    return batch.rows(spark).withColumn("landed_at", F.current_timestamp())
+
+
+def held_by(log: AnyLog, topic: str) -> dict[int, range]:
+    """The offsets that the log holds of a topic, by partition; none when there is no such topic."""
+    return log.offsets(topic) if log.exists(topic) else {}
+
+
+def waiting(held: Mapping[int, range], landed: Mapping[int, LandedPartition]) -> dict[int, int]:
+    """How many offsets of each partition have not landed yet: its lag."""
+    return {
+        partition: max(0, offsets.stop - (landed[partition].next_offset if partition in landed else offsets.start))
+        for partition, offsets in held.items()
+    }
+
+
+def lost(log: AnyLog, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:
+    """The offsets of each partition that the log no longer has, and that have not landed."""
+    return log.lost(topic, landed) if log.exists(topic) else {}
+
+
+def skip(lake: Lake, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
+    """Lets a topic go on after offsets that its log has lost; how many these are, by partition.
+
+    They are offsets that are missing before they landed, or that have landed and lie after the log's end.
+    """
+    known = lake.last_commit(topic.name)
+    landed = known.entry.landed if known else {}
+    gone = lost(log, topic.topic, landed)
+    if log.exists(topic.topic):
+        gone = {**log.truncated(topic.topic, landed), **gone}
+    if not gone:
+        raise SluiceError(f"Nothing of topic {topic.topic} is lost: the log holds all that has not landed.")
+    starts = {partition: offsets.stop for partition, offsets in gone.items()}
+    log.go_on(topic.topic, landed, starts)
+    if known:
+        skipped = {
+            partition: landed.get(partition, LandedPartition(next_offset=0)).model_copy(update={"next_offset": start})
+            for partition, start in starts.items()
+        }
+        entry = known.unchanged(Entry(dataset=topic.name, landed={**landed, **skipped}, because=because))
+        lake.note(topic.name, entry, known.fence)
+    unblock(lake.files, topic.name)
+    return {str(partition): len(offsets) for partition, offsets in gone.items()}

@@ -1,0 +1,237 @@
+"""Run the catalogue: land every topic and refresh every dataset, until nothing upstream is newer, or for ever."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from sluice.engine.backfill import Part
+from sluice.engine.blocked import Block, Blocks, blocked_by, is_of_data, reason_of, stops_all
+from sluice.engine.catalogue import Catalogue, Node
+from sluice.engine.culprit import find
+from sluice.engine.land import land
+from sluice.engine.refresh import newest_inputs, refresh
+from sluice.errors import LogUnreachable, SluiceError, SparkEnded
+from sluice.log import AnyLog
+from sluice.model.datasets import Dataset, Topic
+from sluice.model.expectations import Expectation
+from sluice.model.ledger import InputVersion, RowCounts, no_rows
+from sluice.quality.results import as_rows, record
+from sluice.runtime.session import is_alive, named_jobs, spark_ended
+from sluice.storage.delta import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a run tells while it goes on; `rows` and `seconds` come with 'done'.
+
+    A dataset that is `held` was left as it is, because its declaration changed and nobody has promoted that; one that
+    was `refused` because of what its new rows would have been: the expectations that they break. One that is `blocked`
+    could not be computed, and that is why; what is made from it `waits_for` it. One that is 'waiting' goes on when its
+    log answers again; `name` is why.
+    """
+
+    kind: Literal["started", "done", "waiting"]
+    name: str
+    cause: str | None = None
+    rows: RowCounts = no_rows
+    seconds: float = 0.0
+    held: bool = False
+    refused: tuple[str, ...] = ()
+    blocked: str | None = None
+    waits_for: tuple[str, ...] = ()
+
+    @property
+    def is_effective(self) -> bool:
+        """True when something was computed, whether or not a row changed."""
+        return self.cause is not None and not self.refused
+
+    @property
+    def is_stopped(self) -> bool:
+        """True when the dataset is not what its inputs make it, and its readers' next versions wait."""
+        return self.blocked is not None or bool(self.waits_for)
+
+    @property
+    def is_wrong(self) -> bool:
+        """True when somebody must look at it."""
+        return self.is_stopped or bool(self.refused)
+
+
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Everything a run needs: the session, the tables, the log and the datasets."""
+
+    spark: "SparkSession"
+    lake: Lake
+    log: AnyLog
+    catalogue: Catalogue
+    batch_records_max: int
+    parallel: int = 2
+    hold_changed: bool = False
+    listener: Listener = lambda event: None
+    refusals: "dict[tuple[str, str], tuple[dict[str, InputVersion], tuple[str, ...]]]" = field(default_factory=dict)
+    blocks: Blocks = field(default_factory=Blocks)
+
+    def until_caught_up(self, *, rebuild: bool = False) -> list[Event]:
+        """Passes over the catalogue until one finds nothing to do.
+
+        Returns what was done, and what is held, refused, blocked, or waits.
+        """
+        done: list[Event] = []
+        while True:
+            events = self.one_pass(rebuild=rebuild)
+            effective = [event for event in events if event.is_effective]
+            done += effective
+            rebuild = False
+            if not any(self.is_topic(event.name) for event in effective):
+                return done + [event for event in events if event.held or event.is_wrong]
+
+    def continuously(
+        self, poll_seconds: float, stop: threading.Event, renewed: "Callable[[], Catalogue | None]" = lambda: None
+    ) -> None:
+        """Passes until `stop` is set, at least `poll_seconds` apart when there was nothing to do.
+
+        Before each, `renewed` does what else there is to do in the lake, and may give another catalogue to go on with.
+        """
+        runner = self
+        while not stop.is_set():
+            catalogue = renewed()
+            if catalogue is not None:
+                runner = replace(self, catalogue=catalogue)
+            try:
+                is_idle = not any(event.is_effective for event in runner.one_pass())
+            except LogUnreachable as error:
+                self.listener(Event("waiting", str(error)))
+                is_idle = True
+            if is_idle:
+                stop.wait(poll_seconds)
+
+    def one_pass(self, *, rebuild: bool = False) -> list[Event]:
+        """Every node once, upstream first; those that do not depend on each other side by side."""
+        events: dict[str, Event] = {}
+        with ThreadPoolExecutor(self.parallel) as pool:
+            for level in self.catalogue.levels():
+                waiting = {node.name: names for node in level if (names := stopped_above(node, events))}
+                ready = [node for node in level if node.name not in waiting]
+                events |= {
+                    event.name: event for event in pool.map(lambda node: self.step(node, rebuild=rebuild), ready)
+                }
+                events |= {name: Event("done", name, waits_for=names) for name, names in waiting.items()}
+        return list(events.values())
+
+    def step(self, node: Node, *, rebuild: bool) -> Event:
+        """Brings one node up to date, unless what blocks it is still as it was."""
+        block = self.blocks.holding(self.lake.files, node.name)
+        if block and block.holds(*self.made_of(node), datetime.now(UTC)):
+            return Event("done", node.name, blocked=str(block))
+        self.listener(Event("started", node.name))
+        start, event = time.monotonic(), Event("done", node.name)
+        # A session of its own: what one commit says of itself cannot leak into another's.
+        with named_jobs(self.spark, node.name) as spark:
+            try:
+                event = self.brought_up_to_date(spark, node, event, rebuild=rebuild)
+                self.blocks.remove(self.lake.files, node.name)
+            except Exception as error:
+                if not is_alive(spark):
+                    # One of those that were computed may have ended it, and would end the next one too.
+                    ended = SparkEnded(f"{spark_ended} It ended while {node.name} was computed.")
+                    self.stopped(spark, node, ended)
+                    raise ended from error
+                if stops_all(error):
+                    raise
+                event = replace(event, blocked=self.stopped(spark, node, error))
+        event = replace(event, seconds=time.monotonic() - start)
+        self.listener(event)
+        return event
+
+    def brought_up_to_date(self, spark: "SparkSession", node: Node, event: Event, *, rebuild: bool) -> Event:
+        """Lands what waits of a topic, or refreshes a dataset."""
+        if isinstance(node, Dataset):
+            return self.refreshed(spark, node, event, rebuild=rebuild)
+        landed = land(spark, self.lake, self.log, node, records_max=self.batch_records_max)
+        return replace(event, cause="records" if landed else None, rows=RowCounts(inserted=landed))
+
+    def stopped(self, spark: "SparkSession", node: Node, error: Exception) -> str:
+        """Keeps why a node is blocked; returns it in words."""
+        files = self.lake.files
+        before = self.blocks.known(files, node.name)
+        block = blocked_by(error, node.name, *self.made_of(node), before)
+        if before and before.is_of(block.fingerprint, block.inputs):
+            kept = ("reason", "culprit", "records", "or_of")
+            block = block.model_copy(update={name: getattr(before, name) for name in kept})
+        elif isinstance(node, Dataset) and is_of_data(error):
+            block = self.with_culprit(spark, node, block)
+        self.blocks.add(files, block, error)
+        return str(block)
+
+    def with_culprit(self, spark: "SparkSession", dataset: Dataset, block: Block) -> Block:
+        """The block, with the row and the records that cannot be computed, where these can be found."""
+        with contextlib.suppress(Exception):
+            found = find(spark, self.lake, dataset)
+            if found is not None:
+                said = {"reason": reason_of(found.error)} if found.error else {}
+                known = {"culprit": found.row or None, "records": found.records, "or_of": found.or_of}
+                return block.model_copy(update=known | said)
+        return block
+
+    def made_of(self, node: Node) -> tuple[str, dict[str, InputVersion]]:
+        """What a blocked node would be computed by and from; nothing of a topic, nor where that cannot be read."""
+        if isinstance(node, Topic):
+            return "", {}
+        inputs: dict[str, InputVersion] = {}
+        with contextlib.suppress(Exception):
+            inputs = {name: commit.as_input for name, commit in newest_inputs(self.lake, node).items()}
+        return f"{node.fingerprint} {self.gate_of(node)}", inputs
+
+    def gate_of(self, dataset: Dataset) -> tuple[Expectation, ...]:
+        """What the rows of a dataset must be to be written."""
+        suite = self.catalogue.suites.get(dataset.name)
+        return suite.gate if suite else ()
+
+    def part_anew(self, datasets: Sequence[Dataset], part: Part) -> dict[str, int]:
+        """Computes a part of datasets anew in place, upstream first; returns how many rows that changed in each."""
+        changed = {}
+        for dataset in datasets:
+            with named_jobs(self.spark, dataset.name) as spark:
+                done = refresh(spark, self.lake, dataset, part=part, gate=self.gate_of(dataset))
+            broken = [each.expectation.name for each in done.outcomes if each.is_critical]
+            if broken:
+                raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(broken)}.")
+            changed[dataset.name] = done.rows.total
+        return changed
+
+    def refreshed(self, spark: "SparkSession", dataset: Dataset, event: Event, *, rebuild: bool) -> Event:
+        """Refreshes a dataset, unless it would be what was refused already; keeps what its gate said."""
+        gate = self.gate_of(dataset)
+        inputs = {name: commit.as_input for name, commit in newest_inputs(self.lake, dataset).items()} if gate else {}
+        made_of = (dataset.name, f"{dataset.fingerprint} {gate}")
+        if gate and self.refusals.get(made_of, ({}, ()))[0] == inputs:
+            return replace(event, refused=self.refusals[made_of][1])
+        done = refresh(spark, self.lake, dataset, rebuild=rebuild, hold_changed=self.hold_changed, gate=gate)
+        if done.outcomes:
+            commit = None if done.is_refused else self.lake.last_commit(dataset.name)
+            version = commit.version if commit else None
+            record(self.lake, as_rows(dataset.name, version, done.outcomes))
+        refused = tuple(each.expectation.name for each in done.outcomes if each.is_critical)
+        if refused:
+            self.refusals[made_of] = (inputs, refused)
+        return replace(event, cause=done.cause, rows=done.rows, held=done.held, refused=refused)
+
+    def is_topic(self, name: str) -> bool:
+        return any(topic.name == name for topic in self.catalogue.topics)
+
+
+def stopped_above(node: Node, events: Mapping[str, Event]) -> tuple[str, ...]:
+    """The datasets that a node is made from and that are stopped; of a topic that is, what has landed is there."""
+    upstream = node.upstream if isinstance(node, Dataset) else []
+    return tuple(each.name for each in upstream if each.name in events and events[each.name].is_stopped)

@@ -1,0 +1,1 @@
+"""Ways into the log beside files and Kafka: receivers of other protocols, and capture of databases."""

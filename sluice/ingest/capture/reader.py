@@ -1,0 +1,313 @@
+"""The embedded reader: a snapshot where there is no slot yet, then every committed transaction, into the log."""
+
+import contextlib
+import re
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sluice.errors import SluiceError, UsageError
+from sluice.ingest.capture.batch import Batch
+from sluice.ingest.capture.database import Database, PostgresError, Slot, Table, quoted, require_held, slot_of
+from sluice.ingest.capture.envelope import Envelopes, Origin, TableName
+from sluice.ingest.capture.pgoutput import Commit, Relation, decode
+from sluice.ingest.capture.snapshot import Snapshot
+from sluice.log import AnyLog, require_open
+from sluice.log.log import topic_name
+
+if TYPE_CHECKING:
+    from psycopg2.extensions import connection as Connection
+    from psycopg2.extras import ReplicationCursor, ReplicationMessage
+
+# Small transactions that commit within this time share an append.
+linger_seconds = 1.0
+wait_seconds_max = 0.5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Something that a person or a supervisor may want to know: `kind` says what, `detail` how much."""
+
+    kind: str
+    message: str
+    detail: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What is captured, by which slot and publication, and into which log."""
+
+    database: Database
+    log: AnyLog
+    tables: Sequence[TableName]
+    slot: str
+    publication: str
+    prefix: str | None
+    listener: Callable[[Progress], None]
+    retained_bytes_warned: int = 1 << 30
+    report_seconds: float = 10.0
+    batch_records: int = 20_000
+
+    def begin(self, *, new_snapshot: bool = False) -> "Stream":
+        """The stream to follow: from where it was left, or from a snapshot that is in the log when this returns."""
+        name = self.database.require_logical()
+        prefix = self.prefix if self.prefix is not None else name
+        topics = topics_of(prefix, self.tables)
+        origin = Origin(prefix, name)
+        self.database.publish(self.publication, self.tables)
+        self.warn_of_values_apart()
+        slot = self.database.free_slot(self.slot, name)
+        if new_snapshot or not self.resumed(slot, topics):
+            self.tell("snapshot", "taking a snapshot, once the transactions under way have ended")
+            Snapshot(
+                self.database,
+                self.log,
+                origin,
+                self.publication,
+                self.slot,
+                topics,
+                self.batch_records,
+                self.tell_snapshot,
+            ).take()
+        envelopes = Envelopes(origin, frozenset(self.tables), self.key_of)
+        return Stream(self, envelopes, topics, Batch(self.log, self.batch_records))
+
+    def resumed(self, slot: Slot | None, topics: dict[TableName, str]) -> bool:
+        """Whether there is a slot to go on from; the slot is there only when its snapshot is in the log."""
+        missing = sorted(topic for topic in topics.values() if not self.log.exists(topic))
+        if slot is None:
+            if any(streamed(self.log, topic) for topic in topics.values() if topic not in missing):
+                require_held(self.slot, None)
+            return False
+        require_held(self.slot, slot)
+        if missing:
+            raise UsageError(
+                f"The slot {self.slot} exists, and the log {self.log} has no topic {', '.join(missing)}: the slot "
+                "was made for other tables, or for another log. Capture new tables with another --slot and "
+                "--publication, or begin anew with --new-snapshot."
+            )
+        self.tell("resumed", f"going on from {lsn_text(slot.confirmed_lsn)}", confirmed_lsn=slot.confirmed_lsn)
+        return True
+
+    def key_of(self, relation: Relation) -> tuple[str, ...]:
+        """The primary key of a table whose replica identity is another, as the catalog has it now."""
+        with self.database.session() as session:
+            (table,) = self.database.tables(session, self.publication, [(relation.schema, relation.table)])
+        names = {column.name for column in relation.columns}
+        if not names.issuperset(table.key):
+            raise SluiceError(
+                f"The primary key of {table} was renamed or replaced, and changes from before are still to be "
+                "captured. Start from a new snapshot, with --new-snapshot."
+            )
+        return table.key
+
+    def warn_of_values_apart(self) -> None:
+        """Says which tables have values that an update may leave out."""
+        with self.database.session() as session:
+            tables = self.database.tables(session, self.publication, self.tables)
+        for table in tables:
+            if table.has_values_apart and table.identity != "f":
+                self.tell(
+                    "warning",
+                    f"{table} has large values, stored apart (TOAST). An update that leaves one alone does not carry "
+                    "it, and __debezium_unavailable_value stands in its place: silver takes the value "
+                    "from before, other readers of the log have none. To have it: "
+                    f"ALTER TABLE {table} REPLICA IDENTITY FULL",
+                    table=str(table),
+                )
+
+    def tell_snapshot(self, table: Table, count: int) -> None:
+        self.tell("snapshot", f"{table}: {count:,} rows", table=str(table), rows=count)
+
+    def tell(self, kind: str, message: str, **detail: Any) -> None:
+        self.listener(Progress(kind, message, detail))
+
+
+@dataclass
+class Stream:
+    """Follows a slot. What it was sent is confirmed only when it is durable in the log, a transaction at a time."""
+
+    capture: Capture
+    envelopes: Envelopes
+    topics: dict[TableName, str]
+    batch: Batch
+    appended: int = 0
+    transactions: int = 0
+    # The end of the last transaction that was read whole, and what the server was told that it may forget.
+    read_lsn: int = 0
+    confirmed_lsn: int = 0
+    warned: set[str] = field(default_factory=set)
+    reported: float = 0.0
+
+    def run(self, stop: threading.Event, *, once: bool = False) -> None:
+        """Streams until stopped, or (`once`) until all that is committed now is confirmed."""
+        database, slot = self.capture.database, self.capture.slot
+        until_lsn = database.end_of_wal() if once else None
+        try:
+            with (
+                database.session() as session,
+                database.replication() as connection,
+                connection.cursor() as cursor,
+            ):
+                cursor.start_replication(
+                    slot_name=slot,
+                    decode=False,
+                    status_interval=10,
+                    options={"proto_version": "1", "publication_names": quoted(self.capture.publication)},
+                )
+                self.capture.tell("streaming", "following the changes")
+                self.follow(cursor, session, stop, until_lsn)
+                self.report(session)
+        except PostgresError as error:
+            # A slot that is invalidated ends the connection of its reader, which does not say why.
+            with contextlib.suppress(PostgresError), database.session() as session:
+                require_held(slot, slot_of(session, slot))
+            raise SluiceError(f"{error} Start again: the capture goes on where it stopped.") from error
+        self.capture.tell("done", f"{self.appended:,} records appended from the stream", records=self.appended)
+
+    def follow(
+        self, cursor: "ReplicationCursor", session: "Connection", stop: threading.Event, until_lsn: int | None
+    ) -> None:
+        while True:
+            message = cursor.read_message()
+            if message is not None:
+                self.take(cursor, message)
+            if self.envelopes.transaction is None:
+                # Transactions come in the order of their commits; without one to read, the server says how far it is.
+                reached_lsn = max(cursor.wal_end or 0, self.read_lsn) if message is None else self.read_lsn
+                if stop.is_set() or (until_lsn is not None and reached_lsn >= until_lsn):
+                    self.settle(cursor)
+                    return
+                if message is None:
+                    self.idle(cursor, ask=until_lsn is not None)
+            if message is None:
+                self.wait(cursor)
+            if time.monotonic() - self.reported >= self.capture.report_seconds:
+                self.report(session)
+
+    def take(self, cursor: "ReplicationCursor", message: "ReplicationMessage") -> None:
+        """Takes one message in, and appends what waits when it is much or has waited long."""
+        if message.data_start <= self.confirmed_lsn and self.read_lsn > self.confirmed_lsn:
+            # A transaction that began before the last confirmed one ended. psycopg2 takes a message before the
+            # confirmed position for a processed one, and then confirms by itself all that the server says it has sent:
+            # what was read before must be durable first.
+            self.settle(cursor)
+        decoded = decode(message.payload)
+        for table, record in self.envelopes.records(decoded, message.data_start):
+            self.batch.add(self.topics[table], record)
+        if isinstance(decoded, Commit):
+            self.read_lsn = decoded.end_lsn
+            self.transactions += 1
+            if self.batch.is_full or self.batch.age_seconds >= linger_seconds:
+                self.settle(cursor)
+        elif self.batch.is_full:
+            # A large transaction: it is committed, so it may go to the log in parts, but is confirmed only at its end.
+            self.appended += self.batch.append()
+        self.warn_of_unavailable()
+
+    def settle(self, cursor: "ReplicationCursor") -> None:
+        """Makes durable what was read, and only then tells the server that it may forget it."""
+        self.appended += self.batch.append()
+        self.confirm(cursor, self.read_lsn)
+
+    def idle(self, cursor: "ReplicationCursor", *, ask: bool) -> None:
+        """Nothing to read now: appends what has waited, and confirms what concerned other tables."""
+        if self.batch.age_seconds >= linger_seconds:
+            self.settle(cursor)
+        if not self.batch.count:
+            # All that the server has sent is durable, and what it passed over were changes of other tables.
+            self.confirm(cursor, max(cursor.wal_end or 0, self.read_lsn))
+        if ask:
+            # How far it is, when there is nothing to send.
+            send_feedback(cursor, reply=True)
+
+    def confirm(self, cursor: "ReplicationCursor", lsn: int) -> None:
+        if lsn > self.confirmed_lsn:
+            self.confirmed_lsn = lsn
+            send_feedback(cursor, write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn)
+
+    def wait(self, cursor: "ReplicationCursor") -> None:
+        """Waits until the server sends something, or something is due here."""
+        due = linger_seconds - self.batch.age_seconds if self.batch.count else wait_seconds_max
+        select.select([cursor], [], [], max(0.0, min(due, wait_seconds_max)))
+
+    def warn_of_unavailable(self) -> None:
+        for column in self.envelopes.unavailable - self.warned:
+            table = column.rpartition(".")[0]
+            self.capture.tell(
+                "warning",
+                f"An update of {table} does not carry {column}, which is stored apart and did not change; "
+                "__debezium_unavailable_value stands in its place: silver takes the value from before, other readers "
+                "of the log have none. To have it: "
+                f"ALTER TABLE {table} REPLICA IDENTITY FULL",
+                column=column,
+            )
+        self.warned |= self.envelopes.unavailable
+
+    def report(self, session: "Connection") -> None:
+        """Says how far the capture is and how much WAL its slot holds back; warns when that is much."""
+        self.reported = time.monotonic()
+        slot = require_held(self.capture.slot, slot_of(session, self.capture.slot))
+        retained = slot.retained_bytes or 0
+        self.capture.tell(
+            "progress",
+            f"{self.appended:,} records of {self.transactions:,} transactions; confirmed "
+            f"{lsn_text(slot.confirmed_lsn)}; the slot holds back {megabytes(retained)} of WAL",
+            records=self.appended,
+            transactions=self.transactions,
+            confirmed_lsn=slot.confirmed_lsn,
+            retained_wal_bytes=retained,
+            wal_status=slot.wal_status,
+            wal_bytes_left=slot.left_bytes,
+        )
+        if retained > self.capture.retained_bytes_warned or slot.wal_status == "unreserved":
+            left = "" if slot.left_bytes is None else f", and {megabytes(slot.left_bytes)} more will invalidate it"
+            self.capture.tell(
+                "warning",
+                f"The slot {self.capture.slot} holds back {megabytes(retained)} of WAL{left}. Look for a transaction "
+                "that is open for long (pg_stat_activity), or for more changes than one reader can write.",
+                retained_wal_bytes=retained,
+                wal_status=slot.wal_status,
+                wal_bytes_left=slot.left_bytes,
+            )
+
+
+def topics_of(prefix: str, tables: Sequence[TableName]) -> dict[TableName, str]:
+    """The topic of each table; a UsageError where two would share one, or one cannot be named."""
+    topics: dict[TableName, str] = {}
+    for table in tables:
+        topic = re.sub(r"[^a-z0-9_]", "_", (f"{prefix}_{table[1]}" if prefix else table[1]).lower())
+        require_open(topic)
+        if not topic_name.fullmatch(topic):
+            raise UsageError(
+                f"{'.'.join(table)} would go to the topic '{topic}', which is no name; give a --topic-prefix."
+            )
+        if topic in topics.values():
+            raise UsageError(
+                f"Two tables would go to the topic {topic}. Capture them apart, with a --topic-prefix, --slot and "
+                "--publication for each."
+            )
+        topics[table] = topic
+    return topics
+
+
+def send_feedback(cursor: "ReplicationCursor", **feedback: Any) -> None:
+    """Tells the server now, and not at the next keepalive."""
+    cursor.send_feedback(**feedback, force=True)  # type: ignore[no-untyped-call]
+
+
+def streamed(log: AnyLog, topic: str) -> bool:
+    """Whether the newest record of a topic came from a stream, and not from a snapshot; a tombstone did."""
+    return any(b'"snapshot":"true"' not in (record.value or b"") for record in log.tail(topic, 1))
+
+
+def lsn_text(lsn: int | None) -> str:
+    """A position as Postgres writes it."""
+    return "nothing" if lsn is None else f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def megabytes(count: int) -> str:
+    return f"{count / (1 << 20):,.1f} MiB"

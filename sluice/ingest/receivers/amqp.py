@@ -1,0 +1,190 @@
+"""AMQP: the messages of a queue, acknowledged when the log has them."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import (
+    AMQPConnectionError,
+    ChannelClosedByBroker,
+    ConnectionClosedByBroker,
+    ProbableAccessDeniedError,
+    ProbableAuthenticationError,
+)
+from pika.spec import Basic, BasicProperties
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_exponential_jitter,
+)
+
+from sluice.errors import DoorError, LogError, UsageError
+from sluice.ingest.receivers.records import append, key_in, with_field
+from sluice.log import AnyLog, Record
+
+Tell = Callable[[str], None]
+back_off = wait_exponential_jitter(multiplier=0.25, max=5.0, jitter=0.25)
+poll_seconds_max = 0.2
+access_refused, not_allowed = 403, 530
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which queue goes to which topic, and how many messages are taken at once.
+
+    The broker sends up to `prefetch` messages ahead of their acknowledgement. `id_field` names a field of JSON objects
+    that the message's id is written into as well, where a declaration's keys can reach it.
+    """
+
+    queue: str
+    topic: str
+    declare: bool = False
+    key_field: str | None = None
+    id_field: str | None = None
+    batch_records_max: int = 500
+    batch_seconds_max: float = 0.2
+    prefetch: int = 1000
+
+
+def listen(log: AnyLog, url: str, options: Options, stop: threading.Event, tell: Tell) -> None:
+    """Appends what the queue holds until stopped, through every loss of the broker.
+
+    A DoorError for what does not go away by itself: a wrong password, a queue that is not there.
+    """
+    # pika logs each failed attempt at length; what matters of it is told here.
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
+    parameters = parameters_of(url)
+    log.create(options.topic)
+    while not stop.is_set():
+        try:
+            connection = connected(parameters, stop, tell)
+        except (AMQPConnectionError, OSError):
+            return  # Stopped while the broker was away.
+        try:
+            receive(log, connection, options, stop, tell)
+        except AMQPConnectionError as error:
+            tell(f"The broker is gone ({described(error)}); what was not acknowledged will come again.")
+        except ChannelClosedByBroker as error:
+            raise DoorError(f"The broker refused the queue {options.queue}: {error.reply_text}.") from error
+        finally:
+            if connection.is_open:
+                connection.close()
+
+
+def parameters_of(url: str) -> pika.URLParameters:
+    """The URL, read; a UsageError that does not repeat it, for it holds a password."""
+    wrong = UsageError("SLUICE_AMQP must be a URL: amqp://user:password@host:5672/vhost (%2F: the first).")
+    if not url.startswith(("amqp://", "amqps://")):
+        raise wrong
+    try:
+        return pika.URLParameters(url)
+    except (ValueError, TypeError):
+        raise wrong from None
+
+
+def connected(parameters: pika.URLParameters, stop: threading.Event, tell: Tell) -> pika.BlockingConnection:
+    """A connection, however long the broker is away; raises the last error when stopped meanwhile."""
+
+    def told(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        tell(f"The broker cannot be reached ({described(error)}); again in {state.upcoming_sleep:.1f} s.")
+
+    retrying = Retrying(
+        retry=retry_if_exception(is_passing),
+        wait=back_off,
+        stop=stop_when_event_set(stop),
+        sleep=sleep_using_event(stop),
+        before_sleep=told,
+        reraise=True,
+    )
+    try:
+        connection = retrying(pika.BlockingConnection, parameters)
+    except (AMQPConnectionError, OSError) as error:
+        if is_passing(error):
+            raise
+        raise DoorError(f"The broker refused the connection: {described(error)}. Correct SLUICE_AMQP.") from error
+    tell(f"Connected to {parameters.host}:{parameters.port}.")
+    return connection
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether it may work later: a broker that is away comes back, a wrong password stays wrong."""
+    if isinstance(error, ProbableAuthenticationError | ProbableAccessDeniedError):
+        return False
+    if isinstance(error, ConnectionClosedByBroker):
+        return error.reply_code not in (access_refused, not_allowed)
+    return isinstance(error, AMQPConnectionError | OSError)
+
+
+def described(error: BaseException | None) -> str:
+    return str(error) or type(error).__name__
+
+
+def receive(
+    log: AnyLog, connection: pika.BlockingConnection, options: Options, stop: threading.Event, tell: Tell
+) -> None:
+    """Appends batch by batch, and acknowledges each when it is durable."""
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=options.prefetch)
+    channel.queue_declare(options.queue, passive=not options.declare, durable=True)
+
+    def told(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        tell(f"{error} Nothing is acknowledged; again in {state.upcoming_sleep:.1f} s.")
+
+    # The connection's own sleep answers the broker's heartbeats, and the messages stay ours meanwhile.
+    retrying = Retrying(
+        retry=retry_if_exception_type(LogError),
+        wait=back_off,
+        stop=stop_when_event_set(stop),
+        sleep=connection.sleep,
+        before_sleep=told,
+        reraise=True,
+    )
+    for delivery_tag, records in batches(channel, options, stop):
+        retrying(append, log, options.topic, records)
+        channel.basic_ack(delivery_tag, multiple=True)
+
+
+def batches(
+    channel: BlockingChannel, options: Options, stop: threading.Event
+) -> Iterator[tuple[int, Sequence[Record]]]:
+    """Records with the delivery tag of the last, by count or by time; a DoorError when the queue is deleted."""
+    batch: list[Record] = []
+    delivery_tag, due = 0, 0.0
+    poll_seconds = min(poll_seconds_max, options.batch_seconds_max)
+    for method, properties, body in channel.consume(options.queue, inactivity_timeout=poll_seconds):
+        if method is not None:
+            due = due if batch else time.monotonic() + options.batch_seconds_max
+            delivery_tag = method.delivery_tag
+            batch.append(record_of(method, properties, body, options))
+        is_due = len(batch) >= options.batch_records_max or time.monotonic() >= due or stop.is_set()
+        if batch and is_due:
+            yield delivery_tag, batch
+            batch = []
+        if stop.is_set():
+            return
+    raise DoorError(f"The broker has no queue {options.queue} any more. Declare it, and start again.")
+
+
+def record_of(method: Basic.Deliver, properties: BasicProperties, body: bytes, options: Options) -> Record:
+    """A message as a record; the headers say its id, and whether the broker sent it before."""
+    headers = {"routing_key": method.routing_key}
+    value = body
+    # pika hands over bytes where an id is not UTF-8.
+    if isinstance(properties.message_id, str):
+        headers["message_id"] = properties.message_id
+        if options.id_field is not None:
+            value = with_field(body, options.id_field, properties.message_id)
+    if method.redelivered:
+        headers["redelivered"] = "true"
+    key = key_in(body, options.key_field) if options.key_field else None
+    return Record(value, key=key, headers={name: text for name, text in headers.items() if isinstance(text, str)})

@@ -1,0 +1,189 @@
+"""The commands of the doors: `sluice listen http | amqp | statsd`."""
+
+import asyncio
+import json
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.errors import UsageError
+from sluice.log import require_open
+from sluice.runtime.settings import read_settings
+
+listen_app = typer.Typer(no_args_is_help=True, help="Let records into the log by HTTP, AMQP or StatsD, until stopped.")
+
+Project = Annotated[Path, typer.Option("--project", help="The project's folder.", show_default="here")]
+Host = Annotated[str, typer.Option(help="The address to listen on.")]
+Topic = Annotated[str, typer.Option(help="The topic that the records go to; made when it is not there.")]
+IdField = Annotated[
+    str | None, typer.Option(help="Also write each record's id into this field of its JSON, for a declaration's keys.")
+]
+loopback = ("127.0.0.1", "::1", "localhost")
+
+
+@listen_app.command()
+def http(  # noqa: PLR0917 - options, each given by its name
+    project: Project = Path(),
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")] = 8000,
+    topic: Annotated[list[str] | None, typer.Option(help="A topic that may be written; none: all that exist.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make topics that do not exist.")] = False,
+    id_field: IdField = None,
+    request_bytes_max: Annotated[int, typer.Option(min=1, help="Larger requests are refused (413).")] = 1024 * 1024,
+    request_seconds_max: Annotated[float, typer.Option(min=0.1, help="Slower requests are ended (408).")] = 30.0,
+    head_seconds_max: Annotated[float, typer.Option(min=0.1, help="Connections without a request are closed.")] = 5.0,
+    connections_max: Annotated[int, typer.Option(min=1, help="Beyond, idle ones are closed (else 503).")] = 100,
+    client_connections_max: Annotated[int, typer.Option(min=1, help="The same for one address.")] = 50,
+    certificate: Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate chain (PEM) …")] = None,
+    certificate_key: Annotated[Path | None, typer.Option(help="… and its private key (PEM).")] = None,
+) -> None:
+    """POST /topics/TOPIC: a record, or a batch of lines; answered when the log has it. Needs SLUICE_HTTP_TOKEN."""
+    with extra_needed():
+        from sluice.ingest.receivers import http as door
+        from sluice.ingest.receivers.tokens import tokens_of
+    settings = read_settings(project)
+    token = settings.http_token.get_secret_value()
+    if not token:
+        raise UsageError(
+            "The door needs a token. Set SLUICE_HTTP_TOKEN, such as to what `openssl rand -hex 32` prints."
+        )
+    if (certificate is None) != (certificate_key is None):
+        raise UsageError("HTTPS needs both --certificate and --certificate-key.")
+    options = door.Options(
+        tokens=tokens_of(token),
+        topics=tuple(topic or ()),
+        create=create,
+        id_field=id_field,
+        request_bytes_max=request_bytes_max,
+        request_seconds_max=request_seconds_max,
+        head_seconds_max=head_seconds_max,
+        connections_max=connections_max,
+        client_connections_max=client_connections_max,
+        certificate=certificate,
+        certificate_key=certificate_key,
+    )
+    require_certificate(certificate, certificate_key)
+    listening = door.opened_socket(host, port)
+    scheme = "https" if certificate else "http"
+    tell(f"Listening on {scheme}://{address(listening)}, for the log {settings.open_log()}")
+    if host not in loopback and certificate is None:
+        tell("Warning: this is open to other machines, without TLS. Give --certificate and --certificate-key.")
+    door.serve(settings.open_log(), options, listening)
+
+
+@listen_app.command()
+def amqp(  # noqa: PLR0917 - the same
+    queue: Annotated[str, typer.Option(help="The queue to take messages from.")],
+    topic: Topic,
+    project: Project = Path(),
+    declare: Annotated[bool, typer.Option("--declare", help="Declare the queue, durable, if it is not there.")] = False,
+    key_field: Annotated[str | None, typer.Option(help="Take each record's key from this field of its JSON.")] = None,
+    id_field: IdField = None,
+    batch_records_max: Annotated[int, typer.Option(min=1, help="Append after so many messages …")] = 500,
+    batch_seconds_max: Annotated[float, typer.Option(min=0.01, help="… or after so long.")] = 0.2,
+    prefetch: Annotated[int, typer.Option(min=1, max=65535, help="Messages under way without an ack.")] = 1000,
+) -> None:
+    """Take messages from a queue of the broker in SLUICE_AMQP, and acknowledge them when the log has them."""
+    with extra_needed():
+        from sluice.ingest.receivers import amqp as door
+    settings = read_settings(project)
+    url = settings.amqp.get_secret_value()
+    if not url:
+        raise UsageError("Which broker? Set SLUICE_AMQP=amqp://user:password@host:5672/vhost (%2F: the first).")
+    require_open(topic)
+    options = door.Options(
+        queue=queue,
+        topic=topic,
+        declare=declare,
+        key_field=key_field,
+        id_field=id_field,
+        batch_records_max=min(batch_records_max, prefetch),
+        batch_seconds_max=batch_seconds_max,
+        prefetch=prefetch,
+    )
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    door.listen(settings.open_log(), url, options, stop, tell)
+
+
+@listen_app.command()
+def statsd(  # noqa: PLR0917 - the same
+    topic: Topic,
+    project: Project = Path(),
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")] = 8125,
+    flush_seconds: Annotated[float, typer.Option(min=0.01, help="How often what came is appended.")] = 1.0,
+    queue_datagrams_max: Annotated[int, typer.Option(min=1, help="How many wait for that at most.")] = 100_000,
+    queue_bytes_max: Annotated[int, typer.Option(min=1, help="… and how many bytes.")] = 64 * 1024 * 1024,
+    receive_buffer_bytes: Annotated[
+        int | None, typer.Option(min=1, help="SO_RCVBUF; the kernel bounds it (net.core.rmem_max).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what each flush did as a line of JSON.")] = False,
+) -> None:
+    """Take StatsD's metrics by UDP; losses that can be known are told, and are records themselves."""
+    from sluice.ingest.receivers import statsd as door
+
+    settings = read_settings(project)
+    require_open(topic)
+    listening = door.opened_socket(host, port, receive_buffer_bytes)
+    held = listening.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    if receive_buffer_bytes is not None and held < receive_buffer_bytes:
+        tell("Warning: the kernel gave a smaller receive buffer than was asked for. Raise net.core.rmem_max.")
+    if host not in loopback:
+        tell("Warning: this is open to other machines, and StatsD knows no token. Let only those reach it that may.")
+
+    def report(flushed: door.Flushed) -> None:
+        if as_json:
+            typer.echo(json.dumps(flushed.as_dict(), default=str))
+        if flushed.lost:
+            tell(f"Lost {flushed.lost_in_kernel:,} datagrams in the kernel and {flushed.lost_in_queue:,} in the queue.")
+
+    options = door.Options(
+        topic=topic,
+        flush_seconds=flush_seconds,
+        queue_datagrams_max=queue_datagrams_max,
+        queue_bytes_max=queue_bytes_max,
+    )
+    greeting = (
+        f"Listening on udp://{address(listening)}, for the log {settings.open_log()}; receive buffer {held:,} bytes"
+    )
+    with listening:
+        asyncio.run(door.serve(settings.open_log(), options, listening, report, tell, greeting=greeting))
+
+
+def require_certificate(certificate: Path | None, key: Path | None) -> None:
+    """A UsageError when the files are not a certificate and its private key."""
+    if certificate is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"{certificate} and {key} are no certificate and private key (PEM): {error}.") from error
+
+
+@contextmanager
+def extra_needed() -> Iterator[None]:
+    """Says which extra has what is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(
+            f"{error.name} is not installed, and this door needs it: pip install 'sluice-lakehouse[doors]'"
+        ) from error
+
+
+def address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def tell(message: str) -> None:
+    typer.echo(message, err=True)

@@ -1,0 +1,259 @@
+"""HTTP: records by POST, answered when the log has them."""
+
+import asyncio
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from sluice.errors import DoorError, LogError, UsageError
+from sluice.ingest.receivers.connections import Connection, Connections
+from sluice.ingest.receivers.group import Group
+from sluice.ingest.receivers.records import append, key_in, with_field
+from sluice.ingest.receivers.tokens import Token, matching
+from sluice.log import AnyLog, Record, is_reserved
+
+idempotency_key_characters_max = 255
+retry_after_seconds = 5
+ready_seconds_max = 5.0
+# The length of a request is unknown to a client that is told no in its middle: the connection ends with the answer.
+closing = {"Connection": "close"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the receiver lets in, and how it is reached.
+
+    Without `topics`, every topic that exists; with `create`, also those that do not exist yet. `id_field` names a field
+    of JSON objects that the idempotency key is written into as well, where a declaration's keys can reach it.
+    """
+
+    tokens: tuple[Token, ...]
+    topics: tuple[str, ...] = ()
+    create: bool = False
+    id_field: str | None = None
+    request_bytes_max: int = 1024 * 1024
+    request_seconds_max: float = 30.0
+    head_seconds_max: float = 5.0
+    connections_max: int = 100
+    client_connections_max: int = 50
+    certificate: Path | None = None
+    certificate_key: Path | None = None
+
+
+def serve(log: AnyLog, options: Options, listening: socket.socket) -> None:
+    """Answers until SIGTERM or SIGINT; what was let in before that is appended and acknowledged first."""
+    # uvicorn ends in order at the first signal, and then raises it again.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+    connections = Connections(options.connections_max, options.client_connections_max, options.head_seconds_max)
+    config = uvicorn.Config(
+        Door(log, options).application(),
+        http=partial(Connection, connections=connections),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ssl_certfile=options.certificate,
+        ssl_keyfile=options.certificate_key,
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def opened_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens; a DoorError when the address cannot be had."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise DoorError(f"{host}:{port} cannot be listened to: {error.strerror}. Give another --port.") from error
+
+
+class Door:
+    """The requests: `POST /topics/{topic}`, `GET /health` and `GET /ready`."""
+
+    def __init__(self, log: AnyLog, options: Options) -> None:
+        self.log = log
+        self.options = options
+        self.known: set[str] = set()
+        self.requests_waiting = 0
+        self.groups: dict[str, Group] = {}
+
+    def application(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/topics/{topic}", self.post, methods=["POST"]),
+                Route("/health", self.health, methods=["GET"]),
+                Route("/ready", self.ready, methods=["GET"]),
+            ],
+            exception_handlers={
+                HTTPException: refused,
+                UsageError: misused,
+                LogError: unavailable,
+                ClientDisconnect: abandoned,
+            },
+        )
+
+    async def health(self, _request: Request) -> Response:
+        """That the process answers, and how many requests wait for the log."""
+        return JSONResponse({"status": "ok", "requests_waiting": self.requests_waiting})
+
+    async def ready(self, _request: Request) -> Response:
+        """That the log can be written now; 503 when it cannot, or does not answer in time."""
+        try:
+            async with asyncio.timeout(ready_seconds_max):
+                await asyncio.to_thread(self.log.probe)
+        except TimeoutError as error:
+            raise LogError(f"The log did not answer within {ready_seconds_max:g} s.") from error
+        return JSONResponse({"status": "ready"})
+
+    async def post(self, request: Request) -> Response:
+        """Appends the record or the records of a request, and answers when they are durable."""
+        self.authorise(request)
+        topic = await self.existing(request.path_params["topic"])
+        shape = shape_of(request)
+        records = shape.records(await self.body_of(request), self.options.id_field)
+        self.requests_waiting += 1
+        try:
+            next_offsets = await self.group_of(topic).append(records)
+        finally:
+            self.requests_waiting -= 1
+        return JSONResponse({"topic": topic, "records": len(records), "next_offsets": next_offsets}, 201)
+
+    def authorise(self, request: Request) -> None:
+        """Refuses a request without a valid token (401), or whose token is not for its topic (403)."""
+        scheme, _, sent = request.headers.get("authorization", "").partition(" ")
+        valid = matching(self.options.tokens, sent.strip()) if scheme.lower() == "bearer" else []
+        if not valid:
+            raise HTTPException(
+                401, "Send the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"} | closing
+            )
+        topic = request.path_params["topic"]
+        if is_reserved(topic) or not any(each.allows(topic) for each in valid):
+            raise HTTPException(403, f"This token may not write the topic {topic}.", closing)
+
+    async def existing(self, topic: str) -> str:
+        """The topic, made where that is allowed; 404 for one that this receiver does not lead to."""
+        if topic in self.known:
+            return topic
+        if self.options.topics and topic not in self.options.topics:
+            raise HTTPException(404, f"This door does not lead to a topic {topic}.", closing)
+        if topic not in await asyncio.to_thread(self.log.topics):
+            if not self.options.create:
+                raise HTTPException(404, f"There is no topic {topic}. The door makes topics with --create.", closing)
+            await asyncio.to_thread(self.log.create, topic)
+        self.known.add(topic)
+        return topic
+
+    async def body_of(self, request: Request) -> bytes:
+        """The body, within its limits of size (413) and time (408)."""
+        most = self.options.request_bytes_max
+        too_large = HTTPException(413, f"A request may have {most} bytes.", closing)
+        if int(request.headers.get("content-length", 0)) > most:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.options.request_seconds_max):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > most:
+                        raise too_large
+        except TimeoutError as error:
+            seconds = self.options.request_seconds_max
+            raise HTTPException(408, f"The request was not whole after {seconds:g} s.", closing) from error
+        return bytes(body)
+
+    def group_of(self, topic: str) -> Group:
+        if topic not in self.groups:
+            self.groups[topic] = Group(partial(append, self.log, topic))
+        return self.groups[topic]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the bytes of a request are records."""
+
+    is_batch: bool
+    key: str | None
+    key_field: str | None
+    idempotency_key: str | None
+
+    def records(self, body: bytes, id_field: str | None) -> list[Record]:
+        """One record of the whole body, or one of each line that is not blank."""
+        if not self.is_batch:
+            return [self.record(body, self.idempotency_key, id_field)]
+        lines = [line for line in body.split(b"\n") if line.strip()]
+        if not lines:
+            raise HTTPException(400, "The batch has no records: send one a line.")
+        return [
+            self.record(line, self.idempotency_key and f"{self.idempotency_key}/{index}", id_field)
+            for index, line in enumerate(lines)
+        ]
+
+    def record(self, value: bytes, idempotency_key: str | None, id_field: str | None) -> Record:
+        key = key_in(value, self.key_field) if self.key_field else self.key
+        if idempotency_key is None:
+            return Record(value, key=key)
+        if id_field is not None:
+            value = with_field(value, id_field, idempotency_key)
+        return Record(value, key=key, headers={"idempotency_key": idempotency_key})
+
+
+def shape_of(request: Request) -> Shape:
+    """What the head of a request says of its body; 400 for what contradicts itself, 415 for what is not read."""
+    unknown = set(request.query_params) - {"key_field"}
+    if unknown:
+        raise HTTPException(400, f"{', '.join(sorted(unknown))}: the only parameter is key_field.", closing)
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise HTTPException(415, "Send the body without a Content-Encoding.", closing)
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    key, key_field = header(request, "Sluice-Key"), request.query_params.get("key_field")
+    if key is not None and key_field is not None:
+        raise HTTPException(400, "Give Sluice-Key or key_field, not both.", closing)
+    idempotency_key = header(request, "Idempotency-Key")
+    if idempotency_key is not None and not 0 < len(idempotency_key) <= idempotency_key_characters_max:
+        raise HTTPException(400, f"Idempotency-Key has 1 to {idempotency_key_characters_max} characters.", closing)
+    return Shape(media_type == "application/x-ndjson", key, key_field, idempotency_key)
+
+
+def header(request: Request, name: str) -> str | None:
+    """A header as text; 400 when it is not UTF-8."""
+    found = [value for each, value in request.headers.raw if each == name.lower().encode()]
+    try:
+        return found[0].decode() if found else None
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, f"{name} must be UTF-8.", closing) from error
+
+
+async def refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for that
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def misused(_request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 400, closing)
+
+
+async def unavailable(_request: Request, error: Exception) -> Response:
+    # What is wrong with the disk is for whoever runs the door, not for whoever sends.
+    print(f"Refused with 503: {error}", file=sys.stderr, flush=True)  # noqa: T201
+    return JSONResponse(
+        {"error": "The log cannot be written now; nothing was acknowledged. Send it again."},
+        503,
+        {"Retry-After": str(retry_after_seconds)},
+    )
+
+
+async def abandoned(_request: Request, _error: Exception) -> Response:
+    """The client left in the middle of its request; nobody reads this."""
+    return Response(status_code=400)

@@ -1,0 +1,1 @@
+"""What is declared: datasets, their schemas and SQL, expectations, fingerprints, and what a commit says of itself."""

@@ -1,0 +1,249 @@
+"""The noun: a Dataset is declared once, and the engine keeps its table equal to what its shape says.
+
+Every dataset follows one rule:
+
+    what changed upstream  →  which of my rows that touches (the scope)  →  recompute them  →  write the difference
+
+A declaration holds the four answers as data and pure functions; it never reads, writes or looks at the clock.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sluice.errors import DeclarationError
+from sluice.model.completeness import Completeness
+from sluice.model.ddl import integers
+from sluice.model.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from sluice.model.expectations import Expectation
+    from sluice.model.scope import Scope
+
+valid_name = re.compile(r"[a-z][a-z0-9_]{0,62}")
+duration_pattern = re.compile(r"(-?\d+) (second|minute|hour|day|week)s?")
+unit_microseconds = {
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+
+Frames = Mapping[str, "DataFrame"]
+Columns = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Topic:
+    """A topic of the log, and the bronze table that holds its records as they came.
+
+    An `optional` topic has no table until the log has the topic.
+    """
+
+    name: str
+    topic: str
+    meaning: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """How one upstream table feeds a dataset.
+
+    `scope` maps the rows that changed upstream (old and new images) to the rows of the dataset that they touch: one
+    column for each of `Dataset.scope_columns`. It may look at the inputs, and at the dataset's own table, as they are
+    now. `within` narrows the input to
+    what recomputing a scope needs. An input with `arrivals` hands to the shape only its new rows, and those that
+    `within` asks for again; the shape folds them into the rows it already has.
+    """
+
+    source: "Dataset | Topic"
+    scope: "Callable[[DataFrame, Frames], DataFrame]"
+    within: "Callable[[DataFrame, Scope], DataFrame]"
+    arrivals: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """One table that a dataset writes: its rows are told apart by `grain`, and found again by `scope_columns`.
+
+    `scope_columns` pairs a column of the table with the column of the scope that it must match. `prune_columns` pairs
+    in the same way columns whose bounds let whole files be skipped. `slice` names the rows of a shared table that
+    belong to the dataset. A table written as a whole is sorted by `cluster_by`, so that files can be skipped.
+    """
+
+    table: str
+    grain: tuple[str, ...]
+    scope_columns: tuple[tuple[str, str], ...]
+    select: "Callable[[DataFrame], DataFrame]" = lambda df: df
+    prune_columns: tuple[tuple[str, str], ...] = ()
+    slice: tuple[tuple[str, str], ...] = ()
+    cluster_by: tuple[str, ...] = ()
+
+    def slice_condition(self, prefix: str = "") -> str:
+        """The SQL condition that names the output's rows in a shared table."""
+        return " AND ".join(f"{prefix}`{column}` = '{value}'" for column, value in self.slice) or "true"
+
+    def condition(self, scope: "Scope", prefix: str = "") -> str:
+        """The condition of a MERGE, of literals only, that rows of the table can be in the scope."""
+        pairs = [*self.scope_columns, *self.prune_columns]
+        return f"{self.slice_condition(prefix)} AND {scope.condition_sql(pairs, prefix)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """One table of silver or gold, and the rule that makes it.
+
+    `shape(rows, own)` takes the input rows of a scope and the dataset's own rows of that scope, each by name, and
+    returns the scope's new rows. The last of `outputs` is the dataset's own table; its commit moves the cursor, so a
+    crash before it repeats the work and changes nothing twice.
+
+    `scope_of` gives the scope that rows of the table itself are in, to explain them. `reached` gives from computed
+    rows how far each partition of its `topics` has come; one that is `idle_after` behind the others does not hold the
+    watermark back. A dataset that `tells_time` is waited for by the watermark of what is made from it; a history is
+    not: that a thing has not changed for a year says nothing of how far time has come. With `has_windows` its rows are
+    those of windows, which `windows_merge` says to be sessions.
+
+    `laws` are what `sluice audit` counts beside the fates: for each law, a query for the number of rows that break it.
+    `bounded` is what should be rare: what that means, and a query for how many rows are
+    so, of how many, and what is worth saying of them. `with_expectations` gives the same dataset with the row rules of
+    a suite at its door; None where no records are parsed. `columns` are those that are known when it is declared, each
+    with its type where that is known, bookkeeping aside; None where they are not.
+    """
+
+    name: str
+    inputs: Mapping[str, Input]
+    outputs: tuple[Output, ...]
+    shape: "Callable[[Frames, Frames], DataFrame]"
+    declaration: Mapping[str, Any]
+    meaning: str = ""
+    keys: tuple[str, ...] = ()
+    event_time: str | None = None
+    topics: tuple[str, ...] = field(default=())
+    idle_after: str | None = None
+    tells_time: bool = True
+    scope_of: "Callable[[DataFrame], DataFrame]" = lambda own: own
+    reached: "Callable[[DataFrame], DataFrame] | None" = None
+    has_windows: bool = False
+    windows_merge: bool = False
+    laws: "Mapping[str, str]" = field(default_factory=dict)
+    bounded: "Mapping[str, tuple[str, str]]" = field(default_factory=dict)
+    with_expectations: "Callable[[tuple[Expectation, ...]], Dataset] | None" = None
+    columns: Columns | None = None
+
+    def __post_init__(self) -> None:
+        if not self.outputs or self.outputs[-1].table != self.name:
+            raise DeclarationError(f"{self.name}: its last output must be its own table")
+
+    @property
+    def is_fold(self) -> bool:
+        """True when new rows are folded into the dataset's own, so that the scope never grows beyond them."""
+        return any(each.arrivals for each in self.inputs.values())
+
+    @property
+    def keeps_time(self) -> bool:
+        """True when its watermark says how far event time has come."""
+        if self.reached is not None:
+            return self.tells_time and self.event_time is not None
+        return self.tells_time and any(source.keeps_time for source in self.upstream)
+
+    @property
+    def is_windowed(self) -> bool:
+        """True when its rows may be those of windows: its own, or those of what it is made from."""
+        return self.has_windows or any(source.is_windowed for source in self.upstream)
+
+    @property
+    def completeness(self) -> Completeness | None:
+        """What judges whether windows are complete: rows with a `window_end` then depend on the watermark too."""
+        if not self.is_windowed or self.reached is not None:
+            return None
+        return Completeness(self.outputs[-1].grain, self.scope_of, self.windows_merge)
+
+    @property
+    def upstream(self) -> "list[Dataset]":
+        """The datasets that it is made from."""
+        return [each.source for each in self.inputs.values() if isinstance(each.source, Dataset)]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when the declaration does, or code or a constant that it reaches; then the table is rebuilt."""
+        return fingerprint(self.name, self.declaration)
+
+
+def same_names(columns: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Pairs for scope columns that are called the same in the table."""
+    return tuple((column, column) for column in columns)
+
+
+def checked_name(layer: str, name: str) -> str:
+    """`layer.name`, or a DeclarationError where the name could not be a folder, a table and an asset at once."""
+    if not valid_name.fullmatch(name):
+        raise DeclarationError(
+            f"{layer}: '{name}' cannot name a dataset; use lower-case letters, digits and _, "
+            "beginning with a letter, at most 63 characters"
+        )
+    return f"{layer}.{name}"
+
+
+def microseconds(text: str) -> int | None:
+    """The length of a duration such as '2 days', or of an offset such as '-2 hours'; None where it is neither."""
+    found = duration_pattern.fullmatch(text)
+    return int(found[1]) * unit_microseconds[found[2]] if found else None
+
+
+def require_duration(dataset: str, option: str, text: str | None) -> None:
+    """A DeclarationError where `text` is no duration such as '2 days'."""
+    if text is not None and (microseconds(text) or 0) <= 0:
+        raise DeclarationError(f"{dataset}: {option} is '{text}', which is no duration; write for example '2 days'")
+
+
+def require_columns(dataset: str, option: str, wanted: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """A DeclarationError that names the columns of `option` which the dataset's schema lacks."""
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        raise DeclarationError(
+            f"{dataset}: {option} names {', '.join(missing)}, which the schema lacks; it has {', '.join(known)}"
+        )
+
+
+def type_of(source: Dataset, column: str) -> str | None:
+    """The type of a source's column, where it is known."""
+    return (source.columns or {}).get(column)
+
+
+def require_columns_of(dataset: str, option: str, wanted: Sequence[str], source: Dataset) -> None:
+    """A DeclarationError that names the columns of `option` which a source lacks, where its columns are known."""
+    if source.columns is not None:
+        known = [name for name in wanted if not name.startswith("_")]
+        missing = [name for name in known if name not in source.columns]
+        if missing:
+            raise DeclarationError(
+                f"{dataset}: {option} names {', '.join(missing)}, which {source.name} lacks; "
+                f"it has {', '.join(source.columns)}"
+            )
+
+
+def require_timestamp(dataset: str, option: str, source: Dataset, column: str) -> None:
+    """A DeclarationError where a column is known to hold no times."""
+    require_columns_of(dataset, option, (column,), source)
+    kind = type_of(source, column)
+    if kind not in (None, "timestamp"):
+        raise DeclarationError(
+            f"{dataset}: {option} is {column}, and in {source.name} that is a {kind}; declare it there as timestamp"
+        )
+
+
+def require_same_type(dataset: str, left: tuple[Dataset, str], right: tuple[Dataset, str]) -> None:
+    """A DeclarationError where two columns that are to be compared are known to be of different types."""
+    kinds = [type_of(*left), type_of(*right)]
+    if None in kinds or kinds[0] == kinds[1] or all(kind in integers for kind in kinds):
+        return
+    said = " and ".join(
+        f"{source.name}.{column} is a {kind}" for (source, column), kind in zip((left, right), kinds, strict=True)
+    )
+    raise DeclarationError(f"{dataset}: {said}; values of different types never match: declare both with one type")

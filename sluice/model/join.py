@@ -1,0 +1,168 @@
+"""Tables from tables, by key: what a function makes of all rows of a key."""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from sluice.errors import DeclarationError
+from sluice.model.datasets import Dataset, Input, Output, require_columns_of, require_same_type, same_names
+from sluice.model.sql import require_closed, require_known
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from sluice.model.scope import Scope
+
+column_pattern = re.compile(r"`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_]\w*)")
+On = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """How the rows of an input name their key: the SQL for each key column, by default the column of that name."""
+
+    keys: tuple[str, ...]
+    on: On = field(default_factory=dict)
+
+    def with_keys(self, df: "DataFrame", prefix: str = "") -> "DataFrame":
+        """The rows with the columns of their key, under names with a prefix."""
+        if not self.on:
+            return df
+        return df.withColumns({f"{prefix}{key}": F.expr(text) for key, text in self.on.items()})
+
+    def touched(self, changed: "DataFrame") -> "DataFrame":
+        """The keys of changed rows."""
+        named = self.with_keys(changed, "_key_")
+        return named.select(*[F.col(f"_key_{key}" if key in self.on else key).alias(key) for key in self.keys])
+
+    def within(self, df: "DataFrame", scope: "Scope") -> "DataFrame":
+        """The rows of a scope of keys, as they are; files are skipped by keys that are columns."""
+        if scope.is_everything:
+            return df
+        columns = {key: column_of(self.on[key]) if key in self.on else key for key in self.keys}
+        pairs = [(columns[key] or f"_key_{key}", key) for key in self.keys]
+        computed = Keyed(self.keys, {key: text for key, text in self.on.items() if columns[key] is None})
+        if not computed.on:
+            return scope.filter(df, pairs)
+        return scope.filter(computed.with_keys(df, "_key_"), pairs).select(*[F.col(f"`{name}`") for name in df.columns])
+
+
+def column_of(sql: str) -> str | None:
+    """The column that an expression is; None where it computes something."""
+    found = column_pattern.fullmatch(sql.strip())
+    return (found["quoted"] or found["plain"]) if found else None
+
+
+def by_key(source: Dataset, keys: Sequence[str], on: On | None = None) -> Input:
+    """An input whose rows bear on the dataset's rows of the same keys."""
+    keyed = Keyed(tuple(keys), dict(on or {}))
+    return Input(source, scope=lambda changed, inputs: keyed.touched(changed), within=keyed.within)
+
+
+def join_dataset(
+    name: str,
+    *,
+    inputs: Mapping[str, Dataset],
+    keys: Sequence[str],
+    shape: "Callable[..., DataFrame]",
+    on: Mapping[str, On] | None,
+    grain: Sequence[str] | None,
+    meaning: str,
+    event_time: str | None,
+    version: int | str | None,
+) -> Dataset:
+    """The dataset whose rows of a key are what `shape` makes of all input rows of that key."""
+    wanted = set(inspect.signature(shape).parameters)
+    if wanted != set(inputs):
+        raise DeclarationError(
+            f"{name}: its shape takes {', '.join(sorted(wanted))}, but its inputs are {', '.join(sorted(inputs))}"
+        )
+    named = checked_on(name, inputs, tuple(keys), on or {})
+    return Dataset(
+        name=name,
+        inputs={alias: by_key(source, keys, named.get(alias)) for alias, source in inputs.items()},
+        outputs=(
+            Output(
+                name,
+                grain=tuple(grain or keys),
+                scope_columns=same_names(keys),
+                cluster_by=(event_time,) if event_time else tuple(keys),
+            ),
+        ),
+        shape=lambda rows, own: shape(
+            **{alias: Keyed(tuple(keys), named.get(alias, {})).with_keys(df) for alias, df in rows.items()}
+        ),
+        declaration={
+            "kind": "join 2",
+            "inputs": {alias: source.name for alias, source in inputs.items()},
+            "keys": tuple(keys),
+            "grain": tuple(grain or keys),
+            "shape": shape,
+            # A join by equal names has the fingerprint that it always had.
+            **({"on": named} if named else {}),
+            **({} if version is None else {"version": version}),
+        },
+        meaning=meaning,
+        keys=tuple(grain or keys),
+        event_time=event_time,
+        scope_of=lambda own: own.select(*keys),
+    )
+
+
+def checked_on(
+    name: str, inputs: Mapping[str, Dataset], keys: tuple[str, ...], on: Mapping[str, On]
+) -> dict[str, dict[str, str]]:
+    """How inputs name the keys, by input; a DeclarationError names what cannot be found, or cannot be compared."""
+    unknown = [alias for alias in on if alias not in inputs]
+    if unknown:
+        raise DeclarationError(f"{name}: on names {', '.join(unknown)}; its inputs are {', '.join(inputs)}")
+    for alias, texts in on.items():
+        wrong = [key for key in texts if key not in keys]
+        if wrong:
+            raise DeclarationError(f"{name}: on['{alias}'] names {', '.join(wrong)}; the keys are {', '.join(keys)}")
+    for key in keys:
+        columns = [key_column(name, alias, source, key, on.get(alias, {})) for alias, source in inputs.items()]
+        require_one_type(name, [each for each in columns if each is not None])
+    return {alias: dict(texts) for alias, texts in on.items() if texts}
+
+
+def key_column(name: str, alias: str, source: Dataset, key: str, on: On) -> tuple[Dataset, str] | None:
+    """The column that is an input's key, None where it is computed; a DeclarationError where the source lacks it."""
+    option = f"on['{alias}']['{key}']" if key in on else "keys"
+    column = column_of(on[key]) if key in on else key
+    if column is None:
+        require_reads(name, option, on[key], source)
+        return None
+    if source.columns is not None and column not in source.columns and not column.startswith("_"):
+        raise DeclarationError(
+            f"{name}: {source.name} has no column {column}; say what its {key} is: "
+            f"on={{'{alias}': {{'{key}': '…'}}}}. Its columns are {', '.join(source.columns)}"
+        )
+    return source, column
+
+
+def require_common_keys(dataset: str, keys: Sequence[str], sources: Sequence[Dataset]) -> None:
+    """A DeclarationError where a source is known to lack a key, or to have it as another type than the others."""
+    for source in sources:
+        require_columns_of(dataset, "keys", keys, source)
+    for key in keys:
+        require_one_type(dataset, [(source, key) for source in sources])
+
+
+def require_one_type(dataset: str, columns: Sequence[tuple[Dataset, str]]) -> None:
+    """A DeclarationError where columns that are compared are known to be of different types."""
+    for left, right in combinations(columns, 2):
+        require_same_type(dataset, left, right)
+
+
+def require_reads(dataset: str, option: str, text: str, source: Dataset) -> None:
+    """A DeclarationError where SQL over the source's rows cannot be read, or reads a column that it lacks."""
+    if source.columns is None:
+        require_closed(dataset, option, text)
+    else:
+        require_known(dataset, option, text, dict.fromkeys(source.columns))

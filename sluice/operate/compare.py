@@ -1,0 +1,122 @@
+"""Compare two states of a table: which rows differ, and in which columns."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+from pyspark.sql import functions as F
+
+from sluice.runtime.collected import collected
+from sluice.shapes.difference import differing_pairs
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+examples_max = 5
+numeric_types = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+
+
+class Measure(BaseModel):
+    """How a column differs: in how many updated rows, and for numbers their mean in these before and after."""
+
+    model_config = ConfigDict(frozen=True)
+
+    column: str
+    rows: int
+    mean_before: float | None = None
+    mean_after: float | None = None
+
+
+class Example(BaseModel):
+    """One row that differs, named by its key, with the values that differ; None where there is no row."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: dict[str, str | None]
+    before: dict[str, str | None] | None
+    after: dict[str, str | None] | None
+
+
+class Compared(BaseModel):
+    """How a table would change. Columns that begin with `_` are bookkeeping, and no difference."""
+
+    model_config = ConfigDict(frozen=True)
+
+    dataset: str
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    measures: tuple[Measure, ...] = ()
+    columns_added: tuple[str, ...] = ()
+    columns_dropped: tuple[str, ...] = ()
+    examples: tuple[Example, ...] = ()
+
+
+def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataFrame") -> Compared:
+    """How `before` would become `after`; both have at most one row per `grain`."""
+    told = [name for name in after.columns if not name.startswith("_") and name not in grain]
+    common = [name for name in told if (name, dict(after.dtypes)[name]) in before.dtypes]
+    there = {"_is_there": F.lit(True)}
+    pairs = differing_pairs(before.withColumns(there), after.withColumns(there), grain, [*there, *common])
+    changed = pairs.localCheckpoint()
+    figures = changed.agg(*figures_of(common, dict(after.dtypes))).collect()[0].asDict()
+    return Compared(
+        dataset=table,
+        inserted=figures["inserted"],
+        updated=figures["updated"],
+        deleted=figures["deleted"],
+        measures=tuple(
+            Measure(
+                column=name,
+                rows=figures[f"rows {name}"],
+                mean_before=figures.get(f"before {name}"),
+                mean_after=figures.get(f"after {name}"),
+            )
+            for name in common
+            if figures[f"rows {name}"]
+        ),
+        columns_added=tuple(name for name in told if name not in common),
+        columns_dropped=tuple(
+            name
+            for name in before.columns
+            if not name.startswith("_") and (name, dict(before.dtypes)[name]) not in after.dtypes
+        ),
+        examples=tuple(
+            example(row.asDict(recursive=True)) for row in collected(changed.orderBy("key").limit(examples_max))
+        ),
+    )
+
+
+def figures_of(columns: Sequence[str], types: Mapping[str, str]) -> "list[Column]":
+    """The counts of rows, of differing values by column, and the means of those before and after."""
+    is_inserted, is_deleted = F.col("before").isNull(), F.col("after").isNull()
+    is_updated = ~is_inserted & ~is_deleted
+    found = [
+        F.count_if(is_inserted).alias("inserted"),
+        F.count_if(is_updated).alias("updated"),
+        F.count_if(is_deleted).alias("deleted"),
+    ]
+    for name in columns:
+        before, after = F.col("before").getField(name), F.col("after").getField(name)
+        differs = is_updated & ~before.eqNullSafe(after)
+        found.append(F.count_if(differs).alias(f"rows {name}"))
+        if types[name].startswith(numeric_types):
+            found += [
+                F.avg(F.when(differs, value.cast("double"))).alias(f"{when} {name}")
+                for when, value in (("before", before), ("after", after))
+            ]
+    return found
+
+
+def example(row: Mapping[str, Any]) -> Example:
+    """A row that differs, with the values that do."""
+    before, after = row["before"], row["after"]
+    names = [name for name in (before or after) if name != "_is_there"]
+    if before and after:
+        names = [name for name in names if before[name] != after[name]]
+    return Example(key=texts(row["key"], row["key"]), before=texts(before, names), after=texts(after, names))
+
+
+def texts(values: Mapping[str, Any] | None, names: Any) -> Any:
+    """The named values as text; None where there are none."""
+    return values and {name: None if values[name] is None else str(values[name]) for name in names}

@@ -1,0 +1,199 @@
+"""Explain a row: every value it has had, when it became known, and which records or declarations made it so.
+
+Nothing is kept for this but what a refresh leaves anyway: each commit says what it was computed from, and the change
+feeds say what moved in between. What of those changes bears on the row is asked with the same functions that a refresh
+uses to read the inputs of a scope.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from sluice.errors import UsageError
+from sluice.model.datasets import Dataset
+from sluice.model.ledger import Commit
+from sluice.model.scope import collect
+from sluice.runtime.collected import collected
+from sluice.shapes.difference import change_columns, sign
+from sluice.shapes.parse import position
+from sluice.storage.delta import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+records_shown_max = 20
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What set off a change, and the datasets on the way from it to the row, the nearest first.
+
+    `records` are positions `topic/partition/offset`, `records_count` how many there are in all.
+    """
+
+    by: str
+    path: tuple[str, ...]
+    records: tuple[str, ...] = ()
+    records_count: int = 0
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value that the row had from one commit on; `row` is None when it was not there."""
+
+    version: int
+    known_at: datetime
+    row: Mapping[str, Any] | None
+    cause: str
+    origins: tuple[Origin, ...]
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """Looks back along the ledger of a lake."""
+
+    spark: "SparkSession"
+    lake: Lake
+
+    def explain(self, dataset: Dataset, wanted: Mapping[str, str]) -> list[Value]:
+        """Every value of the row that `wanted` names by column, the oldest first."""
+        commits = self.lake.commits(dataset.name)
+        if not commits:
+            raise UsageError(f"{dataset.name} is not there yet: run it first (sluice run {dataset.name}).")
+        images = self.feed(dataset.name, commits)
+        images = images.where(condition_of(dataset, images, wanted)).localCheckpoint()
+        return [self.value(dataset, commits, version, images) for version in versions_of(told_of(images))]
+
+    def feed(self, table: str, commits: Sequence[Commit]) -> "DataFrame":
+        """All images of all rows, as far back as the log reaches and the table had the columns that it has now."""
+        oldest, newest = max(self.lake.oldest_version(table), commits[-1].entry.epoch_from), commits[-1].version
+        if oldest == 0:
+            return self.lake.changes(self.spark, table, -1, newest)
+        # What was before is one state, known since then at the latest.
+        before = self.lake.read(self.spark, table, oldest).withColumns(
+            {"_change_type": F.lit("insert"), "_commit_version": F.lit(oldest).cast("bigint")}
+        )
+        if oldest == newest:
+            return before
+        later = self.lake.changes(self.spark, table, oldest, newest)
+        return before.unionByName(later, allowMissingColumns=True)
+
+    def value(self, dataset: Dataset, commits: Sequence[Commit], version: int, images: "DataFrame") -> Value:
+        """What the row became by one commit, and why."""
+        here = images.where(F.col("_commit_version") == version)
+        after = collected(here.where("_change_type IN ('insert', 'update_postimage')").drop(*change_columns))
+        number = next((index for index, commit in enumerate(commits) if commit.version >= version), len(commits) - 1)
+        commit, before = commits[number], commits[number - 1] if number else None
+        origins = tuple(self.origins(dataset, before, commit, here, (dataset.name,)))
+        return Value(
+            version=version,
+            known_at=datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC),
+            row=after[0].asDict(recursive=True) if after else None,
+            cause=commit.entry.cause,
+            origins=origins,
+        )
+
+    def origins(
+        self, dataset: Dataset, before: Commit | None, commit: Commit, images: "DataFrame", path: tuple[str, ...]
+    ) -> Iterator[Origin]:
+        """What set off the change that a commit made to some rows, `images`: declarations, or records further up."""
+        if before is None or commit.entry.cause in ("rebuild", "first build", "replay", "promoted", "rolled back"):
+            said = {"replay": commit.entry.replay, "because": commit.entry.because}
+            yield Origin(commit.entry.cause, path, detail={name: text for name, text in said.items() if text})
+            return
+        if commit.entry.cause == "declaration changed":
+            prints = {"before": before.entry.fingerprint, "after": commit.entry.fingerprint}
+            yield Origin("declaration changed", path, detail=prints)
+            return
+        if dataset.topics:
+            yield from self.records(images, path)
+            return
+        moved = list(self.moved(dataset, before, commit, images, path))
+        yield from moved or [Origin(commit.entry.cause, path, detail={"watermark": str(commit.entry.watermark)})]
+
+    def records(self, images: "DataFrame", path: tuple[str, ...]) -> Iterator[Origin]:
+        """The records that rows of a dataset without upstream datasets are, or were."""
+        found = images.select(F.concat_ws("/", *position).alias("record")).distinct()
+        shown = tuple(row["record"] for row in found.orderBy("record").limit(records_shown_max).collect())
+        yield Origin("records", path, shown, found.count())
+
+    def moved(
+        self, dataset: Dataset, before: Commit, commit: Commit, images: "DataFrame", path: tuple[str, ...]
+    ) -> Iterator[Origin]:
+        """The origins of the changes in each input that bear on the rows."""
+        scope = collect(dataset.scope_of(images.drop(*change_columns)))
+        for each in dataset.inputs.values():
+            source = each.source
+            now = commit.entry.inputs.get(source.name)
+            if now is None or not isinstance(source, Dataset):
+                continue
+            then = before.entry.seen(source.name, now)
+            if then.is_state(now):
+                continue
+            if not self.lake.holds_changes(source.name, then, now):
+                yield Origin("input rebuilt", (*path, source.name))
+                continue
+            changed = self.lake.changes(self.spark, source.name, then.version, now.version)
+            bearing = each.within(changed, scope)
+            if "_commit_version" not in bearing.columns:
+                # A summary of rows that another input has.
+                continue
+            bearing = whole_changes(changed, bearing, source).localCheckpoint()
+            commits = self.lake.commits(source.name)
+            for version in versions_of(bearing):
+                number = next(index for index, each_commit in enumerate(commits) if each_commit.version >= version)
+                yield from self.origins(
+                    source,
+                    commits[number - 1] if number else None,
+                    commits[number],
+                    bearing.where(F.col("_commit_version") == version),
+                    (*path, source.name),
+                )
+
+
+def whole_changes(changed: "DataFrame", bearing: "DataFrame", source: Dataset) -> "DataFrame":
+    """Both images of every change of which one bears on the rows: a row that left them went somewhere."""
+    names = [*source.outputs[-1].grain, "_commit_version"]
+    wanted = bearing.select(*[F.col(name).alias(f"_wanted_{name}") for name in names]).distinct()
+    same = [F.col(name).eqNullSafe(F.col(f"_wanted_{name}")) for name in names]
+    return changed.join(F.broadcast(wanted), same, "left_semi")
+
+
+def told_of(images: "DataFrame") -> "DataFrame":
+    """The images of changes that people see: a row that is the same but for its bookkeeping did not change."""
+    values = [name for name in images.columns if not name.startswith("_")]
+    same = Window.partitionBy("_commit_version", *values)
+    is_silent = F.sum(sign()).over(same) == 0
+    return images.withColumn("_is_silent", is_silent).where("NOT _is_silent").drop("_is_silent")
+
+
+def versions_of(images: "DataFrame") -> list[int]:
+    """The versions in which something changed, the oldest first."""
+    return sorted(row[0] for row in images.select("_commit_version").distinct().collect())
+
+
+def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str]) -> "Column":
+    """The condition that a row is the wanted one; a UsageError names the columns that tell rows apart."""
+    grain = dataset.outputs[-1].grain
+    if set(wanted) != set(grain):
+        raise UsageError(
+            f"{dataset.name}: say which row by {', '.join(grain)}: sluice explain {dataset.name} "
+            + " ".join(f"{name}=…" for name in grain)
+        )
+    types = dict(rows.dtypes)
+    same = [F.col(name).eqNullSafe(value_of(value, types[name])) for name, value in wanted.items()]
+    return reduce(lambda left, right: left & right, same)
+
+
+def value_of(text: str, kind: str) -> "Column":
+    """What somebody typed as a value of a type: bytes in hexadecimal, structs and arrays as JSON."""
+    typed = F.lit(None if text == "null" else text)
+    if kind == "binary":
+        return F.unhex(typed)
+    return F.from_json(typed, kind) if kind.startswith(("struct<", "array<")) else typed.cast(kind)

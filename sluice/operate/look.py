@@ -1,0 +1,303 @@
+"""Look at a lake without starting Spark: SQL over its tables, their state, and the audit of their records."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+
+from sluice.engine.blocked import Block, blocks
+from sluice.engine.catalogue import Catalogue, ordered
+from sluice.engine.land import held_by, lost, waiting
+from sluice.errors import LogError, LogUnreachable, UsageError
+from sluice.log import AnyLog
+from sluice.model.datasets import Dataset, Topic
+from sluice.model.integrity import of_dataset
+from sluice.model.ledger import Entry, InputVersion, LandedPartition
+from sluice.quality.conservation import Fates, fates_of, without_fates
+from sluice.quality.results import checks_table
+from sluice.shapes.fates import fates_table
+from sluice.storage.delta import Lake
+
+
+@dataclass(frozen=True)
+class Table:
+    """The answer to a query."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class State:
+    """One dataset as it stands; `lag` counts records of the log, or versions of inputs, that it has not seen.
+
+    `lags` has the records by partition. `held` says why it does not follow its declaration, or the log; None: it does.
+    """
+
+    dataset: str
+    rows: int | None
+    version: int | None
+    offsets: dict[int, int]
+    lag: int
+    watermark: datetime | None
+    updated_at: datetime | None
+    held: str | None = None
+    lags: Mapping[int, int] = field(default_factory=dict)
+
+
+@contextmanager
+def connection(
+    lake: Lake,
+    known_at: datetime | None = None,
+    versions: Mapping[str, int] | None = None,
+    *,
+    allow_files: bool = False,
+) -> "Iterator[duckdb.DuckDBPyConnection]":
+    """A DuckDB connection in which every table of the lake is a view of its name, as it is or as it was known.
+
+    With `versions` there are these tables alone, as they were at these versions. A query reaches no file and no address
+    beside them, unless `allow_files`.
+    """
+    with duckdb.connect() as found:
+        found.execute("SET TimeZone = 'UTC'")
+        for layer in ("bronze", "silver", "gold"):
+            found.execute(f"CREATE SCHEMA {layer}")
+        for table in lake.tables() if versions is None else versions:
+            layer, name = table.split(".")
+            try:
+                rows = lake.arrow(table, known_at, None if versions is None else versions[table])
+            except Exception as error:  # noqa: BLE001 - one broken table hides no other
+                said = f"{table} cannot be read: {' '.join(str(error).split())[:500]}".replace("'", "''")
+                found.execute(f"CREATE VIEW {layer}.\"{name}\" AS SELECT error('{said}')")
+                continue
+            if rows is None:
+                continue
+            found.register(f"_{layer}_{name}", rows)
+            found.execute(f'CREATE VIEW {layer}."{name}" AS SELECT * FROM "_{layer}_{name}"')
+        # Otherwise a name in a query could also mean a variable of this program.
+        found.execute("SET python_enable_replacements = false")
+        if not allow_files:
+            # Not even the folder for what does not fit into memory: it would be one that a query may use.
+            found.execute("SET temp_directory = ''")
+            found.execute("SET enable_external_access = false")
+        found.execute("SET lock_configuration = true")
+        yield found
+
+
+def query(lake: Lake, sql: str, known_at: datetime | None = None, *, allow_files: bool = False) -> Table:
+    """The rows that a SQL query gives, from what is known or was known at a time; a UsageError says what is wrong."""
+    with connection(lake, known_at, allow_files=allow_files) as found:
+        try:
+            if not duckdb.extract_statements(sql):
+                raise UsageError("The query asks for nothing; write for example SELECT * FROM gold.sold LIMIT 5")
+            answer = found.execute(sql)
+            columns = [column[0] for column in answer.description or []]
+            return Table(columns, answer.fetchall())
+        except duckdb.Error as error:
+            raise UsageError(f"The query cannot be answered: {error}") from error
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A topic or dataset that a run could not bring up to date, since when and why."""
+
+    dataset: str
+    since: datetime
+    reason: str
+    balanced: bool = False
+
+
+def stopped(lake: Lake, catalogue: Catalogue) -> list[Stopped]:
+    """What is blocked."""
+    found = blocks(lake.files)
+    return [
+        Stopped(node.name, found[node.name].since, str(found[node.name]))
+        for node in catalogue.nodes
+        if node.name in found
+    ]
+
+
+def status(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[State]:
+    """Every topic and dataset of the catalogue as it stands, upstream first."""
+    refused, blocked = refusals(lake), blocks(lake.files)
+    return [
+        topic_state(lake, log, node, blocked)
+        if isinstance(node, Topic)
+        else dataset_state(lake, node, refused, blocked)
+        for node in catalogue.nodes
+        if not (isinstance(node, Topic) and node.optional and lake.last_commit(node.name) is None)
+    ]
+
+
+def topic_state(lake: Lake, log: AnyLog, topic: Topic, blocked: Mapping[str, Block]) -> State:
+    """How much of a topic has landed, and how much waits."""
+    commit = lake.last_commit(topic.name)
+    landed = commit.entry.landed if commit else {}
+    held, wrong = log_of(log, topic.topic, landed)
+    lags = waiting(held, landed)
+    if wrong is None and topic.name in blocked:
+        wrong = f"blocked: {blocked[topic.name]}"
+    return State(
+        dataset=topic.name,
+        rows=lake.row_count(topic.name) if commit else None,
+        version=commit.version if commit else None,
+        offsets={partition: each.next_offset for partition, each in sorted(landed.items())},
+        lag=sum(lags.values()),
+        watermark=None,
+        updated_at=moment(commit.timestamp_ms) if commit else None,
+        held=wrong,
+        lags=lags,
+    )
+
+
+def log_of(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> tuple[Mapping[int, range], str | None]:
+    """The offsets that the log holds of a topic, and why it cannot land as it is; None: it can."""
+    held: Mapping[int, range] = {}
+    try:
+        held = held_by(log, topic)
+        said = gone(lost(log, topic, landed))
+        if said is None and (held or landed):
+            log.next_batch(topic, landed, 0)
+    except LogUnreachable:
+        raise
+    except LogError as error:
+        said = str(error)
+    return held, said
+
+
+def gone(found: Mapping[int, range]) -> str | None:
+    """The offsets that the log has forgotten before they landed, in words; None when there are none."""
+    said = [f"offsets {each.start}-{each.stop - 1} of partition {partition}" for partition, each in found.items()]
+    return f"lost: {', '.join(said)}" if said else None
+
+
+def newest_checks(lake: Lake) -> dict[str, list[dict[str, Any]]]:
+    """The results of the newest check of each dataset, as they are kept."""
+    if checks_table not in lake.tables():
+        return {}
+    found = query(
+        lake, f"SELECT * FROM {checks_table} QUALIFY checked_at = max(checked_at) OVER (PARTITION BY dataset)"
+    )
+    rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+    return {name: [row for row in rows if row["dataset"] == name] for name in sorted({row["dataset"] for row in rows})}
+
+
+def refusals(lake: Lake) -> dict[str, tuple[datetime, str]]:
+    """The datasets whose newest check refused their rows: when, and what these would have broken."""
+    if checks_table not in lake.tables():
+        return {}
+    found = query(
+        lake,
+        f"WITH checked AS (SELECT *, max(checked_at) OVER (PARTITION BY dataset) AS newest FROM {checks_table}) "
+        "SELECT dataset, checked_at, string_agg(expectation, ', ' ORDER BY expectation) FROM checked "
+        "WHERE checked_at = newest AND version IS NULL "
+        "AND (verdict = 'error' OR (verdict = 'failed' AND severity = 'critical')) GROUP BY ALL",
+    )
+    return {dataset: (checked_at, broken) for dataset, checked_at, broken in found.rows}
+
+
+def dataset_state(
+    lake: Lake, dataset: Dataset, refused: Mapping[str, tuple[datetime, str]], blocked: Mapping[str, Block]
+) -> State:
+    """How far a dataset has followed its inputs."""
+    stopped = stopped_by(dataset, blocked)
+    try:
+        commit = lake.last_commit(dataset.name)
+    except Exception as error:  # noqa: BLE001 - one broken table hides no other
+        return State(dataset.name, None, None, {}, 0, None, None, held=stopped or f"cannot be read: {error}")
+    checked_at, broken = refused.get(dataset.name, (datetime.min.replace(tzinfo=UTC), ""))
+    if commit is None:
+        said = stopped or (f"refused: {broken}" if broken else None)
+        return State(dataset.name, None, None, {}, 0, None, None, held=said)
+    behind = 0
+    for source in {each.source.name for each in dataset.inputs.values()}:
+        newest = lake.last_commit(source)
+        seen = commit.entry.inputs.get(source)
+        if newest is not None:
+            behind += versions_behind(seen, newest.as_input)
+    return State(
+        dataset=dataset.name,
+        rows=lake.row_count(dataset.name),
+        version=commit.version,
+        offsets={},
+        lag=behind,
+        # A history has one too, but nobody waits for it.
+        watermark=commit.entry.watermark if dataset.keeps_time else None,
+        updated_at=moment(commit.timestamp_ms),
+        held=stopped
+        or (f"refused: {broken}" if checked_at > moment(commit.timestamp_ms) else held(commit.entry, dataset)),
+    )
+
+
+def stopped_by(dataset: Dataset, blocked: Mapping[str, Block]) -> str | None:
+    """Why a dataset is blocked, or for which others it waits; None when neither is so."""
+    if dataset.name in blocked:
+        return f"blocked: {blocked[dataset.name]}"
+    above = [each.name for each in ordered([dataset]).datasets if each.name in blocked]
+    return f"waits for {', '.join(above)}" if above else None
+
+
+def versions_behind(seen: InputVersion | None, newest: InputVersion) -> int:
+    """How many versions of an input a dataset has not seen; at least one when the input went back to an older state."""
+    if seen is None:
+        return newest.version + 1
+    return 0 if seen.is_state(newest) else max(1, newest.version - seen.version)
+
+
+def held(entry: Entry, dataset: Dataset) -> str | None:
+    """Why a table is not what its declaration says; None when it is."""
+    if entry.fingerprint == dataset.fingerprint:
+        return None
+    return "rolled back" if entry.rejected == dataset.fingerprint else "declaration changed"
+
+
+def moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def audit(lake: Lake, catalogue: Catalogue) -> list[Fates]:
+    """The fates of all landed records, for each dataset that consumes a topic."""
+    present = set(lake.tables())
+    with connection(lake) as found:
+        if fates_table not in present:
+            without_fates(found)
+        return [
+            fates_of(found, dataset, topic)
+            for dataset in catalogue.datasets
+            for topic in dataset.topics
+            if dataset.name in present and f"bronze.{topic}" in present
+        ]
+
+
+@dataclass(frozen=True)
+class Law:
+    """What must hold between a dataset and what it is made from, and how many rows break it."""
+
+    dataset: str
+    law: str
+    broken: int
+
+    @property
+    def balanced(self) -> bool:
+        return self.broken == 0
+
+
+def laws(lake: Lake, catalogue: Catalogue) -> list[Law]:
+    """Every law of every dataset that is there with all its inputs."""
+    present = set(lake.tables())
+    with connection(lake) as found:
+        return [
+            Law(dataset.name, law, count_of(found, sql))
+            for dataset in catalogue.datasets
+            if {dataset.name, *[each.source.name for each in dataset.inputs.values()]} <= present
+            for law, sql in of_dataset(dataset).items()
+        ]
+
+
+def count_of(found: "duckdb.DuckDBPyConnection", sql: str) -> int:
+    """The one number that a query gives."""
+    answer = found.execute(sql).fetchone()
+    return int(answer[0]) if answer else 0

@@ -1,0 +1,161 @@
+"""The records that were held back: look at them, and let them through again.
+
+A release is said in the log, in the topic `sluice_releases`, like all that changes a table: so a rebuild hears it too.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import orjson
+
+from sluice.engine.catalogue import Catalogue
+from sluice.errors import UsageError
+from sluice.log import AnyLog, Record
+from sluice.model.datasets import Dataset
+from sluice.operate.look import connection
+from sluice.shapes.fates import by_command, fates_table, releases
+from sluice.storage.delta import Lake
+
+
+@dataclass(frozen=True)
+class Held:
+    """The records of a dataset that one rule holds back; `can_be_released` when they can be used as they are."""
+
+    dataset: str
+    fate: str
+    reason: str
+    records: int
+    first_at: datetime
+    last_at: datetime
+    can_be_released: bool
+
+
+@dataclass(frozen=True)
+class HeldRecord:
+    """One record that is held back, as it came."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime
+    fate: str
+    reason: str
+    value: bytes | None
+
+    @property
+    def position(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+def held(lake: Lake, catalogue: Catalogue) -> list[Held]:
+    """What is held back, by dataset and rule."""
+    if fates_table not in lake.tables():
+        return []
+    with connection(lake) as found:
+        rows = found.execute(
+            f"SELECT dataset, fate, reason, count(*), min(_timestamp), max(_timestamp) FROM {fates_table} "
+            "WHERE fate IN ('quarantined', 'late') GROUP BY ALL ORDER BY ALL"
+        ).fetchall()
+    declared = {dataset.name: dataset for dataset in catalogue.datasets}
+    return [
+        Held(name, fate, reason, records, first_at, last_at, can_be_released(declared[name], reason))
+        for name, fate, reason, records, first_at, last_at in rows
+        if name in declared
+    ]
+
+
+def held_records(
+    lake: Lake,
+    dataset: Dataset,
+    *,
+    reason: str | None = None,
+    positions: Sequence[str] = (),
+    records_max: int | None = None,
+) -> list[HeldRecord]:
+    """The held records of a dataset in the log's order: of one rule, or at some positions `topic/partition/offset`."""
+    if not {fates_table, *[f"bronze.{topic}" for topic in dataset.topics]} <= set(lake.tables()):
+        return []
+    raw = " UNION ALL ".join(f"SELECT * FROM bronze.{topic}" for topic in dataset.topics)
+    sql = f"""
+        SELECT topic, "partition", "offset", raw."timestamp", fate, reason, raw.value
+        FROM {fates_table} JOIN ({raw}) AS raw USING (topic, "partition", "offset")
+        WHERE dataset = $dataset AND fate IN ('quarantined', 'late') AND ($reason IS NULL OR reason = $reason)
+            AND ($positions IS NULL OR concat_ws('/', topic, "partition", "offset") IN (SELECT unnest($positions)))
+        ORDER BY raw."timestamp", topic, "partition", "offset" LIMIT {records_max or 2**62}
+    """
+    wanted = {"dataset": dataset.name, "reason": reason, "positions": list(positions) or None}
+    with connection(lake) as found:
+        return [HeldRecord(*row) for row in found.execute(sql, wanted).fetchall()]
+
+
+def release(log: AnyLog, dataset: Dataset, records: Sequence[HeldRecord], because: str) -> int:
+    """Says in the log that the records are to be let through; the next run does it. Returns how many they are.
+
+    Raises UsageError when one of them cannot be used as it is.
+    """
+    stuck = sorted({record.reason for record in records if not can_be_released(dataset, record.reason)})
+    if stuck:
+        raise UsageError(
+            f"{dataset.name}: records held for {', '.join(stuck)} cannot be used as they are. Append them corrected "
+            f"(sluice log append), or change the declaration: then all records are judged anew. "
+            f"What can be released: {', '.join(releasable(dataset))}."
+        )
+    return say(
+        log, dataset, [(record.topic, record.partition, record.offset) for record in records], because, "release"
+    )
+
+
+def add(lake: Lake, log: AnyLog, dataset: Dataset, positions: Sequence[str], because: str) -> int:
+    """Says in the log that records are to be set aside, whatever they hold; the next run does it.
+
+    Returns how many they are; raises UsageError for a position at which none has landed.
+    """
+    landed = [f"bronze.{topic}" for topic in dataset.topics if f"bronze.{topic}" in lake.tables()]
+    raw = " UNION ALL ".join(f'SELECT topic, "partition", "offset" FROM {table}' for table in landed)
+    sql = f"""SELECT * FROM ({raw}) WHERE concat_ws('/', topic, "partition", "offset") IN (SELECT unnest($positions))"""
+    with connection(lake) as found:
+        places = found.execute(sql, {"positions": list(positions)}).fetchall() if landed else []
+    missing = sorted(set(positions) - {"/".join(map(str, place)) for place in places})
+    if missing:
+        raise UsageError(
+            f"{dataset.name}: nothing has landed at {', '.join(missing)}. A position is topic/partition/offset, of the "
+            f"topics {', '.join(dataset.topics)}."
+        )
+    return say(log, dataset, places, because, "hold")
+
+
+def say(log: AnyLog, dataset: Dataset, places: Iterable[tuple[str, int, int]], because: str, do: str) -> int:
+    """Appends what is to be done with each record; the last that was said of one holds."""
+    said = [
+        {
+            "dataset": dataset.name,
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "because": because,
+            "do": do,
+        }
+        for topic, partition, offset in places
+    ]
+    log.append(releases.topic, [Record(orjson.dumps(each), key=dataset.name) for each in said])
+    return len(said)
+
+
+def releasable(dataset: Dataset) -> tuple[str, ...]:
+    """The rules of a dataset whose records can be let through as they are."""
+    return (*dataset.declaration["parsing"].waivable, by_command)
+
+
+def can_be_released(dataset: Dataset, reason: str) -> bool:
+    """True when all the rules that hold a record can be lifted."""
+    return set(reason.split(",")) <= set(releasable(dataset))
+
+
+def consumer(catalogue: Catalogue, name: str) -> Dataset:
+    """The dataset of that name, which must be one that consumes records; histories do by their changes."""
+    consumers = {dataset.name: dataset for dataset in catalogue.datasets if dataset.topics}
+    found = consumers.get(name) or consumers.get(f"{name}_changes")
+    if found is None:
+        raise UsageError(f"{name} consumes no records; {', '.join(consumers)} do.")
+    return found

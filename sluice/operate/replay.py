@@ -1,0 +1,354 @@
+"""Replay: compute tables anew beside the live ones, show what would change, and put it in place in one step.
+
+A changed declaration, a part of the past that is doubted, a table that was damaged: each is computed in a shadow from
+the very inputs that the live table was computed from, so that what differs is due to the declaration or the damage
+alone. Promoting brings the shadow up to date and writes the difference, one commit a table; rolling back undoes that.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sluice.engine.backfill import Part
+from sluice.engine.catalogue import Catalogue
+from sluice.engine.refresh import put, refresh, union
+from sluice.errors import SluiceError, UsageError
+from sluice.model.datasets import Dataset, Output
+from sluice.model.expectations import Suite
+from sluice.model.ledger import Commit, Entry, RowCounts, changed_here, no_rows
+from sluice.model.scope import Scope, collect, everything
+from sluice.operate.compare import Compared, compare
+from sluice.operate.shadow import Shadow, clone_version, copy, cut, pinned, shadow_of
+from sluice.quality.measure import measure
+from sluice.storage.delta import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+folder_name = "_replays"
+replaced_by = ("declaration changed", "rebuild", "promoted")
+
+
+class Replay(BaseModel):
+    """A replay: what is computed anew and why, how far it is, and what it would change.
+
+    `datasets` are those computed anew, `tables` these and all that is made from them. `versions` are those of the live
+    tables that it began from.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    created_at: datetime
+    because: str
+    datasets: tuple[str, ...]
+    tables: tuple[str, ...]
+    part: Part | None = None
+    state: Literal["building", "built", "promoted"] = "building"
+    fingerprints: dict[str, str]
+    changed: tuple[str, ...]
+    versions: dict[str, int] = {}
+    compared: tuple[Compared, ...] = ()
+
+    @property
+    def rows_that_differ(self) -> int:
+        return sum(each.inserted + each.updated + each.deleted for each in self.compared)
+
+
+def folder(name: str) -> str:
+    return f"{folder_name}/{name}"
+
+
+def file_name(name: str) -> str:
+    """The file that says what is known of a replay."""
+    return f"{folder(name)}/replay.json"
+
+
+def save(lake: Lake, replay: Replay) -> Replay:
+    """Keeps what is known of a replay."""
+    lake.files.write(file_name(replay.name), replay.model_dump_json(indent=2))
+    return replay
+
+
+def replays(lake: Lake) -> list[Replay]:
+    """All replays that are kept and can be read, the oldest first."""
+    found = (read(lake, name) for name in lake.files.folders(folder_name))
+    return sorted((each for each in found if isinstance(each, Replay)), key=lambda each: each.created_at)
+
+
+def unreadable(lake: Lake) -> list[str]:
+    """The names of the replays whose file says nothing that can be understood."""
+    return [name for name in lake.files.folders(folder_name) if isinstance(read(lake, name), Exception)]
+
+
+def read(lake: Lake, name: str) -> Replay | ValidationError | UnicodeDecodeError | None:
+    """What is kept of a replay, or why it cannot be read; None where nothing is."""
+    try:
+        return Replay.model_validate_json(lake.files.read(file_name(name)))
+    except FileNotFoundError:
+        return None
+    except (ValidationError, UnicodeDecodeError) as error:
+        return error
+
+
+def find(lake: Lake, name: str) -> Replay:
+    """The replay of a name; a UsageError lists those that there are."""
+    # By what there is, so that no name can lead out of the folder.
+    found = {each.name: each for each in replays(lake)}
+    if name not in found:
+        known = ", ".join(found) or "none; begin one with: sluice replay start"
+        raise UsageError(f"There is no replay {name}; there are {known}.")
+    return found[name]
+
+
+def drop(lake: Lake, name: str) -> None:
+    """Forgets a replay and removes its tables; what was promoted stays."""
+    if name not in unreadable(lake):
+        find(lake, name)
+    lake.files.delete_folder(folder(name))
+
+
+def changed_datasets(lake: Lake, catalogue: Catalogue) -> list[Dataset]:
+    """The datasets whose table was made by another declaration than theirs."""
+    commits = {dataset.name: lake.last_commit(dataset.name) for dataset in catalogue.datasets}
+    return [
+        dataset
+        for dataset in catalogue.datasets
+        if (known := commits[dataset.name]) and known.entry.fingerprint != dataset.fingerprint
+    ]
+
+
+def shadow(lake: Lake, replay: Replay, catalogue: Catalogue) -> tuple[Shadow, list[Dataset]]:
+    """The shadow of a replay, and the datasets that it copies, upstream first."""
+    datasets = [each for each in catalogue.datasets if each.name in replay.tables]
+    return shadow_of(lake, f"{lake.root}/{folder(replay.name)}/lake", datasets), datasets
+
+
+def plan(lake: Lake, catalogue: Catalogue, names: Sequence[str], part: Part | None, because: str) -> Replay:
+    """A replay of the named datasets, by default of those whose declaration changed, and of all made from them."""
+    changed = [each.name for each in changed_datasets(lake, catalogue)]
+    wanted = tuple(names or changed or ([each.name for each in catalogue.datasets] if part else ()))
+    if not wanted:
+        raise UsageError("No declaration changed since the tables were made. Name the datasets to compute anew.")
+    affected = catalogue.downstream_of(wanted)
+    missing = [name for name in wanted if lake.last_commit(name) is None]
+    if missing:
+        raise UsageError(f"{', '.join(missing)}: there is no table to compare with yet. Run first: sluice run")
+    now = datetime.now(UTC)
+    return Replay(
+        name=f"{now:%Y%m%d-%H%M%S}",
+        created_at=now,
+        because=because,
+        datasets=wanted,
+        tables=tuple(each.name for each in affected),
+        part=part,
+        fingerprints={each.name: each.fingerprint for each in affected},
+        changed=tuple(each.name for each in affected if each.name in changed),
+    )
+
+
+def build(spark: "SparkSession", lake: Lake, catalogue: Catalogue, replay: Replay) -> Iterator[str]:
+    """Computes the replay in its shadow and compares it, naming each dataset before its turn; ends as 'built'."""
+    beside, datasets = shadow(lake, replay, catalogue)
+    cuts = cut(lake, datasets)
+    versions = {table: version for each in cuts.values() for table, version in each.versions.items()}
+    replay = save(lake, replay.model_copy(update={"versions": versions}))
+    yield "copying"
+    copy(spark, beside, datasets, cuts)
+    compared = []
+    for dataset in datasets:
+        yield dataset.name
+        here = cuts.get(dataset.name)
+        is_named = dataset.name in replay.datasets
+        refresh(
+            spark,
+            beside,
+            dataset,
+            rebuild=is_named and replay.part is None and here is not None,
+            part=replay.part if is_named else None,
+            # Others whose declaration changed too wait for their own replay.
+            hold_changed=not is_named,
+            pinned=pinned(beside, dataset, here.commit if here else None),
+        )
+        compared.append(differences(spark, beside, dataset, replay))
+    save(lake, replay.model_copy(update={"state": "built", "compared": tuple(compared)}))
+
+
+def differences(spark: "SparkSession", beside: Shadow, dataset: Dataset, replay: Replay) -> Compared:
+    """How the shadow's table differs from what it was cloned from."""
+    output, after = dataset.outputs[-1], beside.read(spark, dataset.name)
+    is_copy = dataset.name in replay.versions
+    before = beside.read(spark, dataset.name, clone_version) if is_copy else after.limit(0)
+    scope = keys_of([keys_changed(spark, beside, output, clone_version if is_copy else None)])
+    if scope is None:
+        return Compared(dataset=dataset.name)
+    return compare(dataset.name, output.grain, rows_of_keys(before, output, scope), rows_of_keys(after, output, scope))
+
+
+def promote(spark: "SparkSession", lake: Lake, catalogue: Catalogue, name: str) -> dict[str, RowCounts]:
+    """Brings the shadow up to date and makes the live tables equal to it; returns the rows that changed in each.
+
+    Whoever calls it is the one that writes the lake. Done a second time, or after a crash, it does what is left.
+    """
+    replay = find(lake, name)
+    beside, datasets = shadow(lake, replay, catalogue)
+    require_promotable(replay, datasets)
+    for dataset in datasets:
+        refresh(spark, beside, dataset, hold_changed=dataset.name not in replay.datasets)
+        require_fit_to_read(spark, beside, dataset, catalogue.suites.get(dataset.name), replay)
+    changed = {each.name: promote_table(spark, lake, beside, each, replay) for each in datasets}
+    save(lake, replay.model_copy(update={"state": "promoted"}))
+    return changed
+
+
+def require_fit_to_read(
+    spark: "SparkSession", beside: Shadow, dataset: Dataset, suite: Suite | None, replay: Replay
+) -> None:
+    """A SluiceError when the shadow's table breaks what is critical: promoting is no way around the gate."""
+    if suite is None or not suite.gate:
+        return
+    outcomes = measure(beside.read(spark, dataset.name), suite.gate, dataset.outputs[-1].grain)
+    broken = ", ".join(each.expectation.name for each in outcomes if each.is_critical)
+    if broken:
+        raise SluiceError(
+            f"The replay {replay.name} is not promoted: {dataset.name} would break {broken}. Nothing was changed."
+        )
+
+
+def require_promotable(replay: Replay, datasets: Sequence[Dataset]) -> None:
+    """A SluiceError when the shadow is not what the declarations say now, or not all of it."""
+    again = f"Begin anew: sluice replay start {' '.join(replay.datasets)}"
+    if replay.state == "building":
+        raise SluiceError(f"The replay {replay.name} was never built to its end. {again}")
+    if replay.fingerprints != {each.name: each.fingerprint for each in datasets}:
+        raise SluiceError(f"The declarations changed since the replay {replay.name} was built. {again}")
+    mixed = [name for name in replay.changed if name in replay.datasets]
+    if replay.part is not None and mixed:
+        raise SluiceError(
+            f"The replay {replay.name} shows what the changed {', '.join(mixed)} would say of {replay.part}. One table "
+            "cannot follow two declarations, so it can only be promoted as a whole: "
+            f"sluice replay start {' '.join(mixed)}"
+        )
+
+
+def promote_table(spark: "SparkSession", lake: Lake, beside: Shadow, dataset: Dataset, replay: Replay) -> RowCounts:
+    """Makes one live dataset equal to its shadow, with a ledger entry as if it had been computed here."""
+    computed = beside.last_commit(dataset.name)
+    if computed is None or computed.entry.fingerprint != dataset.fingerprint:
+        return no_rows
+    inputs = dict(computed.entry.inputs)
+    for source in inputs:
+        live = lake.last_commit(source)
+        if source in beside.copied and live is not None:
+            inputs[source] = live.as_input
+    entry = computed.entry.model_copy(
+        update={
+            "inputs": inputs,
+            "cause": "promoted",
+            "replay": replay.name,
+            "because": replay.because,
+            **changed_here,
+            "epoch_from": 0,
+        }
+    )
+    rows = {}
+    for output in dataset.outputs:
+        since = replay.versions.get(output.table)
+        in_shadow = keys_changed(spark, beside, output, None if since is None else clone_version)
+        scope = keys_of([in_shadow, keys_changed(spark, lake, output, since)])
+        if scope is not None:
+            rows[output.table] = (rows_of_keys(beside.read(spark, output.table), output, scope), scope)
+    return put(spark, lake, dataset, entry, rows)
+
+
+def keys_changed(spark: "SparkSession", lake: Lake, output: Output, since: int | None) -> "list[DataFrame] | None":
+    """The keys (grain) of the output's rows that changed after a version; None when the change feed cannot tell."""
+    table = output.table
+    commit = lake.last_commit(table)
+    if since is None or commit is None or commit.entry.epoch_from > since or lake.oldest_version(table) > since + 1:
+        return None
+    newest = lake.newest_version(table)
+    if newest < since:
+        return None
+    if newest == since:
+        return []
+    return [lake.changes(spark, table, since, newest).where(output.slice_condition()).select(*output.grain)]
+
+
+def keys_of(found: "Sequence[list[DataFrame] | None]") -> Scope | None:
+    """The scope of all keys; None when there are none, and everything where some cannot be told."""
+    if any(each is None for each in found):
+        return everything
+    keys = [keys for each in found for keys in each or ()]
+    return collect(union(keys)) if keys else None
+
+
+def rows_of_keys(df: "DataFrame", output: Output, scope: Scope) -> "DataFrame":
+    """The output's rows that have the keys."""
+    return scope.filter(df.where(output.slice_condition()), [(name, name) for name in output.grain])
+
+
+def rollback(spark: "SparkSession", lake: Lake, datasets: Sequence[Dataset], because: str) -> dict[str, RowCounts]:
+    """Gives datasets the rows back that they had before they were last promoted or rebuilt: all of them, or none.
+
+    Their ledger entries are those of then: with the declaration of then, the next run catches up from there. With the
+    declaration that was rolled back they are held.
+    """
+    found = [(dataset, *last_replaced(lake, dataset.name)) for dataset in datasets]
+    return {
+        dataset.name: rollback_table(spark, lake, dataset, before, restored(before, undone, because))
+        for dataset, before, undone in found
+    }
+
+
+def restored(before: Commit, undone: Commit, because: str) -> Entry:
+    """The ledger entry of a commit once more, which remembers the declaration that was undone."""
+    is_other = undone.entry.fingerprint != before.entry.fingerprint
+    return before.entry.model_copy(
+        update={
+            "cause": "rolled back",
+            "because": because,
+            "replay": undone.entry.replay,
+            "rejected": undone.entry.fingerprint if is_other else None,
+            **changed_here,
+        }
+    )
+
+
+def rollback_table(spark: "SparkSession", lake: Lake, dataset: Dataset, before: Commit, entry: Entry) -> RowCounts:
+    """Gives one dataset the rows back that it had at a commit."""
+    rows = {}
+    for output in dataset.outputs:
+        # A table that several datasets share has versions of its own.
+        is_own = output.table == dataset.name
+        version = before.version if is_own else lake.version_at(output.table, before.timestamp_ms)
+        scope = keys_of([keys_changed(spark, lake, output, version)])
+        if scope is not None:
+            rows[output.table] = (rows_of_keys(lake.read(spark, output.table, version), output, scope), scope)
+    return put(spark, lake, dataset, entry, rows)
+
+
+def promoted_by(lake: Lake, replay: Replay) -> tuple[str, ...]:
+    """The tables that a replay was the last to replace."""
+    commits = {table: lake.commits(table) for table in replay.tables}
+    newest = {
+        table: next((each for each in reversed(found) if each.entry.cause in replaced_by), None)
+        for table, found in commits.items()
+    }
+    return tuple(table for table, commit in newest.items() if commit and commit.entry.replay == replay.name)
+
+
+def last_replaced(lake: Lake, table: str) -> tuple[Commit, Commit]:
+    """The commit that last replaced a table by another declaration or by a replay, and the one before it."""
+    commits = lake.commits(table)
+    for before, commit in reversed(list(pairwise(commits))):
+        if commit.entry.cause == "rolled back":
+            raise SluiceError(f"{table} was rolled back already; there is nothing newer to go back from.")
+        if commit.entry.cause in replaced_by:
+            return before, commit
+    raise SluiceError(
+        f"{table} was never promoted or rebuilt as far as its log reaches; there is nothing to go back to."
+    )

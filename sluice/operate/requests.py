@@ -1,0 +1,119 @@
+"""Requests to whoever writes the lake: only one process does, and a continuous run does not end.
+
+A request is a file in the lake. The driver does it between two passes and writes the answer beside it. One that was
+killed in the middle is asked again by the file that is still there, so what is asked for must bear being done twice.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sluice.engine.backfill import Part
+from sluice.errors import SluiceError
+from sluice.storage.files import Files
+
+folder_name = "_requests"
+look_again_seconds = 0.2
+
+
+class Request(BaseModel):
+    """What is to be done: promote a replay, roll datasets back, compute a part of them anew, check or maintain them.
+
+    Or `skip` what a topic has lost, or `recompute` a `share` of the rows to compare them.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    do: Literal["promote", "rollback", "refresh", "check", "maintain", "skip", "recompute"]
+    replay: str | None = None
+    datasets: tuple[str, ...] = ()
+    topic: str = ""
+    part: Part | None = None
+    share: float = 0
+    seed: int = 0
+    because: str = ""
+
+
+class Answer(BaseModel):
+    """What came of it, by dataset, or the error."""
+
+    model_config = ConfigDict(frozen=True)
+
+    error: str | None = None
+    found: dict[str, Any] = {}
+
+
+Perform = Callable[[Request], dict[str, Any]]
+
+
+def ask(files: Files, request: Request) -> str:
+    """Leaves a request for the driver; returns the name of its file."""
+    name = f"{folder_name}/{time.time_ns():020}-{uuid.uuid4().hex[:8]}.json"
+    files.write(name, request.model_dump_json())
+    return name
+
+
+def waiting(files: Files) -> list[str]:
+    """The requests that nobody has answered, the oldest first."""
+    names = files.below(folder_name)
+    return [name for name in names if name.endswith(".json") and answer_name(name) not in names]
+
+
+def attend(files: Files, perform: Perform, warn: Callable[[str], None] = lambda text: None) -> int:
+    """Does all that is asked for and answers it; returns how much that was. What cannot be read is set aside."""
+    found = waiting(files)
+    for name in found:
+        try:
+            text = read_if_there(files, name)
+            if text is None:
+                # Whoever asked has gone.
+                continue
+            request = Request.model_validate_json(text)
+        except (ValidationError, UnicodeDecodeError) as error:
+            said = f"{files.root}/{name} is no request, and is not looked at again: {first_line(error)}. Remove it."
+            warn(said)
+            files.write(answer_name(name), Answer(error=said).model_dump_json())
+            continue
+        try:
+            answer = Answer(found=perform(request))
+        except SluiceError as error:
+            answer = Answer(error=str(error))
+        files.write(answer_name(name), answer.model_dump_json())
+    return len(found)
+
+
+def first_line(error: Exception) -> str:
+    """What is wrong with a text, in a line that repeats none of it."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False, include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()
+    return "it is no UTF-8"
+
+
+def answered(files: Files, name: str) -> Iterator[Answer | None]:
+    """None as long as there is no answer, then the answer; the request and its answer are gone with it."""
+    while (text := read_if_there(files, answer_name(name))) is None:
+        yield None
+        time.sleep(look_again_seconds)
+    withdraw(files, name)
+    yield Answer.model_validate_json(text)
+
+
+def withdraw(files: Files, name: str) -> None:
+    """Takes a request back, and its answer with it."""
+    files.delete(name)
+    files.delete(answer_name(name))
+
+
+def read_if_there(files: Files, name: str) -> str | None:
+    try:
+        return files.read(name)
+    except FileNotFoundError:
+        return None
+
+
+def answer_name(name: str) -> str:
+    return f"{name.removesuffix('.json')}.answer"

@@ -1,0 +1,85 @@
+"""Results: what every check found, kept in the table `gold._checks` beside the figures that it is about."""
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.quality.measure import Outcome
+from sluice.storage.delta import Lake
+
+checks_table = "gold._checks"
+columns: dict[str, pa.DataType] = {
+    "checked_at": pa.timestamp("us", tz="UTC"),
+    "run": pa.string(),
+    "dataset": pa.string(),
+    "version": pa.int64(),
+    "expectation": pa.string(),
+    "type": pa.string(),
+    "arguments": pa.string(),
+    "meaning": pa.string(),
+    "severity": pa.string(),
+    "verdict": pa.string(),
+    "observed": pa.string(),
+    "unexpected_rows": pa.int64(),
+    "rows": pa.int64(),
+    "message": pa.string(),
+    "examples": pa.string(),
+}
+schema = pa.schema(columns)
+
+
+def record(lake: Lake, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Keeps the rows of one check, in one commit."""
+    if rows:
+        lake.add(pa.Table.from_pylist(list(rows), schema=schema), checks_table)
+
+
+def as_rows(
+    dataset: str,
+    version: int | None,
+    outcomes: Sequence[Outcome],
+    meanings: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """The outcomes of one check as rows of the table; `version` is null for rows that were refused.
+
+    `meanings` say what built-in checks look at, by their names.
+    """
+    checked_at, run = datetime.now(UTC), uuid.uuid4().hex
+    return [
+        {
+            "checked_at": checked_at,
+            "run": run,
+            "dataset": dataset,
+            "version": version,
+            "expectation": each.expectation.name,
+            "type": each.expectation.type,
+            "arguments": json.dumps(each.expectation.arguments, default=str),
+            "meaning": (meanings or {}).get(each.expectation.name),
+            "severity": each.expectation.severity,
+            "verdict": each.verdict,
+            "observed": None if each.observed is None else str(each.observed),
+            "unexpected_rows": each.unexpected,
+            "rows": each.rows,
+            "message": each.message,
+            "examples": json.dumps(each.examples, default=str) if each.examples else None,
+        }
+        for each in outcomes
+    ]
+
+
+def is_critical(row: Mapping[str, Any]) -> bool:
+    """True of a result for which nobody should read the table."""
+    return bool(row["verdict"] == "error" or (row["verdict"] == "failed" and row["severity"] == "critical"))
+
+
+def state_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """'good', 'warning' or 'critical' for the results of one check; 'unchecked' when nothing is expected."""
+    if not rows:
+        return "unchecked"
+    if any(is_critical(row) for row in rows):
+        return "critical"
+    return "warning" if any(row["verdict"] != "passed" for row in rows) else "good"

@@ -1,0 +1,1 @@
+"""What a process runs on: settings, Java, jars and the Spark session."""

@@ -1,0 +1,316 @@
+"""The Spark session: a JVM on this machine, with the jars and settings for where log and tables are; or a server's."""
+
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+
+from sluice.runtime import connect, jars, logstore
+from sluice.runtime.java import require_java
+from sluice.runtime.settings import Settings
+from sluice.storage.lock import Lock
+from sluice.storage.s3 import S3, is_s3, log_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+spark_ended = (
+    "Spark stopped: its JVM ended. Run again: nothing was lost. If it was killed for memory, "
+    "lower SLUICE_DRIVER_MEMORY."
+)
+spark_settings = {
+    "spark.app.name": "sluice",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    # Spark's own default, INT96, knows no statistics and ends in the year 2262 for other readers.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.ansi.enabled": "true",
+    # Else `${env:HOME}` within a statement, or a value in one, is replaced by what it names.
+    "spark.sql.variable.substitute": "false",
+    # Defaults are sized for clusters: 200 shuffle tasks and 50 tasks to read a table's log.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+    # What Spark remembers of its past, plans and all, is memory that a driver of days has not.
+    "spark.sql.ui.retainedExecutions": "200",
+    "spark.ui.retainedJobs": "200",
+    "spark.ui.retainedStages": "200",
+    "spark.ui.retainedTasks": "2000",
+    # The same of the files that it listed, up to 250 MB; we list them anew each time.
+    "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
+    # A difference is computed once and for all before it is merged.
+    "spark.databricks.delta.merge.materializeSource": "none",
+}
+
+# For a handful of rows planning is the work: no second look at each plan, and no code compiled for each projection.
+unadapted = {"spark.sql.adaptive.enabled": "false", "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
+uncompiled = unadapted | {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+settings_up_to_rows = {1_000: uncompiled, 1_000_000: unadapted}
+ends_within_seconds = 300
+
+
+@contextmanager
+def sized_for(spark: "SparkSession", rows: int | None) -> Iterator[None]:
+    """Runs statements in the way that suits so many rows; None: many."""
+    fitting = [settings for most, settings in settings_up_to_rows.items() if rows is not None and rows <= most]
+    wanted: dict[str, str | None] = dict.fromkeys(uncompiled) | (fitting[0] if fitting else {})
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    change(spark, wanted)
+    try:
+        yield
+    finally:
+        change(spark, before)
+
+
+def change(spark: "SparkSession", settings: Mapping[str, str | None]) -> None:
+    """Sets what a session does; None: what it does by default."""
+    for name, value in settings.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+
+
+def optimize(df: "DataFrame") -> None:
+    """Optimizes a frame now: what Delta asks its tables' logs meanwhile is small, whatever the frame's own size."""
+    if not connect.is_remote():
+        df._jdf.queryExecution().optimizedPlan()
+
+
+@contextmanager
+def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[SparkSession]":
+    """A Spark session, stopped at the end.
+
+    With a `lock` it may write: the lake stays locked until the JVM is dead too, or the JVM dies with the lock. What a
+    Spark Connect server still does for a process that died is kept out by Delta alone (`Lake.fence`).
+    """
+    store = S3.of(settings.lake_root) if is_s3(settings.lake_root) else None
+    if settings.is_remote:
+        wanted = spark_settings | {"spark.sql.shuffle.partitions": str(cores(settings))}
+        with connect.remote_session(settings.spark, server_settings(store), wanted) as spark:
+            yield spark
+        return
+    # py4j logs the stack of each call to a JVM that has ended; what that means is an error of ours.
+    logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
+    # What cannot be computed is told by our own message, not by the whole stack of the JVM for each attempt.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    java = require_java()
+    files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if store else [])
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    prefix = scratch_prefix(settings)
+    if lock is not None:
+        remove_scratch(prefix)
+    with tempfile.TemporaryDirectory(prefix=prefix if lock is not None else "sluice-") as scratch:
+        conf = SparkConf(loadDefaults=False)
+        conf.setMaster(settings.spark)
+        of_store = store.spark_settings() | {"spark.hadoop.fs.s3a.buffer.dir": scratch} if store else {}
+        for name, value in (spark_settings | sized(settings) | of_store | {"spark.local.dir": scratch}).items():
+            conf.set(name, value)
+        if settings.spark_ui_port and lock is not None:
+            conf.set("spark.ui.enabled", "true").set("spark.ui.port", str(settings.spark_ui_port))
+            # Spark's UI takes its address from here alone; by default it is every address of the machine.
+            os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        conf.set("spark.jars", ",".join(map(str, files)))
+        conf.set("spark.sql.warehouse.dir", f"{scratch}/warehouse")
+        archive = ClassArchive.of(settings.jars, java, files)
+        conf.set(
+            "spark.driver.extraJavaOptions",
+            f"{conf.get('spark.driver.extraJavaOptions')} {archive.option(is_driver=lock is not None)}",
+        )
+        with open(spark_log(settings, lock), "wb") as log:
+            popen_kwargs = {"pass_fds": list(lock.descriptors) if lock else [], "stderr": log}
+            gateway = launch_gateway(conf, popen_kwargs=popen_kwargs)  # type: ignore[no-untyped-call]
+        if lock and lock.lease:
+            lock.lease.jvm = gateway.proc
+        if store and store.ca_bundle:
+            trust(gateway, store.ca_bundle, Path(scratch, "trusted.p12"))
+        spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+        try:
+            yield spark
+        finally:
+            if gateway.proc.poll() is None:
+                spark.stop()
+                gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait(timeout=ends_within_seconds)
+            archive.keep()
+
+
+def server_settings(store: S3 | None) -> dict[str, str]:
+    """What a Spark Connect server must have been started with."""
+    of_delta = {name: spark_settings[name] for name in ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")}
+    return of_delta | ({log_store: store.spark_settings()[log_store]} if store else {})
+
+
+@contextmanager
+def named_jobs(spark: "SparkSession", name: str) -> "Iterator[SparkSession]":
+    """A session of its own, whose jobs bear the name in Spark's pages: what one says of a commit reaches no other."""
+    if connect.is_remote():
+        with connect.cloned(spark) as own:
+            own.addTag(name)
+            yield own
+        return
+    spark.sparkContext.setJobGroup(name, name)
+    yield spark.newSession()
+
+
+def is_alive(spark: "SparkSession") -> bool:
+    """True while Spark answers; False once its JVM, its context or its server has ended."""
+    try:
+        return bool(spark.version) if connect.is_remote() else not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:  # noqa: BLE001 - asking what is gone fails in many ways
+        return False
+
+
+def spark_message(error: PySparkException | Py4JError) -> str:
+    """What went wrong in Spark, by the exception that caused all others, without the stack of its JVM."""
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+        return f"Spark failed: {error}"
+    try:
+        cause = root_cause(error)
+        said = str(error) if cause is None else str(cause.getMessage() or cause.toString())
+    except Exception:  # noqa: BLE001 - the JVM died, and asking it fails in many ways
+        return spark_ended
+    return f"Spark failed: {said}".split("JVM stacktrace", maxsplit=1)[0].strip()
+
+
+def root_cause(error: PySparkException | Py4JError) -> Any:
+    """The exception of the JVM that caused the others; None where the error has none, as one of Spark Connect."""
+    found = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while found is not None and (cause := found.getCause()) is not None and not cause.equals(found):
+        found = cause
+    return found
+
+
+def tasks_of(spark: "SparkSession", name: str) -> tuple[int, int]:
+    """How many tasks the running stages of what is so named have, and how many are done; none where nobody tells."""
+    if connect.is_remote():
+        return 0, 0
+    tracker = spark.sparkContext.statusTracker()
+    stages = [
+        stage
+        for job in tracker.getJobIdsForGroup(name)
+        if (info := tracker.getJobInfo(job)) is not None and info.status == "RUNNING"
+        for stage_id in info.stageIds
+        if (stage := tracker.getStageInfo(stage_id)) is not None
+    ]
+    return sum(stage.numTasks for stage in stages), sum(stage.numCompletedTasks for stage in stages)
+
+
+@dataclass(frozen=True)
+class ClassArchive:
+    """Spark's classes as the JVM has them when they are loaded: a start from it takes half the work.
+
+    The first run writes it when it ends, which takes some seconds once; all others read it. A JVM that cannot use it
+    goes on without.
+    """
+
+    path: Path
+    made: Path
+
+    @classmethod
+    def of(cls, cache: Path, java: Path, files: Sequence[Path]) -> "ClassArchive":
+        """The archive for this Java with these jars."""
+        version = subprocess.run([java, "-version"], capture_output=True, check=False).stderr
+        known = hashlib.sha256(version + "".join(f"{file.name}\n" for file in files).encode()).hexdigest()[:16]
+        path = cache / f"classes-{known}.jsa"
+        return cls(path, path.with_name(f".{path.name}.{os.getpid()}"))
+
+    def option(self, *, is_driver: bool) -> str:
+        """What makes the JVM read the archive, or write it; a driver alone loads most of the classes."""
+        if self.path.exists():
+            return f"-XX:SharedArchiveFile={self.path} -Xlog:disable -Xlog:all=error:stderr"
+        return f"-XX:ArchiveClassesAtExit={self.made} -Xlog:disable -Xlog:all=error:stderr" if is_driver else ""
+
+    def keep(self) -> None:
+        """Gives the archive its name when it is whole: the JVM that wrote it has ended."""
+        if self.made.exists():
+            self.made.replace(self.path)
+
+
+def bundles(settings: Settings) -> list[jars.Bundle]:
+    """The jars for where the log and the tables are."""
+    return [
+        jars.delta,
+        *(jars.kafka if settings.is_on_kafka else ()),
+        *([jars.s3] if is_s3(settings.lake_root) else ()),
+    ]
+
+
+def scratch_prefix(settings: Settings) -> str:
+    """How the scratch folders of this lake's drivers are named."""
+    return f"sluice-{hashlib.sha256(settings.lake_root.encode()).hexdigest()[:16]}-"
+
+
+def remove_scratch(prefix: str) -> None:
+    """Removes what drivers that were killed left behind: whoever holds the lake is the only one."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def trust(gateway: Any, bundle: Path, store: Path) -> None:
+    """Lets the JVM trust the authorities in a PEM file, which it cannot read by itself, and no others."""
+    jvm = gateway.jvm
+    trusted = jvm.java.security.KeyStore.getInstance("PKCS12")
+    trusted.load(None, None)
+    factory = jvm.java.security.cert.CertificateFactory.getInstance("X.509")
+    with closing(jvm.java.io.FileInputStream(str(bundle))) as file:
+        for number, certificate in enumerate(factory.generateCertificates(file)):
+            trusted.setCertificateEntry(str(number), certificate)
+    # There is no secret in it, but of one without a password the JVM reads nothing.
+    password = gateway.new_array(jvm.char, 1)
+    password[0] = "-"
+    with closing(jvm.java.io.FileOutputStream(str(store))) as file:
+        trusted.store(file, password)
+    for name, value in (("", str(store)), ("Type", "PKCS12"), ("Password", "-")):
+        jvm.java.lang.System.setProperty(f"javax.net.ssl.trustStore{name}", value)
+
+
+def spark_log(settings: Settings, lock: Lock | None) -> Path:
+    """Where the JVM writes what it has to say; what matters of it reaches the user by the command's own message."""
+    name = ".spark.log" if lock is not None else ".spark-reader.log"
+    path = settings.spark_logs / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def sized(settings: Settings) -> dict[str, str]:
+    """What depends on the machines: one shuffle task per core, memory, and who may reach the driver."""
+    log4j = Path(__file__).with_name("log4j2.properties")
+    options = f"-Dlog4j2.configurationFile={log4j} -XX:+UseParallelGC {settings.java_options}"
+    here = {
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraJavaOptions": options,
+        "spark.sql.shuffle.partitions": str(cores(settings)),
+    }
+    if settings.is_on_cluster:
+        here |= {"spark.cores.max": str(cores(settings)), "spark.executor.memory": settings.executor_memory}
+    if not settings.is_on_cluster or settings.spark.startswith(("spark://127.0.0.1:", "spark://localhost:")):
+        here |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    return here
+
+
+def cores(settings: Settings) -> int:
+    """How many tasks run at once."""
+    if settings.is_on_cluster or settings.is_remote:
+        return settings.cluster_cores
+    asked = settings.spark.removeprefix("local[").removesuffix("]")
+    return os.cpu_count() or 1 if asked == "*" else int(asked)

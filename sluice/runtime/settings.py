@@ -1,0 +1,155 @@
+"""Every setting, read once from the environment (`SLUICE_*`)."""
+
+import difflib
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from sluice.errors import UsageError
+from sluice.log import AnyLog, KafkaLog, KafkaSecurity, Log
+from sluice.storage.s3 import is_s3
+
+prefix = "SLUICE_"
+s3_address = re.compile(r"s3a://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.=-]+)*/?", re.ASCII)
+spark_pattern = r"^(local\[(\d+|\*)\]|spark://[^\s/:]+:\d+(,[^\s/:]+:\d+)*|sc://[^\s/:]+(:\d+)?(/;\S*)?)$"
+kafka_address = re.compile(r"kafka://[^\s,/:]+:\d+(,[^\s,/:]+:\d+)*")
+# Read where the servers of a stack are installed, and no business of the engine.
+elsewhere = {"SLUICE_SERVERS"}
+
+
+class Settings(BaseSettings):
+    """Where things are and how large they may be; each field is the variable `SLUICE_<FIELD>`."""
+
+    model_config = SettingsConfigDict(env_prefix=prefix, frozen=True, extra="forbid")
+
+    project: Path = Path()
+    lake: str = ""
+    log: str = ""
+    spark: Annotated[str, Field(pattern=spark_pattern)] = "local[*]"
+    driver_memory: Annotated[str, Field(pattern=r"^\d+[mg]$")] = "2g"
+    cluster_cores: Annotated[int, Field(ge=1)] = 4
+    executor_memory: Annotated[str, Field(pattern=r"^\d+[mg]$")] = "1g"
+    jars: Path = Path.home() / ".cache" / "sluice" / "jars"
+    java_options: str = ""
+    batch_records_max: Annotated[int, Field(ge=1)] = 5_000_000
+    parallel: Annotated[int, Field(ge=1, le=64)] = 2
+    lease_seconds: Annotated[float, Field(ge=3, le=600)] = 30.0
+    single_writer: bool = False
+    spark_ui_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    poll_seconds: Annotated[float, Field(gt=0)] = 1.0
+    changed_declarations: Literal["rebuild", "hold"] = "rebuild"
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    kafka_sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = ""
+    kafka_sasl_username: str = ""
+    kafka_sasl_password: SecretStr = SecretStr("")
+    kafka_ssl_ca: Path | None = None
+    kafka_ssl_keystore: Path | None = None
+    http_token: SecretStr = SecretStr("")
+    amqp: SecretStr = SecretStr("")
+    # An address of libpq; it may hold a password, so it is never printed.
+    postgres: SecretStr = SecretStr("")
+
+    @field_validator("project")
+    @classmethod
+    def resolved(cls, value: Path) -> Path:
+        return value.resolve()
+
+    @field_validator("lake")
+    @classmethod
+    def local_or_s3(cls, value: str) -> str:
+        if "://" in value and not s3_address.fullmatch(value):
+            raise ValueError("must be a local path, or s3a://BUCKET/PREFIX")
+        return value.rstrip("/") if is_s3(value) else value
+
+    @field_validator("log")
+    @classmethod
+    def local_or_kafka(cls, value: str) -> str:
+        if "://" in value and not kafka_address.fullmatch(value):
+            raise ValueError("must be a local path, or kafka://HOST:PORT with commas between several")
+        return value
+
+    @property
+    def lake_root(self) -> str:
+        if is_s3(self.lake):
+            return self.lake
+        return str(Path(self.project, self.lake or ".sluice/lake").resolve())
+
+    @property
+    def is_on_cluster(self) -> bool:
+        """True when Spark's work is done by other processes than its driver."""
+        return self.spark.startswith("spark://")
+
+    @property
+    def is_remote(self) -> bool:
+        """True when Spark is a Spark Connect server, and no JVM is started here."""
+        return self.spark.startswith("sc://")
+
+    @property
+    def spark_logs(self) -> Path:
+        """The folder for what the JVM has to say, which is on this machine wherever the tables are."""
+        return Path(self.project, ".sluice") if is_s3(self.lake) else Path(self.lake_root)
+
+    @property
+    def is_on_kafka(self) -> bool:
+        """True when the log is not the embedded one."""
+        return self.log.startswith("kafka://")
+
+    @property
+    def log_folder(self) -> Path:
+        """The folder of a log that is not on Kafka."""
+        return Path(self.project, self.log or ".sluice/log").resolve()
+
+    def open_log(self) -> AnyLog:
+        """The log that the settings point to; nothing is asked of it yet."""
+        if not self.is_on_kafka:
+            return Log(self.log_folder)
+        security = KafkaSecurity(
+            protocol=self.kafka_security_protocol,
+            sasl_mechanism=self.kafka_sasl_mechanism,
+            sasl_username=self.kafka_sasl_username,
+            sasl_password=self.kafka_sasl_password.get_secret_value(),
+            ssl_ca=self.kafka_ssl_ca,
+            ssl_keystore=self.kafka_ssl_keystore,
+        )
+        return KafkaLog(self.log.removeprefix("kafka://"), security)
+
+
+def public(text: str) -> str:
+    """A setting as a message may repeat it: without the parameters of an address, and without who logs in there."""
+    without_parameters = re.split(r"[;?]", text, maxsplit=1)[0]
+    shown = re.sub(r"//[^/@]*@", "//…@", without_parameters)
+    return shown if shown == text else f"{shown.removesuffix('…')}…"
+
+
+def read_settings(project: Path) -> Settings:
+    """The settings of a project; a UsageError names the variable that is wrong, or that does not exist."""
+    known = {f"{prefix}{name.upper()}" for name in Settings.model_fields if name != "project"}
+    for name in os.environ:
+        if name.startswith(prefix) and name not in known | elsewhere:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}."
+            raise UsageError(f"{name} is not a setting; {hint}")
+    try:
+        settings = Settings(project=project)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"{prefix}{'_'.join(str(part) for part in first['loc'])}".upper()
+        raise UsageError(f"{name}={public(str(first['input']))!r} cannot be used: {first['msg']}.") from None
+    require_plain_paths(settings)
+    return settings
+
+
+def require_plain_paths(settings: Settings) -> None:
+    """A UsageError for a folder of tables or of the log whose name Spark, Delta or SQL would take for a pattern."""
+    folders = {"LAKE": settings.lake_root, "LOG": "" if settings.is_on_kafka else str(settings.log_folder)}
+    for name, folder in folders.items():
+        signs = sorted({sign for sign in folder if sign in "#?[]{}*%\\" or not sign.isprintable()})
+        if signs and not is_s3(folder):
+            raise UsageError(
+                f"{prefix}{name} is {folder!r}, and Spark cannot be given a path with {' '.join(signs)}. "
+                f"Move the project, or set {prefix}{name} to a folder without these signs."
+            )

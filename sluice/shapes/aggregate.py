@@ -1,0 +1,98 @@
+"""Aggregate the rows of each group, and no others when only some groups are touched."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from sluice.model.scope import Scope
+from sluice.model.sql import backticked, columns_read, fold, named_expression
+from sluice.shapes.difference import sign
+from sluice.shapes.windows import Window, group_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What rows are grouped by (columns, SQL expressions with a name, at most one window) and what is measured."""
+
+    expressions: Mapping[str, str]
+    window: Window | None
+    measures: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, group_by: Sequence[str | Window], measures: Mapping[str, str], columns: Collection[str] = ()
+    ) -> "Groups":
+        """Reads a declaration such as `["origin", "year(scheduled_at) AS year", window("scheduled_at", "1 hour")]`.
+
+        One of the source's `columns`, where these are known, needs no backticks.
+        """
+        expressions = {}
+        windows = [each for each in group_by if isinstance(each, Window)]
+        known = {fold(name) for name in columns}
+        for each in group_by:
+            if isinstance(each, str):
+                name, expression = (each, backticked(each)) if fold(each) in known else named_expression(each)
+                expressions[name or each] = expression
+        return cls(expressions, windows[0] if windows else None, dict(measures))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.expressions, *(("window_start", "window_end") if self.window else ()))
+
+    @property
+    def scope_columns(self) -> tuple[str, ...]:
+        """The columns that tell groups apart; a window's end follows from its start."""
+        return (*self.expressions, *(("window_start",) if self.window else ()))
+
+    @property
+    def clustered(self) -> tuple[str, ...]:
+        """Windows first: what changes is mostly near in time."""
+        return tuple(sorted(self.scope_columns, key=lambda name: name != "window_start"))
+
+    def grouped(self, df: "DataFrame") -> "DataFrame":
+        """The rows with the columns of their group, under names that cannot meet the rows' own."""
+        return df.withColumns({f"_group_{name}": F.expr(text) for name, text in self.expressions.items()})
+
+    def touched(self, changed: "DataFrame", own: "DataFrame") -> "DataFrame":
+        """The groups that changed rows are in, or were, as far as the change can be seen in the measures."""
+        grouped = self.grouped(consolidated(changed, self.used(changed.columns)))
+        if self.window:
+            return self.window.touched(grouped, own, tuple(self.expressions))
+        return grouped.select(*group_names(tuple(self.expressions)))
+
+    def used(self, columns: Sequence[str]) -> list[str]:
+        """The columns that groups, window and measures may read."""
+        window = [backticked(self.window.column)] if self.window else []
+        return columns_read([*self.expressions.values(), *self.measures.values(), *window], columns)
+
+    def scope_of(self, own: "DataFrame") -> "DataFrame":
+        """The scope of rows of the table itself."""
+        return self.window.scope_of(own, tuple(self.expressions)) if self.window else own.select(*self.expressions)
+
+    def within(self, df: "DataFrame", scope: Scope) -> "DataFrame":
+        """The rows in the scope's groups, with the columns of their group: a row once for each group that it is in."""
+        grouped, names = self.grouped(df), tuple(self.expressions)
+        if self.window is None:
+            return scope.filter(grouped, [(f"_group_{name}", name) for name in names])
+        if scope.is_everything:
+            return self.window.place(grouped, names)
+        return self.window.within(grouped, scope, names)
+
+
+def consolidated(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":
+    """Of a change feed what has changed in these columns: values that went and came as often are no change."""
+    if "_change_type" not in changed.columns:
+        return changed
+    balance = changed.groupBy(*columns).agg(F.sum(sign()).alias("_balance"))
+    return balance.where("_balance <> 0").drop("_balance")
+
+
+def aggregate(grouped: "DataFrame", groups: Groups) -> "DataFrame":
+    """One row per group: its columns, then each measure, a SQL aggregate over the group's rows."""
+    figures = [F.expr(text).alias(name) for name, text in groups.measures.items()]
+    return grouped.groupBy(*group_names(groups.columns)).agg(*figures)

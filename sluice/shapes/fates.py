@@ -1,0 +1,317 @@
+"""Fates: what became of every record that a dataset consumes, so that none is lost in silence.
+
+An accepted record is the row that carries its position. The others stand in `silver._fates`: a duplicate with the
+position of the winner, a quarantined record with the rule that it breaks, and a late one that is held back.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from sluice.model import integrity as laws
+from sluice.model.datasets import Dataset, Frames, Input, Output, Topic, require_columns, require_duration, same_names
+from sluice.model.expectations import Expectation
+from sluice.model.rules import require_fit
+from sluice.shapes.canonical import key_text
+from sluice.shapes.deduplicate import deduplicate
+from sluice.shapes.parse import Parsing, bronze_position, late, parse, position
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from sluice.model.scope import Scope
+
+fates_table = "silver._fates"
+verdict = ("_fate", "_reason", "_detail")
+# What `sluice quarantine release` says, is said in the log: a rebuild hears it too.
+releases = Topic("bronze.sluice_releases", "sluice_releases", "Held records that were let through.", optional=True)
+envelope_types = {"op": "string", "committed_at": "timestamp", "lsn": "bigint", "transaction_order": "bigint"}
+release_schema = "dataset string, topic string, partition int, offset bigint, because string, do string"
+releases_input = "releases"
+# The rule of the records that `sluice quarantine add` sets aside.
+by_command = "by_command"
+
+
+def event_dataset(
+    name: str,
+    *,
+    sources: tuple[Topic, ...],
+    parsing: Parsing,
+    distinct: tuple[str, ...],
+    meaning: str,
+    idle_after: str | None = None,
+) -> Dataset:
+    """Records told apart by the columns `distinct`, which may include the bookkeeping column `_digest`."""
+    require_duration(name, "idle_after", idle_after)
+    judging = partial(judge, parsing=parsing, distinct=distinct, table=name)
+    arrivals = {f"arrivals_{topic.topic}": topic for topic in sources}
+    return Dataset(
+        name=name,
+        inputs={
+            **{
+                alias: Input(
+                    topic,
+                    scope=lambda changed, inputs: touched_keys(
+                        changed,
+                        parsing,
+                        distinct,
+                        commanded(inputs[releases_input], name) if releases_input in inputs else None,
+                    ),
+                    within=records_within,
+                    arrivals=True,
+                )
+                for alias, topic in arrivals.items()
+            },
+            releases_input: Input(
+                releases,
+                scope=lambda changed, inputs: touched_by_command(
+                    commanded(changed, name),
+                    [inputs[alias] for alias in arrivals],
+                    parsing,
+                    distinct,
+                    commanded(inputs[releases_input], name),
+                ),
+                within=lambda df, scope: commanded(df, name),
+            ),
+        },
+        outputs=event_outputs(name, distinct, parsing.event_time),
+        shape=lambda rows, own: judging(
+            union([rows[alias] for alias in arrivals]), said=rows.get(releases_input), own=own
+        ),
+        declaration={
+            "kind": "events 3",
+            "sources": [topic.name for topic in sources],
+            "distinct": distinct,
+            "parsing": parsing,
+        },
+        meaning=meaning,
+        keys=distinct,
+        event_time=parsing.event_time,
+        topics=tuple(topic.topic for topic in sources),
+        idle_after=idle_after,
+        reached=partial(reached_by, event_time=parsing.event_time),
+        bounded=laws.of_records(name),
+        columns={**parsing.types, **(envelope_types if parsing.format == "debezium" else {})},
+        with_expectations=lambda expected: event_dataset(
+            name,
+            sources=sources,
+            parsing=replace(parsing, expectations=checked_rules(name, parsing, expected)),
+            distinct=distinct,
+            meaning=meaning,
+            idle_after=idle_after,
+        ),
+    )
+
+
+def checked_rules(name: str, parsing: Parsing, expected: Iterable[Expectation]) -> tuple[Expectation, ...]:
+    """Row rules; a DeclarationError where one asks for what the schema has not."""
+    rules = tuple(expected)
+    for each in rules:
+        require_columns(f"{name}: {each.name}", "column", (each.arguments["column"],), tuple(parsing.types))
+        require_fit(each, parsing.types[each.arguments["column"]])
+    return rules
+
+
+def judge(
+    records: "DataFrame",
+    *,
+    parsing: Parsing,
+    distinct: tuple[str, ...],
+    table: str = "",
+    said: "DataFrame | None" = None,
+    own: Frames | None = None,
+) -> "DataFrame":
+    """Every record of a scope with its fate (`_fate` null: accepted), reason and detail.
+
+    The scope is the new `records`, those that commands have `said` something of, and those judged before, `own`, that
+    share a key with them.
+    """
+    is_good = F.col("_rule").isNull()
+    # One pass for good and bad: a filter on the rule would parse every record again for each column it looks at.
+    parsed = parse(records, parsing, said)
+    key = F.when(is_good, key_text(parsed, distinct)).otherwise(position_text())
+    candidates = as_said(parsed, said, parsing).withColumn("_key", key)
+    again = None if said is None else F.broadcast(parsed.select(*position))
+    for judged in judged_before(own or {}, table, distinct):
+        # What a command says of a record that was judged before, it is judged again by: as it is in bronze.
+        others = judged if again is None else judged.join(again, list(position), "left_anti")
+        candidates = candidates.unionByName(others, allowMissingColumns=True)
+    held = F.when(F.col("_rule") == late, "late").otherwise("quarantined")
+    return deduplicate(candidates).withColumns(
+        {
+            "_fate": F.when(is_good, F.col("_fate")).otherwise(held),
+            "_reason": F.when(is_good, F.col("_reason")).otherwise(F.col("_rule")),
+        }
+    )
+
+
+def as_said(parsed: "DataFrame", said: "DataFrame | None", parsing: Parsing) -> "DataFrame":
+    """The parsed records; the released ones without the rules that can be lifted, those that are held with one."""
+    if said is None:
+        return parsed
+    marked = parsed.join(F.broadcast(said), list(position), "left")
+    waivable = F.array(*[F.lit(rule) for rule in parsing.waivable])
+    is_held = F.coalesce("_is_held", F.lit(False))
+    is_lifted = ~is_held & (F.size(F.array_except(F.split("_rule", ","), waivable)) == 0)
+    rule = F.when(is_held & F.col("_rule").isNull(), by_command).when(
+        F.col("_is_held").isNull() | ~F.coalesce(is_lifted, F.lit(False)), F.col("_rule")
+    )
+    return marked.withColumn("_rule", rule).select(parsed.columns)
+
+
+def judged_before(own: Frames, table: str, distinct: tuple[str, ...]) -> "list[DataFrame]":
+    """The accepted rows and the duplicates of a scope, as candidates to be judged again."""
+    if not own:
+        return []
+    duplicates = (
+        own[fates_table]
+        .where("fate = 'duplicate'")
+        .select(
+            *[F.col(column.removeprefix("_")).alias(column) for column in position],
+            "_timestamp",
+            "_digest",
+            "_key",
+        )
+    )
+    return [own[table].withColumn("_key", key_text(own[table], distinct)), duplicates]
+
+
+def touched_keys(
+    records: "DataFrame", parsing: Parsing, distinct: tuple[str, ...], said: "DataFrame | None" = None
+) -> "DataFrame":
+    """The scope of new records: their key columns, and the text by which `silver._fates` knows the key.
+
+    Those of which a command was `said` before they landed are judged by it, so they are in the scope either way.
+    """
+    parsed = parse(records, parsing, said)
+    is_good = F.col("_rule").isNull()
+    touched = parsed.select(
+        *[F.when(is_good, F.col(name)).alias(name) for name in distinct],
+        F.when(is_good, key_text(parsed, distinct)).otherwise(position_text()).alias("_key"),
+    )
+    if said is None:
+        return touched
+    spoken_of = parsed.join(F.broadcast(said.select(*position)), list(position), "left_semi")
+    return touched.unionByName(either_way(spoken_of, distinct).drop(*position))
+
+
+def touched_by_command(
+    newly_said: "DataFrame",
+    topics: "Iterable[DataFrame]",
+    parsing: Parsing,
+    distinct: tuple[str, ...],
+    said: "DataFrame",
+) -> "DataFrame":
+    """The scope of records that a new command speaks of: the fate they had, their key, and where they are in bronze.
+
+    All records of the key of one that is set aside are in it too, because another may be accepted in its place. They
+    are looked for in bronze: a run that ended between two commits leaves the fates of some of them behind.
+    """
+    places = list(bronze_position)
+    records = union(topics)
+    wanted = newly_said.select(*[F.col(f"_{column}").alias(column) for column in places])
+    parsed = parse(records.join(F.broadcast(wanted), places, "left_semi"), parsing, said)
+    touched = either_way(parsed, distinct)
+    held = newly_said.where("_is_held").select(*position)
+    if held.isEmpty():
+        return touched
+    keys = parsed.join(F.broadcast(held), list(position), "left_semi")
+    same = key_text(keys, distinct).alias("_key")
+    others = parse(records, parsing, said)
+    siblings = others.withColumn("_key", key_text(others, distinct)).join(
+        F.broadcast(keys.select(same).distinct()), "_key", "left_semi"
+    )
+    return touched.unionByName(either_way(siblings.drop("_key"), distinct))
+
+
+def either_way(parsed: "DataFrame", distinct: tuple[str, ...]) -> "DataFrame":
+    """The scope of records that may be accepted or not: by their key, and by their position."""
+    by_position = parsed.select(
+        *[F.lit(None).cast(parsed.schema[name].dataType).alias(name) for name in distinct],
+        position_text().alias("_key"),
+        *position,
+    )
+    return parsed.select(*distinct, key_text(parsed, distinct).alias("_key"), *position).unionByName(by_position)
+
+
+def records_within(df: "DataFrame", scope: "Scope") -> "DataFrame":
+    """The records in bronze that the scope asks for by their position: those that a command speaks of."""
+    if scope.is_everything:
+        return df
+    if "_offset" not in scope.bounds:
+        return df.limit(0)
+    return scope.filter(df, [(column.removeprefix("_"), column) for column in position])
+
+
+def commanded(records: "DataFrame", dataset: str) -> "DataFrame":
+    """What was said last of each record of one dataset: its position, and whether it is held (or released)."""
+    said = F.from_json(F.col("value").cast("string"), release_schema)
+    order = F.struct("timestamp", "partition", "offset")
+    return (
+        records.select(said.alias("said"), order.alias("at"))
+        .where(F.col("said.dataset") == dataset)
+        .groupBy(*[F.col(f"said.{column.removeprefix('_')}").alias(column) for column in position])
+        .agg(F.max_by(F.coalesce("said.do", F.lit("release")), "at").alias("do"))
+        .select(*position, (F.col("do") == "hold").alias("_is_held"))
+    )
+
+
+def position_text() -> "Column":
+    """A record's position as `topic/partition/offset`; no key is written so, since each ends with a sign of its own."""
+    return F.concat_ws("/", *position)
+
+
+def union(frames: "Iterable[DataFrame]") -> "DataFrame":
+    return reduce(lambda left, right: left.unionByName(right), frames)
+
+
+def reached_by(judged: "DataFrame", event_time: str | None) -> "DataFrame":
+    """For each partition (`topic/partition`) the latest event time of a usable record, and the latest log time.
+
+    Event time never counts for more than the log's own: a record of the future, released or tolerated, is no progress.
+    Duplicates that were judged before are here without their event time, which was counted then.
+    """
+    is_usable = F.col("_fate").isNull() | (F.col("_fate") == "duplicate")
+    event = F.lit(None).cast("timestamp")
+    if event_time:
+        # The least of null and a time is the time.
+        event = F.when(F.col(event_time).isNotNull(), F.least(event_time, "_timestamp"))
+    partition = F.concat_ws("/", "_topic", "_partition").alias("partition")
+    return judged.groupBy(partition).agg(
+        F.max(F.when(is_usable, event)).alias("event_time"), F.max("_timestamp").alias("log_time")
+    )
+
+
+def event_outputs(name: str, distinct: tuple[str, ...], event_time: str | None) -> tuple[Output, ...]:
+    """First the fates of the records that are not accepted, then the table of those that are."""
+    rejected = Output(
+        fates_table,
+        grain=("dataset", *[column.removeprefix("_") for column in position]),
+        scope_columns=(("_key", "_key"),),
+        select=lambda judged: fate_rows(judged, name),
+        slice=(("dataset", name),),
+        cluster_by=("_key",),
+    )
+    accepted = Output(
+        name,
+        grain=distinct,
+        scope_columns=same_names(distinct),
+        select=lambda judged: judged.where("_fate IS NULL").drop(*verdict, "_key", "_rule"),
+        cluster_by=(event_time,) if event_time else distinct[:1],
+    )
+    return (rejected, accepted)
+
+
+def fate_rows(judged: "DataFrame", dataset: str) -> "DataFrame":
+    """The rejected records of one dataset as rows of `silver._fates`."""
+    return judged.where("_fate IS NOT NULL").select(
+        F.lit(dataset).alias("dataset"),
+        *[F.col(column).alias(column.removeprefix("_")) for column in position],
+        *[F.col(column).alias(column.removeprefix("_")) for column in verdict],
+        "_key",
+        "_timestamp",
+        "_digest",
+    )

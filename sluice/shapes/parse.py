@@ -1,0 +1,330 @@
+"""Parse raw records into typed rows, and say of each one that cannot be used which rule it breaks."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Literal, cast
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from sluice.model.ddl import column_names, column_types
+from sluice.model.expectations import Expectation
+from sluice.model.rules import holds
+from sluice.model.times import micros_least, micros_most
+from sluice.shapes import strict
+from sluice.shapes.canonical import digest
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+position = ("_topic", "_partition", "_offset")
+bronze_position = tuple(name.removeprefix("_") for name in position)
+# No clock wrote a time before this by intent: it is epoch zero, in some time zone.
+event_time_min_default = "1970-01-03T00:00:00Z"
+late = "late"
+
+Format = Literal["json", "debezium"]
+
+
+def enveloped(name: str) -> str:
+    """A field of Debezium's envelope, whether or not a schema was sent with it."""
+    return f"coalesce(_parsed.payload.{name}, _parsed.{name})"
+
+
+ts_ms = enveloped("source.ts_ms")
+millis_least, millis_most = micros_least // 1000, micros_most // 1000
+# What Debezium says of a change, beside the row.
+envelope_columns = {
+    "op": enveloped("op"),
+    "committed_at": f"if({ts_ms} BETWEEN {millis_least} AND {millis_most}, timestamp_millis({ts_ms}), NULL)",
+    "lsn": enveloped("source.lsn"),
+    "transaction_order": f"coalesce({enveloped('transaction.total_order')}, 0L)",
+}
+envelope_fields = (
+    StructField("op", StringType()),
+    StructField("source", StructType([StructField("ts_ms", LongType()), StructField("lsn", LongType())])),
+    StructField("transaction", StructType([StructField("total_order", LongType())])),
+)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How records change what is known of a key: which of them set, delete, or truncate everything.
+
+    `deletes` and `truncates` are SQL conditions on the parsed columns. `row_count` names the column in which a snapshot
+    says how many rows it has.
+    """
+
+    keys: tuple[str, ...]
+    deletes: str | None = None
+    truncates: str | None = None
+    row_count: str | None = None
+
+
+@dataclass(frozen=True)
+class Parsing:
+    """What a record must be: strict JSON of `schema`, with a value in each of `required`, and a plausible event time.
+
+    Times are RFC 3339, but for the columns of `time_formats`. An event before `event_time_min` is quarantined; None
+    lets all through. `sent_time` and `received_time` correct a device's clock; a record is held back as late when it
+    was received more than `hold_later_than` after its event. It is quarantined under the names of all `expectations`
+    that it breaks.
+    """
+
+    schema: str
+    required: tuple[str, ...]
+    event_time: str | None
+    sent_time: str | None = None
+    received_time: str | None = None
+    future_tolerance: str = "1 day"
+    hold_later_than: str | None = None
+    record_bytes_max: int = 10 * 1024 * 1024
+    format: Format = "json"
+    changes: Changes | None = None
+    expectations: tuple[Expectation, ...] = ()
+    time_formats: tuple[tuple[str, str], ...] = ()
+    event_time_min: str | None = event_time_min_default
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        return column_names(self.schema)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a parsed row, bookkeeping aside."""
+        return (*self.row_columns, *(envelope_columns if self.format == "debezium" else ()))
+
+    @cached_property
+    def typed(self) -> dict[str, strict.Typed]:
+        """How the value of each column of a row is made from JSON; it asks Spark what the schema says."""
+        formats = {path.lower(): each for path, each in self.time_formats}
+        return {
+            each.name: strict.Typed(each.dataType, each.name, formats, numbers_as_text=self.format == "debezium")
+            for each in cast("StructType", StructType.fromDDL(self.schema))
+        }
+
+    @property
+    def read_type(self) -> StructType:
+        """What the JSON is read as; Debezium's envelope may be inside another with its schema."""
+        row = strict.row_type(self.typed)
+        if self.format == "debezium":
+            row = StructType([StructField("before", row), StructField("after", row), *envelope_fields])
+            row = StructType([*row, StructField("payload", row)])
+        return StructType([*row, StructField(strict.corrupt, StringType())])
+
+    @property
+    def digested(self) -> tuple[str, ...]:
+        """The columns that make two records the same: when a device sent it again is no part of what it says."""
+        return tuple(name for name in self.columns if name not in (self.sent_time, self.received_time))
+
+    @property
+    def waivable(self) -> tuple[str, ...]:
+        """The rules that `sluice quarantine release` can lift: what they find is doubtful, and can be used."""
+        rules = () if self.event_time is None else time_rules(self.event_time, self.event_time_min)
+        return (late, *rules, *[each.name for each in self.expectations])
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The columns of a row with their types."""
+        return column_types(self.schema)
+
+
+def time_rules(event_time: str, least: str | None) -> tuple[str, ...]:
+    """The names of the rules that an event time may break: it is in the future, or before the least."""
+    in_the_future = f"{event_time}_in_the_future"
+    if least is None:
+        return (in_the_future,)
+    named = re.sub("[^0-9]+", "_", least.removesuffix("T00:00:00Z")).strip("_")
+    return (in_the_future, f"{event_time}_before_{named}")
+
+
+def parse(records: "DataFrame", parsing: Parsing, said: "DataFrame | None" = None) -> "DataFrame":
+    """Bronze records as rows of the schema, with the record's position, and `_rule`: the rule it breaks, or null.
+
+    Every record gives exactly one row. `_digest` identifies the parsed values, `_unknown_fields` the names of fields
+    that the schema lacks (null when there are none), `_lateness_seconds` how long after its event it was received.
+    For changes, `_change` is 'set', 'delete', 'truncate' or 'none' (nothing to do), and `_moved_from` the old key.
+    Of the records that a command has `said` to be held (`_is_held`), no condition of the declaration is evaluated: it
+    may be one that cannot be.
+    """
+    size = F.octet_length("value")
+    text = F.when(size <= parsing.record_bytes_max, F.col("value").cast("string"))
+    options = strict.options(parsing.record_bytes_max)
+    is_held = F.lit(False) if said is None else F.coalesce("_is_held", F.lit(False))
+    records = records if said is None else with_commands(records, said)
+    parsed = records.select(
+        is_held.alias("_held"),
+        F.col("topic").alias("_topic"),
+        F.col("partition").alias("_partition"),
+        F.col("offset").alias("_offset"),
+        F.col("timestamp").alias("_timestamp"),
+        size.alias("_size"),
+        text.alias("_text"),
+        F.json_object_keys(text).alias("_names"),
+        F.from_json(text, parsing.read_type, options).alias("_parsed"),
+    )
+    named = parsed.withColumn("_read", read_of(parsing)).select("*", *row_of(parsing))
+    named = named.withColumn("_fault", fault_of(parsing, options))
+    if parsing.changes:
+        named = named.withColumns(change_of(parsing, parsing.changes))
+    if parsing.event_time:
+        named = named.withColumns(times_of(parsing, parsing.event_time))
+    rule = broken_rule(parsing)
+    payload = digest(named, parsing.digested)
+    if parsing.changes:
+        # A record that changes nothing is no duplicate of another such.
+        payload = F.when(F.col("_change") == "none", digest(named, position)).otherwise(payload)
+    return named.select(
+        *parsing.columns,
+        *position,
+        "_timestamp",
+        payload.alias("_digest"),
+        unknown_fields(parsing).alias("_unknown_fields"),
+        *(["_lateness_seconds"] if parsing.event_time else []),
+        *(["_change"] if parsing.changes else []),
+        *(["_moved_from"] if parsing.format == "debezium" else []),
+        rule.alias("_rule"),
+    )
+
+
+def with_commands(records: "DataFrame", said: "DataFrame") -> "DataFrame":
+    """Bronze records with what was said of them."""
+    spoken_of = said.withColumnsRenamed(dict(zip(position, bronze_position, strict=True)))
+    return records.join(F.broadcast(spoken_of), list(bronze_position), "left")
+
+
+def row_of(parsing: Parsing) -> "list[Column]":
+    """The columns of the row that a record holds."""
+    row = [each.value(F.col("_read").getField(name)).alias(name) for name, each in parsing.typed.items()]
+    if parsing.format == "json":
+        return row
+    before, keys = F.expr(enveloped("before")), parsing.changes.keys if parsing.changes else ()
+    old = [each.value(before.getField(name)).alias(name) for name, each in parsing.typed.items() if name in keys]
+    return [
+        *row,
+        *[F.expr(field).alias(name) for name, field in envelope_columns.items()],
+        F.struct(*old).alias("_before"),
+    ]
+
+
+def read_of(parsing: Parsing) -> "Column":
+    """The row as it was read; of a deleted one only the image before it is there."""
+    if parsing.format == "json":
+        return F.col("_parsed")
+    return F.expr(f"if({enveloped('op')} = 'd', {enveloped('before')}, {enveloped('after')})")
+
+
+def fault_of(parsing: Parsing, options: dict[str, str]) -> "Column":
+    """The rule that a record breaks as JSON of these types, or null."""
+    text, is_corrupt = F.col("_text"), F.col("_parsed").getField(strict.corrupt).isNotNull()
+    faults = [
+        strict.text_fault(text, is_corrupt, F.col("_names"), options),
+        F.when(is_corrupt, "wrong_type"),
+        strict.value_fault(parsing.typed, F.col("_read"), text),
+    ]
+    if parsing.format == "debezium":
+        faults.append(F.when(F.expr(f"{ts_ms} IS NOT NULL") & F.col("committed_at").isNull(), "invalid_committed_at"))
+    return F.coalesce(*faults)
+
+
+def change_of(parsing: Parsing, changes: Changes) -> "dict[str, Column]":
+    """What a record does to what is known of its key."""
+    kind = F.lit("set")
+    found: dict[str, Column] = {}
+    if changes.row_count is not None:
+        kind = F.when(F.col(changes.row_count) == 0, "none").otherwise(kind)
+    if changes.deletes is not None:
+        kind = F.when(unless_held(F.expr(changes.deletes)), "delete").otherwise(kind)
+    if parsing.format == "debezium":
+        kind = F.when(F.col("op") == "d", "delete").otherwise(kind)
+        kind = F.when(F.col("op") == "t", "truncate").otherwise(kind)
+        # After a delete comes a record without a value, for the log's compaction; messages are no changes either.
+        kind = F.when(F.col("_size").isNull() | (F.col("op") == "m"), "none").otherwise(kind)
+        old = F.struct(*[F.col("_before").getField(name).alias(name) for name in changes.keys])
+        is_known = reduce(lambda left, right: left & right, [old[name].isNotNull() for name in changes.keys])
+        is_moved = (F.col("op") == "u") & is_known & (old != F.struct(*changes.keys))
+        found["_moved_from"] = F.when(is_moved, old)
+    if changes.truncates is not None:
+        kind = F.when(unless_held(F.expr(changes.truncates)), "truncate").otherwise(kind)
+    return found | {"_change": kind}
+
+
+def unless_held(condition: "Column") -> "Column":
+    """A condition that somebody declared; null for a record that is held, without evaluating it."""
+    return F.when(~F.col("_held"), condition)
+
+
+def times_of(parsing: Parsing, event_time: str) -> "dict[str, Column]":
+    """The event time by the receiver's clock, and how long after it the record was received."""
+    log_time = F.col("_timestamp")
+    received = F.coalesce(F.col(parsing.received_time), log_time) if parsing.received_time else log_time
+    event = F.col(event_time)
+    if parsing.sent_time:
+        # A device that is an hour fast says of an event, and of its sending, a time that is an hour late.
+        event = F.coalesce(F.try_add(event, F.try_subtract(received, F.col(parsing.sent_time))), event)
+    return {
+        event_time: event,
+        "_received_at": received,
+        "_lateness_seconds": F.try_subtract(F.unix_micros(received), F.unix_micros(event)) / 1_000_000,
+    }
+
+
+def unknown_fields(parsing: Parsing) -> "Column":
+    """The fields of the record that the schema lacks; an envelope's are its own business."""
+    if parsing.format == "debezium":
+        return F.lit(None).cast("array<string>")
+    known = F.array(*[F.lit(name) for name in parsing.columns])
+    unknown = F.array_except("_names", known)
+    return F.when(F.size(unknown) > 0, unknown)
+
+
+def broken_rule(parsing: Parsing) -> "Column":
+    """The first rule that a parsed record breaks; null for a good one."""
+    text = F.col("_text")
+    no_value = F.col("_size").isNull()
+    if parsing.format == "debezium":
+        no_value = F.lit(False)
+    rule = (
+        F.when(no_value, "null_value")
+        .when(F.col("_size") > parsing.record_bytes_max, "record_too_large")
+        .when(~F.is_valid_utf8(text), "invalid_utf8")
+        .when(strict.is_blank(text), "empty_value")
+        .when(F.col("_fault").isNotNull(), F.col("_fault"))
+    )
+    if parsing.format == "debezium":
+        known = F.coalesce(F.col("op").isin("c", "u", "r", "d", "t", "m"), F.lit(False))
+        rule = rule.when(F.col("_size").isNotNull() & ~known, "unknown_op")
+    for name in parsing.required:
+        rule = rule.when(F.col(name).isNull() & is_needed(parsing, name), f"null_{name}")
+    if parsing.expectations:
+        broken = broken_expectations(parsing)
+        rule = rule.when(broken != "", broken)
+    if parsing.event_time is None:
+        return rule
+    event = F.col(parsing.event_time)
+    in_the_future, *too_old = time_rules(parsing.event_time, parsing.event_time_min)
+    latest = F.col("_timestamp") + F.expr(f"INTERVAL {parsing.future_tolerance}")
+    rule = rule.when(event > latest, in_the_future)
+    for name in too_old:
+        rule = rule.when(event < F.lit(parsing.event_time_min).cast("timestamp"), name)
+    if parsing.hold_later_than:
+        rule = rule.when(F.col("_received_at") > event + F.expr(f"INTERVAL {parsing.hold_later_than}"), late)
+    return rule
+
+
+def broken_expectations(parsing: Parsing) -> "Column":
+    """The names of all expectations that a row breaks, with commas between; only what sets values has any."""
+    sets = F.lit(True) if parsing.changes is None else F.col("_change") == "set"
+    return F.concat_ws(
+        ",", *[F.when(sets & ~unless_held(holds(each, parsing.types)), each.name) for each in parsing.expectations]
+    )
+
+
+def is_needed(parsing: Parsing, name: str) -> "Column":
+    """Whether a record must have a value in this column: a truncate has no key, and what does nothing needs nothing."""
+    if parsing.changes is None:
+        return F.lit(True)
+    if name in parsing.changes.keys:
+        return F.col("_change").isin("set", "delete")
+    return (F.col("_change") != "none") | F.lit(parsing.changes.row_count is not None)

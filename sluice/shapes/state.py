@@ -1,0 +1,45 @@
+"""Fold the events of each key, in order, into its state."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from sluice.model.ddl import column_types
+from sluice.shapes.deduplicate import order
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """How a state begins, and what each event makes of it.
+
+    `schema` is DDL for the state's columns; `initial` and `reduce` give SQL for each of them, `reduce` over `state` and
+    `event`.
+    """
+
+    schema: str
+    initial: Mapping[str, str]
+    reduce: Mapping[str, str]
+
+    def struct(self, values: Mapping[str, str]) -> str:
+        """SQL for a state with these values, each of its declared type."""
+        fields = [f"'{name}', CAST({values[name]} AS {kind})" for name, kind in column_types(self.schema).items()]
+        return f"named_struct({', '.join(fields)})"
+
+
+def fold(events: "DataFrame", keys: tuple[str, ...], sequence_by: tuple[str, ...], reducer: Reducer) -> "DataFrame":
+    """One row per key: the state that its events leave, one after the other by `sequence_by` and then as in the log."""
+    names = [name for name in events.columns if not name.startswith("_")]
+    line = F.array_sort(F.collect_list(F.struct(*sequence_by, *order, F.struct(*names).alias("_event"))))
+    reduced = reducer.struct(reducer.reduce)
+    state = f"aggregate(_line._event, {reducer.struct(reducer.initial)}, (state, event) -> {reduced})"
+    return (
+        events.groupBy(*keys)
+        .agg(line.alias("_line"))
+        .select(*keys, F.expr(state).alias("_state_of"), F.size("_line").alias("_events"))
+        .select(*keys, "_state_of.*", "_events")
+    )

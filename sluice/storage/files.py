@@ -1,0 +1,60 @@
+"""The small files of a lake: each there as a whole or not at all, in a local folder or in an object store alike."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import obstore
+from obstore.store import LocalStore
+
+from sluice.storage.s3 import S3, is_s3
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files below one root, by names with `/` between their parts."""
+
+    root: str
+
+    @cached_property
+    def store(self) -> "LocalStore | S3Store":
+        return S3.of(self.root).store() if is_s3(self.root) else LocalStore(self.root, mkdir=True)
+
+    def read(self, name: str) -> str:
+        """The text of a file; a FileNotFoundError when there is none."""
+        return bytes(obstore.get(self.store, name).bytes()).decode()
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Writes a file, whole or not at all; makes its folder if need be."""
+        obstore.put(self.store, name, content.encode() if isinstance(content, str) else content)
+
+    def below(self, folder: str, after: str | None = None) -> list[str]:
+        """The names of all files below a folder, sorted; none when there is no such folder."""
+        return sorted(each["path"] for each in obstore.list(self.store, folder, offset=after).collect())
+
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders in a folder, without its own, sorted."""
+        found = obstore.list_with_delimiter(self.store, folder)["common_prefixes"]
+        return sorted(each.rsplit("/", 1)[-1] for each in found)
+
+    def delete(self, name: str) -> None:
+        """Deletes a file, if it is there."""
+        try:
+            obstore.delete(self.store, name)
+        except FileNotFoundError:
+            # An object store does not tell.
+            return
+
+    def delete_folder(self, folder: str) -> None:
+        """Deletes all files below a folder, and on a file system the folders too; an object store has none.
+
+        Empty objects by which Spark marks a folder may stay there.
+        """
+        names = self.below(folder)
+        store = self.store
+        if isinstance(store, LocalStore):
+            store = LocalStore(self.root, automatic_cleanup=True)
+        obstore.delete(store, names)

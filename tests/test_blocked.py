@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 
 from sluice import bronze, gold, silver
+from sluice.engine import commit
 from sluice.engine.blocked import Block, blocks
-from sluice.engine.refresh import Refresh
+from sluice.engine.plan import Plan
 from sluice.engine.runner import Event, Runner
 from sluice.errors import SparkEnded, UsageError
 from sluice.operate import quarantine
 from sluice.operate.look import State, status, stopped
 from sluice.operate.quarantine import consumer
+from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, text
 
 largest = "9" * 38
@@ -364,15 +366,15 @@ def test_a_run_that_ends_between_the_commits_of_a_hold_loses_nothing(
     lakehouse.declare(payments)
     lakehouse.publish("payments", payment("a", "one"), payment("a", "two"), payment("b", "one"), key="k").run()
     quarantine.add(lakehouse.lake, lakehouse.log, payments, [position_of(lakehouse, "a")], because="no")
-    original = Refresh.write
+    original = commit.write
 
-    def full(self: Refresh, plan: Any) -> Any:
+    def full(lake: Lake, plan: Plan) -> Any:
         if plan.output.table == "silver.payments":
             raise OSError(28, "No space left on device")
-        return original(self, plan)
+        return original(lake, plan)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Refresh, "write", full)
+        patched.setattr(commit, "write", full)
         assert "No space left" in (passed(lakehouse)["silver.payments"].blocked or "")
     lakehouse.run()
     assert lakehouse.rows("silver.payments", "id", "shop") == [("a", "two"), ("b", "one")]

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from sluice import gold
+from sluice.engine import gate as gates
 from sluice.engine.backfill import Part
 from sluice.engine.catalogue import expecting, ordered
-from sluice.engine.refresh import Refresh
 from sluice.errors import DeclarationError, SluiceError
 from sluice.model.expectations import Expectation, built_in, built_in_type, expect, suite
 from sluice.operate import checks, replay, report
@@ -134,7 +134,7 @@ def test_the_gate_sees_the_very_rows_that_are_committed(lakehouse: Lakehouse) ->
 def test_a_gate_that_sees_only_the_rows_that_changed_is_found_out(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Refresh, "prospect", lambda self, plan: plan.rows)
+    monkeypatch.setattr(gates, "prospect", lambda plan: plan.rows)
     gate, after = figures_at_the_gate_and_after(lakehouse)
     assert gate != after
 
@@ -242,7 +242,7 @@ def adopt(lakehouse: Lakehouse, table: str) -> None:
     """Makes the newest version of a table, whoever wrote it, one that the ledger knows."""
     commit = lakehouse.lake.last_commit(table)
     assert commit is not None
-    lakehouse.lake.note(table, commit.entry, commit.fence)
+    lakehouse.lake.move_cursor(table, commit.entry, commit.fence)
 
 
 def test_a_bound_of_ones_own_replaces_that_of_the_engine(lakehouse: Lakehouse) -> None:

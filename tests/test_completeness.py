@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from sluice import bronze, gold, silver
-from sluice.engine import refresh as engine
+from sluice.engine import touched
 from sluice.model.datasets import Dataset
 from sluice.operate import replay
 from sluice.operate.look import status
@@ -118,7 +118,7 @@ def test_other_windows_complete_as_well(lakehouse: Lakehouse, each: Window) -> N
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every scope is recomputed by itself, as in a table of normal size."""
-    monkeypatch.setattr(engine, "rebuild_share", 1e9)
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
 
 
 def publish_by(lakehouse: Lakehouse, key: str, *rows: tuple[str, float, int], hours: float) -> None:
@@ -184,7 +184,7 @@ def test_promoted_and_rolled_back_figures_are_revisions(lakehouse: Lakehouse) ->
     publish(lakehouse, ("e", 7.5, 1), hours=10)
     lakehouse.run()
     (sums,) = [each for each in lakehouse.catalogue.datasets if each.name == "gold.sums"]
-    replay.rollback(lakehouse.spark, lakehouse.lake, [sums], "no")
+    replay.rollback(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, [sums], "no")
     assert states(lakehouse) == [(0.0, 4, "revised", 2), (1.0, 1, "complete", 0), (5.0, 1, "complete", 0)]
     declare(lakehouse, window("at", "1 hour"))
     lakehouse.run()

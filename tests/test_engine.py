@@ -200,7 +200,7 @@ def test_a_driver_that_is_late_writes_nothing(lakehouse: Lakehouse, monkeypatch:
 
         return late
 
-    for verb in ("append", "merge"):
+    for verb in ("append_rows", "merge_rows"):
         monkeypatch.setattr(Lake, verb, begins_late(getattr(Lake, verb)))
     tables = {"bronze.readings", "silver.events", "gold.hours"}
     before = lakehouse.versions()

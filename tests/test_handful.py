@@ -66,10 +66,10 @@ def test_of_two_that_follow_the_same_state_one_writes(lakehouse: Lakehouse) -> N
     lake, rows = lakehouse.lake, lakehouse.lake.read(lakehouse.spark, "silver.sales")
     fence = lake.fence("silver.sales", "silver.sales")
     entry = Entry(dataset="silver.sales", rows=RowCounts(inserted=1), because="the first")
-    lake.append(rows, "silver.sales", entry, fence, taken(rows))
+    lake.append_rows(rows, "silver.sales", entry, fence, taken(rows))
     version = lake.newest_version("silver.sales")
     with pytest.raises(Superseded):
-        lake.append(rows, "silver.sales", entry.model_copy(update={"because": "the second"}), fence, taken(rows))
+        lake.append_rows(rows, "silver.sales", entry.model_copy(update={"because": "the second"}), fence, taken(rows))
     assert lake.newest_version("silver.sales") == version
 
 
@@ -82,19 +82,19 @@ def test_a_late_note_does_not_hide_rows_that_another_driver_wrote(lakehouse: Lak
     assert known is not None
     late = known.unchanged(known.entry.model_copy(update={"because": "nothing changed"}))
     rows = lake.read(lakehouse.spark, name)
-    lake.append(rows, name, Entry(dataset=name, rows=RowCounts(inserted=1)), known.fence, taken(rows))
+    lake.append_rows(rows, name, Entry(dataset=name, rows=RowCounts(inserted=1)), known.fence, taken(rows))
     written = lake.last_commit(name)
     assert written is not None
     with pytest.raises(Superseded):
-        lake.note(name, late, known.fence)
+        lake.move_cursor(name, late, known.fence)
     assert lake.last_commit(name) == written, "readers go on from the rows, and from nothing before them"
     # A note takes a number too: rows that follow the state before it come too late.
-    lake.note(name, written.unchanged(written.entry.model_copy(update={"because": "now"})), written.fence)
+    lake.move_cursor(name, written.unchanged(written.entry.model_copy(update={"because": "now"})), written.fence)
     noted = lake.last_commit(name)
     assert noted is not None
     assert noted.as_input == written.as_input
     with pytest.raises(Superseded):
-        lake.append(rows, name, Entry(dataset=name, because="late"), written.fence, taken(rows))
+        lake.append_rows(rows, name, Entry(dataset=name, because="late"), written.fence, taken(rows))
 
 
 def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(lakehouse: Lakehouse) -> None:
@@ -113,7 +113,7 @@ def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(lakehouse: Lak
             return next(opened, None) or super().open(name, version)
 
     few = taken(rows)
-    lake.append(rows, table, Entry(dataset="silver.others", rows=RowCounts(inserted=1)), 0, few)
+    lake.append_rows(rows, table, Entry(dataset="silver.others", rows=RowCounts(inserted=1)), 0, few)
     Late(lake.root).append(rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0, few)
     assert lake.row_count(table) == 3
     assert (lake.fence(table, "silver.others"), lake.fence(table, "silver.third")) == (1, 1)
@@ -146,14 +146,14 @@ def test_rows_are_replaced_by_keys_of_any_plain_kind(
 
     lake, name = Lake(str(tmp_path)), "gold.kinds"
     before = rows(*[f"({value}, {number}, named_struct('n', {number}))" for number, value in enumerate(known)])
-    lake.replace(before.toDF("key", "part", "st"), name, Entry(dataset=name), 0)
+    lake.replace_rows(before.toDF("key", "part", "st"), name, Entry(dataset=name), 0)
     changed = rows(
         f"({known[0]}, 0, named_struct('n', -1), 'updated')",
         f"({known[1]}, 1, named_struct('n', 1), 'deleted')",
         f"({new}, 9, named_struct('n', 9), 'inserted')",
     ).toDF("key", "part", "st", operation)
     entry = Entry(dataset=name, rows=RowCounts(inserted=1, updated=1, deleted=1))
-    lake.merge(changed, name, entry, lake.fence(name, name), grain=["key", "part"], few=taken(changed))
+    lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=["key", "part"], few=taken(changed))
 
     after = rows(
         f"({known[0]}, 0, named_struct('n', -1))",

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from sluice import bronze, gold, silver
-from sluice.engine import refresh as engine
+from sluice.engine import touched
 from sluice.engine.backfill import Part
 from sluice.errors import SluiceError
 from sluice.model.ledger import Entry, RowCounts
@@ -145,7 +145,7 @@ def test_hostile_keys_are_keys_like_others(
     if not alone:
         monkeypatch.setattr(handful, "replaced_rows_max", 0)
     # No scope is large enough to be everything.
-    monkeypatch.setattr(engine, "rebuild_share", 1e9)
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
     lakehouse.declare(levels, hourly)
     lakehouse.publish("things", *[change(name, 1, x=name) for name in hostile])
     lakehouse.publish("readings", b"broken", *[reading(name, name, 2) for name in hostile])
@@ -176,7 +176,7 @@ by_nested = gold.aggregate(
 
 
 def test_structs_lists_and_fractions_are_keys(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "rebuild_share", 1e9)
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
     keys: list[tuple[Any, ...]] = [
         (("x, y", "z"), ["a"], 1.5),
         (("x", "y, z"), ["a"], 1.5),
@@ -200,7 +200,7 @@ def test_a_scope_of_fractions_finds_its_rows_in_files(spark: "SparkSession", tmp
     lake, name = Lake(str(tmp_path)), "gold.fractions"
     numbers = ["0.0", "NaN", "Infinity", "-Infinity", "1.5"]
     known = spark.createDataFrame([(each, index) for index, each in enumerate(numbers)], "k string, n int")
-    lake.replace(known.selectExpr("CAST(k AS double) k", "n").repartition(5, "n"), name, Entry(dataset=name), 0)
+    lake.replace_rows(known.selectExpr("CAST(k AS double) k", "n").repartition(5, "n"), name, Entry(dataset=name), 0)
     rows = spark.createDataFrame([(number,)], "k string").selectExpr("CAST(k AS double) k")
     scope = collect(rows)
     # By Delta's log, and by the files alone.
@@ -208,7 +208,7 @@ def test_a_scope_of_fractions_finds_its_rows_in_files(spark: "SparkSession", tmp
     for table in (lake.read(spark, name), by_log):
         assert scope.filter(table, [("k", "k")]).count() == 1
     changed = rows.selectExpr("k", "9 AS n", f"'updated' AS {operation}")
-    lake.merge(
+    lake.merge_rows(
         changed,
         name,
         Entry(dataset=name, rows=RowCounts(updated=1)),
@@ -222,14 +222,14 @@ def test_a_scope_of_fractions_finds_its_rows_in_files(spark: "SparkSession", tmp
 def test_rows_with_hostile_keys_are_replaced(spark: "SparkSession", tmp_path: Path) -> None:
     lake, name = Lake(str(tmp_path)), "gold.hostile"
     known = spark.createDataFrame([(key, 0) for key in hostile], "k string, n int")
-    lake.replace(known, name, Entry(dataset=name), 0)
+    lake.replace_rows(known, name, Entry(dataset=name), 0)
     for few in (True, False):
         said = F.lit("updated").alias(operation)
         for start in range(0, len(hostile), 9):
             part = hostile[start : start + 9]
             changed = spark.createDataFrame([(key, 1 + few) for key in part], "k string, n int").select("*", said)
             scope = collect(changed.select("k"))
-            lake.merge(
+            lake.merge_rows(
                 changed,
                 name,
                 Entry(dataset=name, rows=RowCounts(updated=len(part))),

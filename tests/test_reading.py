@@ -119,13 +119,13 @@ def test_a_copy_whose_files_are_elsewhere_is_read_by_its_log(shop: Lakehouse, tm
 def test_a_path_that_looks_like_a_pattern_is_a_path(spark: SparkSession, tmp_path: Path) -> None:
     for folder in ("l[a]ke", "{lake}", "the lake*", "50% lake", "year=2026"):
         lake = Lake(str(tmp_path / folder))
-        lake.replace(spark.range(2), "gold.numbers", Entry(dataset="gold.numbers"), 0)
+        lake.replace_rows(spark.range(2), "gold.numbers", Entry(dataset="gold.numbers"), 0)
         assert is_same(lake.read(spark, "gold.numbers"), spark.range(2)), folder
 
 
 def test_a_table_without_rows_has_its_columns(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
-    lake.replace(spark.range(1).where("false"), "gold.nothing", Entry(dataset="gold.nothing"), 0)
+    lake.replace_rows(spark.range(1).where("false"), "gold.nothing", Entry(dataset="gold.nothing"), 0)
     spark.sql(f"DELETE FROM delta.`{lake.path('gold.nothing')}`")
     assert lake.read(spark, "gold.nothing").dtypes == [("id", "bigint")]
     assert lake.read(spark, "gold.nothing").count() == 0
@@ -150,7 +150,7 @@ def test_a_feed_says_what_deltas_says(
 
 def test_a_feed_of_commits_without_rows_is_empty(shop: Lakehouse) -> None:
     fence = shop.lake.fence("gold.sold", "gold.sold")
-    shop.lake.note("gold.sold", Entry(dataset="gold.sold", because="nothing"), fence)
+    shop.lake.move_cursor("gold.sold", Entry(dataset="gold.sold", because="nothing"), fence)
     newest = shop.lake.newest_version("gold.sold")
     read = shop.lake.changes(shop.spark, "gold.sold", newest - 1, newest)
     fed = [("_change_type", "string"), ("_commit_version", "bigint"), ("_commit_timestamp", "timestamp")]
@@ -175,12 +175,12 @@ def test_a_feed_of_another_program_is_not_taken_into_the_driver(shop: Lakehouse)
 def test_a_table_keeps_its_small_files_when_rows_in_it_are_replaced(spark: SparkSession, tmp_path: Path) -> None:
     lake, name = Lake(str(tmp_path), rows_per_file=20_000), "gold.long"
     rows = spark.range(0, 100_000, 1, 1).selectExpr("id", "sha2(CAST(id AS string), 256) AS said")
-    lake.replace(rows, name, Entry(dataset=name), 0)
+    lake.replace_rows(rows, name, Entry(dataset=name), 0)
     for number in range(3):
         changed = rows.where(f"id % 40000 = {number}").selectExpr("id", "'new' AS said", "'updated' AS _operation")
         entry = Entry(dataset=name, because=str(number))
         few = handful.taken(changed)
-        lake.merge(changed, name, entry, lake.fence(name, name), grain=["id"], few=few)
+        lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=["id"], few=few)
     assert lake.row_count(name) == 100_000
     assert lake.read(spark, name).where("said = 'new'").count() == 9
     written = lake.open(name).get_add_actions(flatten=True)["num_records"].to_pylist()

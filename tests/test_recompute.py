@@ -138,7 +138,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch, datasets: Sequence[Dataset]) -> N
         return scope.limit(0) if next(calls, False) else scope
 
     object.__setattr__(joined.inputs["price"], "scope", forget_once)
-    monkeypatch.setattr("sluice.engine.refresh.rebuild_share", 10)
+    monkeypatch.setattr("sluice.engine.touched.rebuild_share", 10)
 
 
 def test_a_table_whose_declaration_changed_is_not_compared(shop: Lakehouse, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_new_columns_are_promoted_and_rolled_back(shop: Lakehouse) -> None:
     assert shop.table("gold.revenue").selectExpr("sum(sales)").collect()[0][0] == 4
     assert shop.run() == {}
 
-    replaying.rollback(shop.spark, shop.lake, shop.catalogue.datasets[-1:], "not wanted")
+    replaying.rollback(shop.spark, shop.lake, shop.catalogue, shop.catalogue.datasets[-1:], "not wanted")
     assert "sales" not in shop.table("gold.revenue").columns
     assert revenues(shop) == before
 
@@ -185,14 +185,14 @@ def test_after_a_rollback_the_old_declaration_goes_on_and_the_new_one_is_held(sh
     replay = build(shop)
     promote(shop, replay)
     assert replaying.promoted_by(shop.lake, replay) == ("gold.revenue",)
-    replaying.rollback(shop.spark, shop.lake, [changed], "ten times too much")
+    replaying.rollback(shop.spark, shop.lake, shop.catalogue, [changed], "ten times too much")
     assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 6), ("tea", 24.0, 3)]
 
     shop.publish("sales", sale(5, 3))
     assert shop.run()["gold.revenue"].held
     assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 6), ("tea", 24.0, 3)]
     with pytest.raises(SluiceError, match="rolled back already"):
-        replaying.rollback(shop.spark, shop.lake, [changed], "once more")
+        replaying.rollback(shop.spark, shop.lake, shop.catalogue, [changed], "once more")
 
     shop.declare(revenue)
     assert shop.run()["gold.revenue"].rows.updated == 1
@@ -280,7 +280,7 @@ def test_what_cannot_be_replayed_says_why(shop: Lakehouse) -> None:
     with pytest.raises(SluiceError, match="changed since the replay"):
         promote(shop, replay)
     with pytest.raises(SluiceError, match="never promoted"):
-        replaying.rollback(shop.spark, shop.lake, [sales], "no reason")
+        replaying.rollback(shop.spark, shop.lake, shop.catalogue, [sales], "no reason")
     replaying.drop(shop.lake, replay.name)
     assert replaying.replays(shop.lake) == []
 
@@ -291,7 +291,7 @@ def test_a_promotion_that_stopped_halfway_is_finished_by_the_next(
     damage(shop, "silver.sales", "UPDATE {} SET pieces = 99 WHERE id = 's2'")
     damage(shop, "gold.revenue", "DELETE FROM {} WHERE product = 'tea'")
     replay = build(shop, "silver.sales", "gold.revenue")
-    whole = replaying.promote_table
+    whole = replaying.promoted
     promoted: list[Any] = []
 
     def dies(*arguments: Any) -> Any:
@@ -301,7 +301,7 @@ def test_a_promotion_that_stopped_halfway_is_finished_by_the_next(
         return whole(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(replaying, "promote_table", dies)
+        patch.setattr(replaying, "promoted", dies)
         with pytest.raises(KeyboardInterrupt):
             promote(shop, replay)
     shop.run()

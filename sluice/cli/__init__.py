@@ -227,7 +227,7 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
                 changed = (
                     replaying.promote(runner.spark, here.lake, catalogue, request.replay or "")
                     if request.do == "promote"
-                    else replaying.rollback(runner.spark, here.lake, datasets, request.because)
+                    else replaying.rollback(runner.spark, here.lake, catalogue, datasets, request.because)
                 )
                 return {name: rows.total for name, rows in changed.items()}
             case "refresh":

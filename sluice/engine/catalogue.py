@@ -13,7 +13,7 @@ from typing import Any
 
 from sluice.errors import DeclarationError, UsageError
 from sluice.model.datasets import Dataset, Topic
-from sluice.model.expectations import Suite
+from sluice.model.expectations import Expectation, Suite
 from sluice.quality.built_in import require_built_ins
 
 Node = Dataset | Topic
@@ -42,6 +42,11 @@ class Catalogue:
             if found.topic == name:
                 return found
         raise UsageError(f"No topic {name} lands; those that do: {', '.join(each.topic for each in self.topics)}.")
+
+    def gate_of(self, dataset: Dataset) -> tuple[Expectation, ...]:
+        """What the rows of a dataset must be to be written."""
+        suite = self.suites.get(dataset.name)
+        return suite.gate if suite else ()
 
     def upstream_of(self, names: Sequence[str]) -> "Catalogue":
         """The named datasets with all that they are made from; everything when no name is given."""

@@ -9,7 +9,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from sluice.engine.refresh import Refresh, begun, union
+from sluice.engine.evaluation import Evaluation, union
+from sluice.engine.refresh import due
+from sluice.engine.touched import scope_of
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.scope import Scope, collect, everything
 from sluice.runtime.collected import collected
@@ -45,8 +47,8 @@ def find(spark: "SparkSession", lake: Lake, dataset: Dataset) -> Culprit | None:
 
     Computes about twice what the refresh would have.
     """
-    work = begun(spark, lake, dataset)
-    if not isinstance(work, Refresh):
+    work = due(spark, lake, dataset)
+    if not isinstance(work, Evaluation):
         return None
     if dataset.is_fold:
         records = records_of(work, everything)
@@ -62,7 +64,7 @@ def find(spark: "SparkSession", lake: Lake, dataset: Dataset) -> Culprit | None:
     return replace(records_of(work, collect(found)), row=plain(row.asDict()))
 
 
-def of_scope(work: Refresh) -> Culprit | None:
+def of_scope(work: Evaluation) -> Culprit | None:
     """The record of which nobody can say which rows it touches: its key or its group cannot be computed."""
     for name in work.inputs:
 
@@ -77,26 +79,26 @@ def of_scope(work: Refresh) -> Culprit | None:
     return None
 
 
-def scope_rows(work: Refresh) -> "DataFrame":
+def scope_rows(work: Evaluation) -> "DataFrame":
     """The rows of the scope that the refresh had; of one of everything those that all rows of its inputs touch."""
-    scope = work.scope(work.changes()) if work.cause == "changes" else everything
+    scope = scope_of(work, work.changes()) if work.cause == "changes" else everything
     return touched(work, work.inputs) if scope.rows is None else scope.rows
 
 
-def touched(work: Refresh, rows: "Mapping[str, DataFrame]") -> "DataFrame":
+def touched(work: Evaluation, rows: "Mapping[str, DataFrame]") -> "DataFrame":
     """The rows that some rows of the inputs touch."""
     inputs = work.dataset.inputs
     tables = {**work.inputs, **(work.current if work.known else empty_tables(work))}
     return union([inputs[name].scope(df, tables) for name, df in rows.items()]).distinct()
 
 
-def empty_tables(work: Refresh) -> "dict[str, DataFrame]":
+def empty_tables(work: Evaluation) -> "dict[str, DataFrame]":
     """The tables of a dataset that was never computed, without rows."""
     shaped = work.dataset.shape({name: df.limit(0) for name, df in rows_within(work, everything).items()}, {})
     return {output.table: output.select(shaped).limit(0) for output in work.dataset.outputs}
 
 
-def records_of(work: Refresh, scope: Scope) -> Culprit:
+def records_of(work: Evaluation, scope: Scope) -> Culprit:
     """The positions of the records without which the scope can be computed; of the input where these are fewest.
 
     Where several inputs have as few, those of all of them: nobody can tell which of them is wrong.
@@ -114,7 +116,7 @@ def records_of(work: Refresh, scope: Scope) -> Culprit:
     )
 
 
-def joined_histories(work: Refresh, rows: "Mapping[str, DataFrame]", name: str) -> tuple[str, ...]:
+def joined_histories(work: Evaluation, rows: "Mapping[str, DataFrame]", name: str) -> tuple[str, ...]:
     """The histories whose versions were joined to the rows of an input, where without these all can be computed."""
     joined = versions_in(work.dataset.inputs[name].source)
     nothing = {alias: F.lit(None).cast(rows[name].schema[alias].dataType) for alias in joined}
@@ -135,7 +137,7 @@ def position_of(place: "Row | Sequence[Any]") -> str:
     return "/".join(map(str, place))
 
 
-def blamed_in(work: Refresh, rows: "Mapping[str, DataFrame]", name: str) -> "list[Row]":
+def blamed_in(work: Evaluation, rows: "Mapping[str, DataFrame]", name: str) -> "list[Row]":
     """The records of one input without which the scope can be computed; none where there are none, or many."""
     rest = places_in(rows[name])
     is_culprit = partial(fails_within, work, rows, name)
@@ -211,17 +213,17 @@ def halved(rows: "DataFrame", is_culprit: "Callable[[DataFrame], bool]") -> "Dat
     return rows.drop("_split")
 
 
-def rows_within(work: Refresh, scope: Scope) -> "dict[str, DataFrame]":
+def rows_within(work: Evaluation, scope: Scope) -> "dict[str, DataFrame]":
     """The rows of every input that bear on a scope."""
     return {name: work.rows(name, scope, {}) for name in work.inputs}
 
 
-def fails_within(work: Refresh, rows: "Mapping[str, DataFrame]", name: str, places: "DataFrame") -> bool:
+def fails_within(work: Evaluation, rows: "Mapping[str, DataFrame]", name: str, places: "DataFrame") -> bool:
     """Whether the shape cannot be computed of those rows of one input that are of records at some positions."""
     return error_with(work, {**rows, name: only(rows[name], places)}) is not None
 
 
-def error_with(work: Refresh, rows: "Mapping[str, DataFrame]") -> Exception | None:
+def error_with(work: Evaluation, rows: "Mapping[str, DataFrame]") -> Exception | None:
     """Why the shape cannot be computed of some rows; None when it can."""
 
     def compute() -> None:

@@ -8,10 +8,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from sluice.engine.blocked import unblock
+from sluice.engine.commit import commit
+from sluice.engine.gate import judge
+from sluice.engine.plan import Plan
 from sluice.errors import SluiceError
 from sluice.log import AnyLog, Batch
-from sluice.model.datasets import Topic
-from sluice.model.ledger import Entry, LandedPartition, RowCounts
+from sluice.model.datasets import Output, Topic
+from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts
 from sluice.storage.delta import Lake
 from sluice.storage.small_writes import rows_max, taken
 
@@ -42,16 +45,20 @@ def land(spark: "SparkSession", lake: Lake, log: AnyLog, topic: Topic, *, record
         rows=RowCounts(inserted=batch.records),
     )
     try:
-        rows = bronze_rows(spark, batch)
-        if known:
-            few = taken(rows) if batch.records <= rows_max else None
-            lake.append(rows, topic.name, entry, known.fence, few)
-        else:
-            lake.replace(rows, topic.name, entry, 0)
+        commit(lake, judge([planned(topic, known, entry, bronze_rows(spark, batch))], gate=()))
     except (PySparkException, Py4JError):
         batch.blame()
         raise
     return batch.records
+
+
+def planned(topic: Topic, known: Commit | None, entry: Entry, rows: "DataFrame") -> Plan:
+    """Adds the rows to the topic's table, or makes it of them."""
+    output, counts = Output(topic.name, grain=(), scope_columns=()), entry.rows
+    if known is None:
+        return Plan(output, "all", entry, 0, None, is_cursor=True, rows=rows, counts=counts)
+    few = taken(rows) if counts.inserted <= rows_max else None
+    return Plan(output, "added", entry, known.fence, known, is_cursor=True, rows=rows, counts=counts, few=few)
 
 
 def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":
@@ -99,6 +106,6 @@ def skip(lake: Lake, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
             for partition, start in starts.items()
         }
         entry = known.unchanged(Entry(dataset=topic.name, landed={**landed, **skipped}, because=because))
-        lake.note(topic.name, entry, known.fence)
+        lake.move_cursor(topic.name, entry, known.fence)
     unblock(lake.files, topic.name)
     return {str(partition): len(offsets) for partition, offsets in gone.items()}

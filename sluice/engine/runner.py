@@ -13,12 +13,12 @@ from sluice.engine.backfill import Part
 from sluice.engine.blocked import Block, Blocks, blocked_by, is_of_data, reason_of, stops_all
 from sluice.engine.catalogue import Catalogue, Node
 from sluice.engine.culprit import find
+from sluice.engine.gate import Refusals
 from sluice.engine.land import land
 from sluice.engine.refresh import newest_inputs, refresh
 from sluice.errors import LogUnreachable, SluiceError, SparkEnded
 from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
-from sluice.model.expectations import Expectation
 from sluice.model.ledger import InputVersion, RowCounts, no_rows
 from sluice.quality.results import as_rows, record
 from sluice.runtime.session import is_alive, named_jobs, spark_ended
@@ -79,7 +79,7 @@ class Runner:
     parallel: int = 2
     hold_changed: bool = False
     listener: Listener = lambda event: None
-    refusals: "dict[tuple[str, str], tuple[dict[str, InputVersion], tuple[str, ...]]]" = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=Refusals)
     blocks: Blocks = field(default_factory=Blocks)
 
     def until_caught_up(self, *, rebuild: bool = False) -> list[Event]:
@@ -191,41 +191,34 @@ class Runner:
         inputs: dict[str, InputVersion] = {}
         with contextlib.suppress(Exception):
             inputs = {name: commit.as_input for name, commit in newest_inputs(self.lake, node).items()}
-        return f"{node.fingerprint} {self.gate_of(node)}", inputs
-
-    def gate_of(self, dataset: Dataset) -> tuple[Expectation, ...]:
-        """What the rows of a dataset must be to be written."""
-        suite = self.catalogue.suites.get(dataset.name)
-        return suite.gate if suite else ()
+        return f"{node.fingerprint} {self.catalogue.gate_of(node)}", inputs
 
     def part_anew(self, datasets: Sequence[Dataset], part: Part) -> dict[str, int]:
         """Computes a part of datasets anew in place, upstream first; returns how many rows that changed in each."""
         changed = {}
         for dataset in datasets:
             with named_jobs(self.spark, dataset.name) as spark:
-                done = refresh(spark, self.lake, dataset, part=part, gate=self.gate_of(dataset))
-            broken = [each.expectation.name for each in done.outcomes if each.is_critical]
-            if broken:
-                raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(broken)}.")
+                done = refresh(spark, self.lake, dataset, part=part, gate=self.catalogue.gate_of(dataset))
+            if done.broken:
+                raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(done.broken)}.")
             changed[dataset.name] = done.rows.total
         return changed
 
     def refreshed(self, spark: "SparkSession", dataset: Dataset, event: Event, *, rebuild: bool) -> Event:
         """Refreshes a dataset, unless it would be what was refused already; keeps what its gate said."""
-        gate = self.gate_of(dataset)
+        gate = self.catalogue.gate_of(dataset)
         inputs = {name: commit.as_input for name, commit in newest_inputs(self.lake, dataset).items()} if gate else {}
         made_of = (dataset.name, f"{dataset.fingerprint} {gate}")
-        if gate and self.refusals.get(made_of, ({}, ()))[0] == inputs:
-            return replace(event, refused=self.refusals[made_of][1])
+        if gate and (broken := self.refusals.broken_by(made_of, inputs)):
+            return replace(event, refused=broken)
         done = refresh(spark, self.lake, dataset, rebuild=rebuild, hold_changed=self.hold_changed, gate=gate)
         if done.outcomes:
-            commit = None if done.is_refused else self.lake.last_commit(dataset.name)
+            commit = None if done.broken else self.lake.last_commit(dataset.name)
             version = commit.version if commit else None
             record(self.lake, as_rows(dataset.name, version, done.outcomes))
-        refused = tuple(each.expectation.name for each in done.outcomes if each.is_critical)
-        if refused:
-            self.refusals[made_of] = (inputs, refused)
-        return replace(event, cause=done.cause, rows=done.rows, held=done.held, refused=refused)
+        if done.broken:
+            self.refusals.add(made_of, inputs, done.broken)
+        return replace(event, cause=done.cause, rows=done.rows, held=done.held, refused=done.broken)
 
     def is_topic(self, name: str) -> bool:
         return any(topic.name == name for topic in self.catalogue.topics)

@@ -24,7 +24,7 @@ def later_of(one: datetime | None, other: datetime | None) -> datetime | None:
 
 
 @dataclass(frozen=True)
-class Moment:
+class EvaluationContext:
     """How far event time had come at the last refresh and has now, and the time at which this is found out."""
 
     watermark_before: datetime | None
@@ -32,8 +32,8 @@ class Moment:
     now: datetime
 
     @classmethod
-    def of(cls, before: datetime | None, watermark: datetime | None, now: datetime) -> "Moment":
-        """The moment of a refresh; time never goes back behind what the ledger says."""
+    def of(cls, before: datetime | None, watermark: datetime | None, now: datetime) -> "EvaluationContext":
+        """The context of a refresh; time never goes back behind what the ledger says."""
         return cls(before, later_of(before, watermark), now)
 
     @property
@@ -57,14 +57,14 @@ class Completeness:
         """True when rows are those of windows: they say when theirs ends."""
         return ("window_end", "timestamp") in df.dtypes
 
-    def touched(self, own: "DataFrame", moment: Moment) -> "DataFrame":
+    def touched(self, own: "DataFrame", context: EvaluationContext) -> "DataFrame":
         """The scope of the windows that the watermark has passed since the last refresh."""
-        passed = F.col("window_end") <= F.lit(moment.watermark)
-        if moment.watermark_before is not None:
-            passed &= F.col("window_end") > F.lit(moment.watermark_before)
+        passed = F.col("window_end") <= F.lit(context.watermark)
+        if context.watermark_before is not None:
+            passed &= F.col("window_end") > F.lit(context.watermark_before)
         return self.scope_of(own.where(passed))
 
-    def judged(self, new: "DataFrame", own: "DataFrame | None", moment: Moment) -> "DataFrame":
+    def judged(self, new: "DataFrame", own: "DataFrame | None", context: EvaluationContext) -> "DataFrame":
         """The rows with `_state` ('open', 'complete' or 'revised'), `_revision` and `_revised_at` (null: never).
 
         A row is revised when it appears in a window that was complete, or says something else than the complete rows
@@ -74,18 +74,18 @@ class Completeness:
         if own is None or not {*self.grain, *window_bounds(new)} <= set(own.columns):
             own = new.limit(0)
         is_other = ~F.col("_same._figures").eqNullSafe(F.col("_figures"))
-        is_revision = is_other & (F.col("_was_complete") | is_complete(moment.watermark_before))
+        is_revision = is_other & (F.col("_was_complete") | is_complete(context.watermark_before))
         revision = (
             F.when(is_revision, F.coalesce("_revision_before", F.lit(0)) + 1)
             .when(is_other, F.coalesce("_revision_before", F.lit(0)))
             .otherwise(F.coalesce("_same._revision", F.lit(0)))
         )
         revised_at = (
-            F.when(is_revision, F.lit(moment.now))
+            F.when(is_revision, F.lit(context.now))
             .when(is_other, F.col("_revised_before"))
             .otherwise(F.col("_same._revised_at"))
         )
-        state = F.when(~is_complete(moment.watermark), "open").when(revision > 0, "revised").otherwise("complete")
+        state = F.when(~is_complete(context.watermark), "open").when(revision > 0, "revised").otherwise("complete")
         return self.beside(lined_up(new, own, self.grain)).select(
             *[F.col(f"_new.`{name}`").alias(name) for name in new.columns],
             state.alias("_state"),

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import functions as F
 
-from sluice.engine.refresh import Refresh, union
-from sluice.model.completeness import Moment
+from sluice.engine.evaluation import Evaluation, union
+from sluice.engine.touched import keys_of
+from sluice.model.completeness import EvaluationContext
 from sluice.model.datasets import Dataset, Output
 from sluice.model.ledger import Commit, InputVersion
 from sluice.model.scope import collect, everything
@@ -48,7 +49,7 @@ class WrongRow(BaseModel):
 class Recomputed(BaseModel):
     """How many rows of a dataset were recomputed, how many are wrong, and up to ten of these.
 
-    `others` names commits by other programs since the last refresh. `skipped` says why a table was not recomputed.
+    `others` names commits by other programs since the last evaluation. `skipped` says why a table was not recomputed.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -75,7 +76,7 @@ def recompute(
         if known is None or reason:
             yield Recomputed(dataset=dataset.name, skipped=reason)
         else:
-            yield recompute_dataset(refresh_at(spark, lake.remembering(), dataset, known), known, share, seed)
+            yield recompute_dataset(evaluation_at(spark, lake.remembering(), dataset, known), known, share, seed)
 
 
 def not_comparable(lake: Lake, dataset: Dataset, known: Commit | None) -> str | None:
@@ -95,32 +96,32 @@ def is_there(lake: Lake, table: str, seen: InputVersion) -> bool:
     return seen.commit_ms is None or lake.commit_ms(table, seen.version) in (None, seen.commit_ms)
 
 
-def refresh_at(spark: "SparkSession", lake: Lake, dataset: Dataset, known: Commit) -> Refresh:
-    """A refresh that reads the very inputs of the dataset's last commit; nobody asks it to write."""
-    moment = Moment(known.entry.watermark, known.entry.watermark, datetime.now(UTC))
-    return Refresh(spark, lake, dataset, known, known.entry.inputs, "rebuild", moment, fences={})
+def evaluation_at(spark: "SparkSession", lake: Lake, dataset: Dataset, known: Commit) -> Evaluation:
+    """The dataset over the very inputs of its last commit."""
+    context = EvaluationContext(known.entry.watermark, known.entry.watermark, datetime.now(UTC))
+    return Evaluation(spark, lake, dataset, known, known.entry.inputs, "rebuild", context)
 
 
-def recompute_dataset(refresh: Refresh, known: Commit, share: float, seed: int) -> Recomputed:
+def recompute_dataset(evaluation: Evaluation, known: Commit, share: float, seed: int) -> Recomputed:
     """Compares the sampled rows of each table that the dataset writes with what its shape says of them."""
-    if refresh.dataset.is_fold:
-        judged = refresh.folded_from_nothing()
-        scope = everything if share >= 1 else collect(union(sampled_keys(refresh, judged, share, seed)))
+    if evaluation.dataset.is_fold:
+        judged = evaluation.folded_from_nothing()
+        scope = everything if share >= 1 else collect(union(sampled_keys(evaluation, judged, share, seed)))
         pairs = {
-            output: (refresh.own(output, scope), scope.filter(output.select(judged), output.scope_columns))
-            for output in refresh.dataset.outputs
+            output: (evaluation.own(output, scope), scope.filter(output.select(judged), output.scope_columns))
+            for output in evaluation.dataset.outputs
         }
     else:
-        scope = everything if share >= 1 else collect(union(sampled_scopes(refresh, known, share, seed)))
-        shaped, own = refresh.shaped(scope, {})
-        pairs = {output: (own[output.table], output.select(shaped)) for output in refresh.dataset.outputs}
+        scope = everything if share >= 1 else collect(union(sampled_scopes(evaluation, known, share, seed)))
+        shaped, own = evaluation.shaped(scope, {})
+        pairs = {output: (own[output.table], output.select(shaped)) for output in evaluation.dataset.outputs}
     found = [compared(output, own, new) for output, (own, new) in pairs.items()]
-    return reduce(added, found, Recomputed(dataset=refresh.dataset.name, others=others_of(refresh, known)))
+    return reduce(added, found, Recomputed(dataset=evaluation.dataset.name, others=others_of(evaluation, known)))
 
 
-def others_of(refresh: Refresh, known: Commit) -> tuple[str, ...]:
-    """The commits to the dataset's own table that are not from a refresh, since the last one."""
-    found = refresh.lake.written_by_others(refresh.dataset.name, known.version)
+def others_of(evaluation: Evaluation, known: Commit) -> tuple[str, ...]:
+    """The commits to the dataset's own table that are not from a evaluation, since the last one."""
+    found = evaluation.lake.written_by_others(evaluation.dataset.name, known.version)
     return tuple(f"version {each['version']} is {each.get('operation')} by another program" for each in found)
 
 
@@ -135,47 +136,47 @@ def added(left: Recomputed, right: Recomputed) -> Recomputed:
     )
 
 
-def sampled_scopes(refresh: Refresh, known: Commit, share: float, seed: int) -> "list[DataFrame]":
+def sampled_scopes(evaluation: Evaluation, known: Commit, share: float, seed: int) -> "list[DataFrame]":
     """The scopes of sampled rows of the table and of its inputs, and of those that changed last."""
-    dataset = refresh.dataset
-    own = refresh.current[dataset.name]
-    tables = {**refresh.inputs, dataset.name: own}
-    changed = recently_changed(refresh, dataset.outputs[-1], known.entry.epoch_from)
+    dataset = evaluation.dataset
+    own = evaluation.current[dataset.name]
+    tables = {**evaluation.inputs, dataset.name: own}
+    changed = recently_changed(evaluation, dataset.outputs[-1], known.entry.epoch_from)
     chosen = [dataset.scope_of(df) for df in (sampled(own, share, seed), *changed)]
-    for name, rows in refresh.inputs.items():
+    for name, rows in evaluation.inputs.items():
         as_new = sampled(rows, share, seed).withColumn("_change_type", F.lit("insert"))
         chosen.append(dataset.inputs[name].scope(as_new, tables))
-    return [*chosen, *recently_touched(refresh, tables)]
+    return [*chosen, *recently_touched(evaluation, tables)]
 
 
-def recently_touched(refresh: Refresh, tables: "Mapping[str, DataFrame]") -> "Iterator[DataFrame]":
+def recently_touched(evaluation: Evaluation, tables: "Mapping[str, DataFrame]") -> "Iterator[DataFrame]":
     """The scopes of what changed in the inputs between the last two refreshes that saw a change."""
-    lake, dataset = refresh.lake, refresh.dataset
+    lake, dataset = evaluation.lake, evaluation.dataset
     commits = lake.commits(dataset.name)
     before = commits[-2].entry if len(commits) > 1 else None
-    for name in refresh.inputs:
+    for name in evaluation.inputs:
         source = dataset.inputs[name].source.name
-        now = refresh.pinned[source]
+        now = evaluation.pinned[source]
         then = before.seen(source, now) if before else now
         if not then.is_state(now) and lake.holds_changes(source, then, now):
-            changed = lake.changes(refresh.spark, source, then.version, now.version).limit(recent_rows_max)
+            changed = lake.changes(evaluation.spark, source, then.version, now.version).limit(recent_rows_max)
             yield dataset.inputs[name].scope(changed, tables)
 
 
-def sampled_keys(refresh: Refresh, judged: "DataFrame", share: float, seed: int) -> "list[DataFrame]":
+def sampled_keys(evaluation: Evaluation, judged: "DataFrame", share: float, seed: int) -> "list[DataFrame]":
     """The keys of sampled records, and those of sampled rows of the tables, which may stand for no record."""
     chosen = [sampled(judged, share, seed)]
-    for output in refresh.dataset.outputs:
-        chosen += [sampled(refresh.own(output, everything), share, seed), *recently_changed(refresh, output, 0)]
-    return [refresh.keys_of(df) for df in chosen]
+    for output in evaluation.dataset.outputs:
+        chosen += [sampled(evaluation.own(output, everything), share, seed), *recently_changed(evaluation, output, 0)]
+    return [keys_of(evaluation.dataset, df) for df in chosen]
 
 
-def recently_changed(refresh: Refresh, output: Output, epoch_from: int) -> "Iterator[DataFrame]":
+def recently_changed(evaluation: Evaluation, output: Output, epoch_from: int) -> "Iterator[DataFrame]":
     """The rows of a table that its last commits changed, whoever made them."""
-    newest = refresh.lake.newest_version(output.table)
-    since = max(newest - recent_commits, refresh.lake.oldest_version(output.table), epoch_from)
+    newest = evaluation.lake.newest_version(output.table)
+    since = max(newest - recent_commits, evaluation.lake.oldest_version(output.table), epoch_from)
     if newest > since:
-        changed = refresh.lake.changes(refresh.spark, output.table, since, newest)
+        changed = evaluation.lake.changes(evaluation.spark, output.table, since, newest)
         yield changed.where(output.slice_condition()).drop(*change_columns).limit(recent_rows_max)
 
 

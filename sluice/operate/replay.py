@@ -5,7 +5,7 @@ the very inputs that the live table was computed from, so that what differs is d
 alone. Promoting brings the shadow up to date and writes the difference, one commit a table; rolling back undoes that.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
@@ -14,15 +14,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sluice.engine.backfill import Part
 from sluice.engine.catalogue import Catalogue
-from sluice.engine.refresh import put, refresh, union
+from sluice.engine.commit import commit
+from sluice.engine.evaluation import union
+from sluice.engine.gate import Verdict
+from sluice.engine.refresh import judged_rows, refresh
 from sluice.errors import SluiceError, UsageError
 from sluice.model.datasets import Dataset, Output
-from sluice.model.expectations import Suite
-from sluice.model.ledger import Commit, Entry, RowCounts, changed_here, no_rows
+from sluice.model.expectations import Expectation
+from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, changed_here, no_rows
 from sluice.model.scope import Scope, collect, everything
 from sluice.operate.compare import Compared, compare
 from sluice.operate.shadow import Shadow, clone_version, copy, cut, pinned, shadow_of
-from sluice.quality.measure import measure
 from sluice.storage.delta import Lake
 
 if TYPE_CHECKING:
@@ -198,24 +200,20 @@ def promote(spark: "SparkSession", lake: Lake, catalogue: Catalogue, name: str) 
     require_promotable(replay, datasets)
     for dataset in datasets:
         refresh(spark, beside, dataset, hold_changed=dataset.name not in replay.datasets)
-        require_fit_to_read(spark, beside, dataset, catalogue.suites.get(dataset.name), replay)
-    changed = {each.name: promote_table(spark, lake, beside, each, replay) for each in datasets}
+    verdicts = {
+        each.name: verdict_on(spark, lake, beside, each, replay, gate=catalogue.gate_of(each)) for each in datasets
+    }
+    require_accepted(f"The replay {replay.name} is not promoted", verdicts)
+    changed = {name: promoted(lake, beside, verdict) for name, verdict in verdicts.items()}
     save(lake, replay.model_copy(update={"state": "promoted"}))
     return changed
 
 
-def require_fit_to_read(
-    spark: "SparkSession", beside: Shadow, dataset: Dataset, suite: Suite | None, replay: Replay
-) -> None:
-    """A SluiceError when the shadow's table breaks what is critical: promoting is no way around the gate."""
-    if suite is None or not suite.gate:
-        return
-    outcomes = measure(beside.read(spark, dataset.name), suite.gate, dataset.outputs[-1].grain)
-    broken = ", ".join(each.expectation.name for each in outcomes if each.is_critical)
-    if broken:
-        raise SluiceError(
-            f"The replay {replay.name} is not promoted: {dataset.name} would break {broken}. Nothing was changed."
-        )
+def require_accepted(what: str, verdicts: Mapping[str, Verdict | None]) -> None:
+    """A SluiceError when one of the tables would break what is critical: there is no way around the gate."""
+    for name, verdict in verdicts.items():
+        if verdict is not None and verdict.broken:
+            raise SluiceError(f"{what}: {name} would break {', '.join(verdict.broken)}. Nothing was changed.")
 
 
 def require_promotable(replay: Replay, datasets: Sequence[Dataset]) -> None:
@@ -234,19 +232,16 @@ def require_promotable(replay: Replay, datasets: Sequence[Dataset]) -> None:
         )
 
 
-def promote_table(spark: "SparkSession", lake: Lake, beside: Shadow, dataset: Dataset, replay: Replay) -> RowCounts:
-    """Makes one live dataset equal to its shadow, with a ledger entry as if it had been computed here."""
+def verdict_on(
+    spark: "SparkSession", lake: Lake, beside: Shadow, dataset: Dataset, replay: Replay, *, gate: Sequence[Expectation]
+) -> Verdict | None:
+    """What the gate says of the live table as equal to its shadow; None where the shadow is of another declaration."""
     computed = beside.last_commit(dataset.name)
     if computed is None or computed.entry.fingerprint != dataset.fingerprint:
-        return no_rows
-    inputs = dict(computed.entry.inputs)
-    for source in inputs:
-        live = lake.last_commit(source)
-        if source in beside.copied and live is not None:
-            inputs[source] = live.as_input
+        return None
     entry = computed.entry.model_copy(
         update={
-            "inputs": inputs,
+            "inputs": live_inputs(lake, beside, computed.entry.inputs),
             "cause": "promoted",
             "replay": replay.name,
             "because": replay.because,
@@ -261,7 +256,21 @@ def promote_table(spark: "SparkSession", lake: Lake, beside: Shadow, dataset: Da
         scope = keys_of([in_shadow, keys_changed(spark, lake, output, since)])
         if scope is not None:
             rows[output.table] = (rows_of_keys(beside.read(spark, output.table), output, scope), scope)
-    return put(spark, lake, dataset, entry, rows)
+    return judged_rows(spark, lake, dataset, entry, rows, gate=gate)
+
+
+def promoted(lake: Lake, beside: Shadow, verdict: Verdict | None) -> RowCounts:
+    """Commits what was judged, with a ledger entry as if it had been computed from the live inputs."""
+    if verdict is None:
+        return no_rows
+    # Those that were promoted before it have moved.
+    return commit(lake, verdict.over(live_inputs(lake, beside, verdict.plans[-1].entry.inputs)))
+
+
+def live_inputs(lake: Lake, beside: Shadow, inputs: Mapping[str, InputVersion]) -> dict[str, InputVersion]:
+    """The inputs of a shadow's table, with the newest versions of the live tables in place of copies."""
+    live = {source: lake.last_commit(source) for source in inputs if source in beside.copied}
+    return {**inputs, **{source: found.as_input for source, found in live.items() if found is not None}}
 
 
 def keys_changed(spark: "SparkSession", lake: Lake, output: Output, since: int | None) -> "list[DataFrame] | None":
@@ -291,17 +300,23 @@ def rows_of_keys(df: "DataFrame", output: Output, scope: Scope) -> "DataFrame":
     return scope.filter(df.where(output.slice_condition()), [(name, name) for name in output.grain])
 
 
-def rollback(spark: "SparkSession", lake: Lake, datasets: Sequence[Dataset], because: str) -> dict[str, RowCounts]:
+def rollback(
+    spark: "SparkSession", lake: Lake, catalogue: Catalogue, datasets: Sequence[Dataset], because: str
+) -> dict[str, RowCounts]:
     """Gives datasets the rows back that they had before they were last promoted or rebuilt: all of them, or none.
 
     Their ledger entries are those of then: with the declaration of then, the next run catches up from there. With the
-    declaration that was rolled back they are held.
+    declaration that was rolled back they stay as they are.
     """
     found = [(dataset, *last_replaced(lake, dataset.name)) for dataset in datasets]
-    return {
-        dataset.name: rollback_table(spark, lake, dataset, before, restored(before, undone, because))
+    verdicts = {
+        dataset.name: verdict_on_former(
+            spark, lake, dataset, before, restored(before, undone, because), gate=catalogue.gate_of(dataset)
+        )
         for dataset, before, undone in found
     }
+    require_accepted("Nothing is rolled back", verdicts)
+    return {name: commit(lake, verdict) for name, verdict in verdicts.items()}
 
 
 def restored(before: Commit, undone: Commit, because: str) -> Entry:
@@ -318,8 +333,10 @@ def restored(before: Commit, undone: Commit, because: str) -> Entry:
     )
 
 
-def rollback_table(spark: "SparkSession", lake: Lake, dataset: Dataset, before: Commit, entry: Entry) -> RowCounts:
-    """Gives one dataset the rows back that it had at a commit."""
+def verdict_on_former(
+    spark: "SparkSession", lake: Lake, dataset: Dataset, before: Commit, entry: Entry, *, gate: Sequence[Expectation]
+) -> Verdict:
+    """What the gate says of a dataset with the rows that it had at a commit."""
     rows = {}
     for output in dataset.outputs:
         # A table that several datasets share has versions of its own.
@@ -328,7 +345,7 @@ def rollback_table(spark: "SparkSession", lake: Lake, dataset: Dataset, before: 
         scope = keys_of([keys_changed(spark, lake, output, version)])
         if scope is not None:
             rows[output.table] = (rows_of_keys(lake.read(spark, output.table, version), output, scope), scope)
-    return put(spark, lake, dataset, entry, rows)
+    return judged_rows(spark, lake, dataset, entry, rows, gate=gate)
 
 
 def promoted_by(lake: Lake, replay: Replay) -> tuple[str, ...]:
@@ -344,11 +361,11 @@ def promoted_by(lake: Lake, replay: Replay) -> tuple[str, ...]:
 def last_replaced(lake: Lake, table: str) -> tuple[Commit, Commit]:
     """The commit that last replaced a table by another declaration or by a replay, and the one before it."""
     commits = lake.commits(table)
-    for before, commit in reversed(list(pairwise(commits))):
-        if commit.entry.cause == "rolled back":
+    for before, after in reversed(list(pairwise(commits))):
+        if after.entry.cause == "rolled back":
             raise SluiceError(f"{table} was rolled back already; there is nothing newer to go back from.")
-        if commit.entry.cause in replaced_by:
-            return before, commit
+        if after.entry.cause in replaced_by:
+            return before, after
     raise SluiceError(
         f"{table} was never promoted or rebuilt as far as its log reaches; there is nothing to go back to."
     )

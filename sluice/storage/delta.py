@@ -329,7 +329,7 @@ class Lake:
         found = [json.loads(action)["commitInfo"] for action in actions if '"commitInfo"' in action]
         return int(found[0]["timestamp"]) if found else None
 
-    def replace(
+    def replace_rows(
         self,
         df: "DataFrame",
         table: str,
@@ -394,7 +394,7 @@ class Lake:
 
         in_turn(table, write)
 
-    def append(self, df: "DataFrame", table: str, entry: Entry, fence: int, few: ArrowTable | None = None) -> None:
+    def append_rows(self, df: "DataFrame", table: str, entry: Entry, fence: int, few: ArrowTable | None = None) -> None:
         """Adds rows in one commit; `few` are the same rows where they are a handful, and are written without Spark."""
         if few is not None and self.is_written_alone(table):
             self.commit_alone(table, entry, fence, few)
@@ -402,7 +402,7 @@ class Lake:
         df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
         self.require_written(table, entry)
 
-    def merge(
+    def merge_rows(
         self,
         difference: "DataFrame",
         table: str,
@@ -564,7 +564,7 @@ class Lake:
         names = Files(self.path(table)).below("")
         return sum(name.endswith(".parquet") and not name.startswith("_delta_log/") for name in names)
 
-    def note(self, table: str, entry: Entry, fence: int) -> None:
+    def move_cursor(self, table: str, entry: Entry, fence: int) -> None:
         """Moves the cursor of a table whose rows stay as they are: a commit of nothing but its entry.
 
         Superseded when another driver was faster: it would say that the rows which that one wrote are not there yet.

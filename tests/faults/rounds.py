@@ -29,8 +29,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from sluice import gold
-from sluice.engine import blocked
-from sluice.engine import refresh as engine
+from sluice.engine import blocked, refresh
 from sluice.engine import runner as run
 from sluice.errors import LogError, SluiceError
 from sluice.log import Log, Record, StoredRecord
@@ -53,7 +52,7 @@ hostile = [
     b"[" * 3000,
     b'{"id":"a"}{"id":"b"}',
 ]
-commits = ("replace", "append", "merge", "note")
+commits = ("replace_rows", "append_rows", "merge_rows", "move_cursor")
 
 
 class Crash(BaseException):
@@ -414,7 +413,7 @@ def clock_shifted(by: timedelta) -> Iterator[None]:
             return datetime.now(tz) + by
 
     with ExitStack() as stack:
-        for module in (blocked, engine, run):
+        for module in (blocked, refresh, run):
             stack.enter_context(mock.patch.object(module, "datetime", Shifted))
         yield
 

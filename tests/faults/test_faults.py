@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from sluice.engine.refresh import Refresh
+from sluice.engine import commit
+from sluice.engine.plan import Plan
 from sluice.errors import SluiceError
 from sluice.log import checksums, segment_batch, segments
+from sluice.storage.delta import Lake
 from tests.faults import rounds
 from tests.faults.rounds import Life, damaged_file, delete, lived, runnings, small_disk, writings
 
@@ -114,22 +116,22 @@ def test_an_acknowledgement_of_what_is_not_durable_is_noticed(
 def test_a_cursor_that_moves_before_the_fates_are_written_is_noticed(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Refresh.write
+    original = commit.write
 
-    def cursor_first(self: Refresh, plan: Any) -> Any:
+    def cursor_first(lake: Lake, plan: Plan) -> Any:
         """Writes the rows with their cursor first, and ends before the fates of the other records."""
-        if self.dataset.name != "silver.sales":
-            return original(self, plan)
+        if plan.entry.dataset != "silver.sales":
+            return original(lake, plan)
         if plan.output.table == "silver._fates":
             return plan.counts
-        original(self, plan)
+        original(lake, plan)
         raise rounds.Crash
 
     life = Life(spark, tmp_path, 3)
     writings["hostile values"](life)
     writings["nothing strikes the writer"](life)
     runner = life.restarted().runner(parallel=1)
-    monkeypatch.setattr(Refresh, "write", cursor_first)
+    monkeypatch.setattr(commit, "write", cursor_first)
     with pytest.raises(rounds.Crash):
         runner.until_caught_up()
     monkeypatch.undo()

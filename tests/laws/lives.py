@@ -12,6 +12,7 @@ from unittest import mock
 
 from sluice.engine import refresh as engine
 from sluice.engine import runner as run
+from sluice.engine import touched
 from sluice.engine.backfill import Part
 from sluice.log import Record, partition_of
 from sluice.operate import replay as replaying
@@ -60,13 +61,13 @@ def lives(world: World, records: Sequence[Said], singles: int) -> list[Life]:
     """At once; then one by one at the end; then in another order, with all that may happen to a lake."""
     chance = random.Random(f"{world.seed}/lives")
     one_by_one = split(chance, records, singles)
-    shares = [never_as_a_whole, chance.choice([never_as_a_whole, engine.rebuild_share])]
+    shares = [never_as_a_whole, chance.choice([never_as_a_whole, touched.rebuild_share])]
     partitions = chance.randint(1, 4)
     parts = ["part", "restart", "replay" if chance.random() < 0.25 else "part"]
     others = chance.randint(1, 4)
     another = waking(records, split(chance, records, max(singles // 2, 2)), others)
     return [
-        Life("at once", partitions, engine.rebuild_share, {each.moment: 0 for each in records}),
+        Life("at once", partitions, touched.rebuild_share, {each.moment: 0 for each in records}),
         Life("one by one", partitions, shares[0], one_by_one),
         Life("another order", others, shares[1], another, {step: parts[step % 3] for step in range(3)}),
     ]
@@ -131,7 +132,7 @@ def lived(
     for topic in sorted(topics):
         lakehouse.log.append(topic, [])
     watch = Watch()
-    with counted(counts), mock.patch.object(engine, "rebuild_share", life.rebuild_share):
+    with counted(counts), mock.patch.object(touched, "rebuild_share", life.rebuild_share):
         for step in range(life.steps):
             batch = [each for each in records if life.step_of.get(each.moment, 0) == step and each.topic in topics]
             # What arrives in another order has its own.

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from sluice.engine import refresh as engine
+from sluice.engine import plan
 from sluice.model.datasets import Dataset, Frames
 from sluice.shapes import deduplicate, history
 from sluice.shapes.difference import operation
@@ -125,7 +125,7 @@ mutants: dict[str, tuple[Dataset, Any, str, Any]] = {
     "the log does not break ties between duplicates": (law.paid, deduplicate, "order", ("_digest",)),
     "changes are collapsed before late ones are spliced in": (folded_into_versions(law.prices), None, "", None),
     "a truncate touches only the keys that come with it": (without_truncates(law.prices), None, "", None),
-    "values are compared with <>": (law.shelved, engine, "difference", keys_alone),
+    "values are compared with <>": (law.shelved, plan, "difference", keys_alone),
     "late dimension changes are ignored": (
         law.shelved,
         sys.modules["sluice.silver.as_of"],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice import bronze, gold, silver
-from sluice.engine import refresh as engine
+from sluice.engine import touched
 from sluice.log import Record
 from sluice.model.datasets import Dataset
 from sluice.operate.explain import Explainer
@@ -349,7 +349,7 @@ def expected(batches: Batches, *names: str) -> dict[str, list[Row]]:
 @pytest.fixture
 def narrow_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """No scope is so large that the table is recomputed as a whole, as in a table of millions of rows."""
-    monkeypatch.setattr(engine, "rebuild_share", 1e9)
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
 
 
 tables = ("silver.shelves", "silver.places", "silver.painted", "gold.sold")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from sluice.engine import refresh as engine
+from sluice.engine import evaluation
 from sluice.model import completeness
 from sluice.model.datasets import Frames
 from sluice.model.scope import Scope
@@ -118,7 +118,7 @@ mutants = {
         "",
         "gold.figures",
         another_order,
-        ((completeness, "later_of", the_latter), (engine, "later_of", the_latter)),
+        ((completeness, "later_of", the_latter), (evaluation, "later_of", the_latter)),
         "what happens on the way changes nothing",
     ),
     "null is in no scope": Mutant(

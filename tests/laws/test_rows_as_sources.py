@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from sluice import bronze, silver
-from sluice.engine import refresh as engine
+from sluice.engine import touched
 from sluice.log import Record
 from sluice.model.datasets import Dataset
 from sluice.operate.explain import Explainer
@@ -159,7 +159,7 @@ def test_one_record_at_a_time_gives_what_the_records_imply(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     # As in tables of millions of rows: nothing is recomputed as a whole.
-    monkeypatch.setattr(engine, "rebuild_share", 1e9)
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
     said = world(seed, cases=40)
     batches = [said[:-6], *[[each] for each in said[-6:]]]
     lakehouse = lived_through(Lakehouse(spark, tmp_path, partitions=1), batches, *everything)

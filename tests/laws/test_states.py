@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice import bronze, gold, silver
-from sluice.engine import refresh as engine
-from sluice.model.completeness import Completeness, Moment
+from sluice.engine import touched
+from sluice.model.completeness import Completeness, EvaluationContext
 from sluice.windows import session_window, window
 from tests.kit import Lakehouse, Row, at, day_one, frame, rows_of, text
 
@@ -111,7 +111,7 @@ def publish(lakehouse: Lakehouse, record: Mapping[str, Any]) -> None:
 
 
 def test_no_step_breaks_what_was_public(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(engine, "rebuild_share", 1e9)
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
     lakehouse.declare(tumbling, sessions, totals)
     records = arrivals(seed)
     for record in records[:40]:
@@ -159,12 +159,18 @@ def changed_groups(chance: random.Random) -> tuple[list[Row], list[Row]]:
 
 
 def findings(
-    spark: "SparkSession", own: list[Row], new: list[Row], judge: Completeness, moment: Moment, *, merge: bool
+    spark: "SparkSession",
+    own: list[Row],
+    new: list[Row],
+    judge: Completeness,
+    context: EvaluationContext,
+    *,
+    merge: bool,
 ) -> list[str]:
     """What the rule breaks of the promise."""
     schema = "user string, window_start hours, window_end hours, amount int"
     states = ", _state string, _revision int, _revised_at hours"
-    judged = judge.judged(frame(spark, schema, new), frame(spark, schema + states, own), moment)
+    judged = judge.judged(frame(spark, schema, new), frame(spark, schema + states, own), context)
     columns = ("user", "window_start", "window_end", "amount", "_state", "_revision", "_revised_at")
     rows = rows_of(judged, *columns)
     assert sorted(row[:4] for row in rows) == sorted(new)
@@ -188,16 +194,16 @@ def test_thousands_of_groups_judged_at_once(spark: "SparkSession", merge: bool, 
     """The same promise of the rule itself, for any rows before and after."""
     own, new = changed_groups(random.Random(seed))
     judge = Completeness(("user", "window_start"), lambda df: df, merge)
-    moment = Moment.of(at(before_hour), at(now_hour), at(30))
-    assert not findings(spark, own, new, judge, moment, merge=merge), seed
+    context = EvaluationContext.of(at(before_hour), at(now_hour), at(30))
+    assert not findings(spark, own, new, judge, context, merge=merge), seed
 
 
 def test_mutants_of_the_rule_are_found(spark: "SparkSession") -> None:
     own, new = changed_groups(random.Random(7))
     by_start, by_span = [Completeness(("user", "window_start"), lambda df: df, merge) for merge in (False, True)]
-    moment = Moment.of(at(before_hour), at(now_hour), at(30))
-    back = Moment(at(before_hour), at(3), at(30))
-    unaware = Moment(None, at(now_hour), at(30))
-    assert findings(spark, own, new, by_start, moment, merge=True), "sessions told apart by their start alone"
+    context = EvaluationContext.of(at(before_hour), at(now_hour), at(30))
+    back = EvaluationContext(at(before_hour), at(3), at(30))
+    unaware = EvaluationContext(None, at(now_hour), at(30))
+    assert findings(spark, own, new, by_start, context, merge=True), "sessions told apart by their start alone"
     assert findings(spark, own, new, by_span, back, merge=True), "a watermark that goes back"
     assert findings(spark, own, new, by_span, unaware, merge=True), "nothing known of what was complete"

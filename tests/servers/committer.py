@@ -52,7 +52,7 @@ class Committer:
     def append(self, offset: str) -> str:
         rows = self.spark.createDataFrame([(int(offset), self.me)], "offset bigint, writer string")
         landed = {0: LandedPartition(next_offset=int(offset) + 1, head=self.me)}
-        write = self.lake.append if self.known else self.lake.replace
+        write = self.lake.append_rows if self.known else self.lake.replace_rows
         try:
             write(rows, table, Entry(dataset=table, landed=landed), self.known.fence if self.known else 0)
         except (Superseded, PySparkException, Py4JError) as error:

@@ -1,0 +1,40 @@
+"""Commit: the one place that writes rows, and only with a verdict of the gate.
+
+Each plan is one commit or none. The dataset's own table comes last: its commit moves the cursor, so a crash before it
+repeats the work and changes nothing twice.
+"""
+
+from sluice.engine.gate import Verdict
+from sluice.engine.plan import Plan
+from sluice.model.ledger import RowCounts, no_rows
+from sluice.storage.delta import Lake
+
+
+def commit(lake: Lake, verdict: Verdict) -> RowCounts:
+    """Writes what was judged, or nothing where it is refused; returns the rows changed in the dataset's own table."""
+    if verdict.broken:
+        return no_rows
+    return [write(lake, plan) for plan in verdict.plans][-1]
+
+
+def write(lake: Lake, plan: Plan) -> RowCounts:
+    """Does what is planned for one table."""
+    table = plan.output.table
+    if plan.rows is None:
+        move_cursor(lake, plan)
+    elif plan.change == "all":
+        only, cluster_by = dict(plan.output.slice), plan.output.cluster_by
+        lake.replace_rows(plan.rows, table, plan.entry, plan.fence, only=only, cluster_by=cluster_by)
+        return RowCounts(inserted=lake.row_count(table))
+    elif plan.change == "added":
+        lake.append_rows(plan.rows, table, plan.entry, plan.fence, plan.few)
+    else:
+        condition, grain = plan.output.condition(plan.scope, prefix="own."), plan.output.grain
+        lake.merge_rows(plan.rows, table, plan.entry, plan.fence, grain=grain, condition=condition, few=plan.few)
+    return plan.counts
+
+
+def move_cursor(lake: Lake, plan: Plan) -> None:
+    """Notes in the dataset's own table what it is computed from now, where it does not say so already."""
+    if plan.is_cursor and plan.known and not plan.known.entry.is_computed_from(plan.entry):
+        lake.move_cursor(plan.output.table, plan.known.unchanged(plan.entry), plan.fence)

@@ -1,0 +1,181 @@
+"""Evaluate a dataset: what its shape says of its inputs at pinned versions. It reads, and writes nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from sluice.engine.backfill import Part
+from sluice.model.completeness import EvaluationContext, later_of
+from sluice.model.datasets import Dataset, Output, microseconds
+from sluice.model.ledger import Cause, Commit, Entry, InputVersion, Reached, watermark_of
+from sluice.model.scope import Scope, everything
+from sluice.model.times import instant
+from sluice.runtime.session import optimize, sized_for
+from sluice.shapes.difference import change_columns
+from sluice.storage.delta import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Frames = Mapping[str, "DataFrame"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A dataset over its inputs as they were pinned, and its tables as they are.
+
+    `fences` are what the next commit of each table must follow, read before its rows; none where nobody will write.
+    """
+
+    spark: "SparkSession"
+    lake: Lake
+    dataset: Dataset
+    known: Commit | None
+    pinned: Mapping[str, InputVersion]
+    cause: Cause
+    context: EvaluationContext
+    part: Part | None = None
+    fences: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def inputs(self) -> dict[str, "DataFrame"]:
+        """Every input that exists, at its pinned version."""
+        return {
+            name: self.lake.read(self.spark, each.source.name, self.pinned[each.source.name].version)
+            for name, each in self.dataset.inputs.items()
+            if each.source.name in self.pinned
+        }
+
+    @cached_property
+    def current(self) -> dict[str, "DataFrame"]:
+        """Every output as it is now."""
+        return {output.table: self.lake.read(self.spark, output.table) for output in self.dataset.outputs}
+
+    @cached_property
+    def depends_on_watermark(self) -> bool:
+        """True when rows of the table depend on the watermark."""
+        completeness = self.dataset.completeness
+        return completeness is not None and completeness.bears_on(self.current[self.dataset.name])
+
+    @cached_property
+    def own_count(self) -> int:
+        """How many rows the dataset's table has."""
+        return self.lake.row_count(self.dataset.name)
+
+    @cached_property
+    def input_count(self) -> int:
+        """How many rows the inputs have."""
+        sources = {self.dataset.inputs[name].source.name for name in self.inputs}
+        return sum(self.lake.row_count(source, self.pinned[source].version) for source in sources)
+
+    @cached_property
+    def rows_changed(self) -> int | None:
+        """How many rows changed upstream, by the ledger; None where it does not say."""
+        if self.known is None or self.part is not None:
+            return None
+        return sum(
+            self.lake.rows_changed(source, self.known.entry.seen(source, now).version, now.version)
+            for source, now in self.pinned.items()
+        )
+
+    def changes(self) -> dict[str, "DataFrame"]:
+        """The change feeds of the inputs that moved since the last commit."""
+        if self.known is None:
+            return {}
+        moved = {}
+        for name in self.inputs:
+            source = self.dataset.inputs[name].source.name
+            then, now = self.known.entry.seen(source, self.pinned[source]), self.pinned[source]
+            if not then.is_state(now):
+                moved[name] = self.lake.changes(self.spark, source, then.version, now.version)
+        return moved
+
+    def rows(self, name: str, scope: Scope, changes: Frames) -> "DataFrame":
+        """The rows of an input that the scope needs, and the new ones of a fold."""
+        each = self.dataset.inputs[name]
+        within = each.within(self.inputs[name], scope)
+        if scope.is_everything or not each.arrivals or name not in changes:
+            return within
+        return within.unionByName(changes[name].where("_change_type = 'insert'").drop(*change_columns))
+
+    def own(self, output: Output, scope: Scope) -> "DataFrame":
+        """The rows of an output that the scope may change."""
+        rows = self.current[output.table].where(output.slice_condition())
+        return scope.filter(rows, output.scope_columns, output.prune_columns)
+
+    def shaped(self, scope: Scope, changes: Frames) -> "tuple[DataFrame, dict[str, DataFrame]]":
+        """What the shape makes of the scope's input rows, and the rows that the outputs have in the scope."""
+        rows = {name: self.rows(name, scope, changes) for name in self.inputs}
+        own = {each.table: self.own(each, scope) for each in self.dataset.outputs} if self.known else {}
+        if not scope.is_everything and (self.dataset.is_fold or self.dataset.completeness):
+            # The shape reads them, and so does the difference.
+            own = {table: df.localCheckpoint() for table, df in own.items()}
+        shaped = self.dataset.shape(rows, {} if scope.is_everything else own)
+        shaped = self.with_states(shaped, own.get(self.dataset.name))
+        if len(self.dataset.outputs) > 1:
+            # Computed once for both; unlike a cache, a checkpoint also spares the writes from planning it again.
+            shaped = self.computed(shaped, scope)
+        return shaped, own
+
+    def folded_from_nothing(self) -> "DataFrame":
+        """All records, judged as if the table were empty: only reading them all shows which of them share a key."""
+        rows = {name: self.rows(name, everything, {}) for name in self.inputs}
+        return self.dataset.shape(rows, {}).localCheckpoint()
+
+    def with_states(self, df: "DataFrame", own: "DataFrame | None") -> "DataFrame":
+        """The rows; those of windows with whether they are open, complete or revised."""
+        completeness = self.dataset.completeness
+        return completeness.judged(df, own, self.context) if completeness and completeness.bears_on(df) else df
+
+    def computed(self, df: "DataFrame", scope: Scope) -> "DataFrame":
+        """Rows of a scope, computed once, with the settings that suit how many rows they are made of."""
+        optimize(df)
+        with sized_for(self.spark, None if scope.is_everything else self.rows_to_read(scope)):
+            return df.localCheckpoint()
+
+    def rows_to_read(self, scope: Scope) -> int:
+        """About how many input rows the scope needs: the same share of the inputs as it has of the table."""
+        return max(scope.count, scope.count * self.input_count // max(self.own_count, 1))
+
+    def reached(self, shaped: "DataFrame", scope: Scope) -> dict[str, Reached]:
+        """How far each partition has come with the rows of this evaluation; nothing for what consumes no records."""
+        if self.dataset.reached is None:
+            return {}
+        found = dict(self.known.entry.reached) if self.known and not scope.is_everything else {}
+        times = {name: F.unix_micros(name).alias(name) for name in ("event_time", "log_time")}
+        for row in self.dataset.reached(shaped).withColumns(times).collect():
+            event_time = None if row["event_time"] is None else instant(row["event_time"])
+            now = Reached(event_time=event_time, log_time=instant(row["log_time"]))
+            found[row["partition"]] = found[row["partition"]].with_more(now) if row["partition"] in found else now
+        return found
+
+    def entry(self, reached: dict[str, Reached]) -> Entry:
+        """The ledger entry of a commit of these rows."""
+        # The rows outside of a backfill range are still by the declaration that they were made by.
+        is_part = self.part is not None and self.known is not None
+        return Entry(
+            dataset=self.dataset.name,
+            fingerprint=self.known.entry.fingerprint if is_part and self.known else self.dataset.fingerprint,
+            cause=self.cause,
+            inputs=dict(self.pinned),
+            reached=reached,
+            watermark=self.watermark(reached),
+        )
+
+    def watermark(self, reached: dict[str, Reached]) -> datetime | None:
+        """The event time that the rows have reached: by their own partitions, or with their inputs."""
+        if self.dataset.reached is None:
+            return self.context.watermark
+        idle_after = microseconds(self.dataset.idle_after) if self.dataset.idle_after else None
+        now = watermark_of(reached, None if idle_after is None else timedelta(microseconds=idle_after))
+        # A partition that wakes up, or is new, must not take time back.
+        return later_of(self.context.watermark_before, now)
+
+
+def union(frames: "list[DataFrame]") -> "DataFrame":
+    """Rows that are in any of the frames; a column that one lacks is null there."""
+    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)

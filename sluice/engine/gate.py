@@ -1,0 +1,75 @@
+"""The gate: what is planned is judged as the table would be, and only a verdict can be committed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from sluice.engine.plan import Plan
+from sluice.model.expectations import Expectation
+from sluice.model.ledger import InputVersion
+from sluice.quality.measure import Outcome, measure
+from sluice.shapes.difference import operation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Plans, and what the gate says of them; where an outcome is critical they are refused."""
+
+    plans: tuple[Plan, ...]
+    outcomes: tuple[Outcome, ...] = ()
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The critical expectations that the tables would break."""
+        return tuple(each.expectation.name for each in self.outcomes if each.is_critical)
+
+    def over(self, inputs: Mapping[str, InputVersion]) -> "Verdict":
+        """The same rows, as computed from other versions of the inputs."""
+        return replace(self, plans=tuple(each.over(inputs) for each in self.plans))
+
+
+def judge(plans: Sequence[Plan], gate: Sequence[Expectation]) -> Verdict:
+    """Asks the gate of the dataset's own table, the last of the plans, as it would be; not where it stays as it is."""
+    *others, own = plans
+    if not gate or own.rows is None:
+        return Verdict(tuple(plans))
+    if own.change == "all":
+        # Looked at before it is written, and computed once.
+        own = replace(own, rows=own.rows.localCheckpoint())
+    return Verdict((*others, own), tuple(measure(prospect(own), gate, own.output.grain)))
+
+
+def prospect(plan: Plan) -> "DataFrame":
+    """The rows that the dataset's own table would have."""
+    if plan.rows is None:
+        raise ValueError(f"nothing is planned for {plan.output.table}")
+    if plan.before is None:
+        return plan.rows
+    if plan.change == "added":
+        return plan.before.unionByName(plan.rows)
+    keys = plan.rows.select(*[F.col(name).alias(f"_changed_{name}") for name in plan.output.grain])
+    same = [F.col(name).eqNullSafe(F.col(f"_changed_{name}")) for name in plan.output.grain]
+    is_same = reduce(lambda left, right: left & right, same)
+    new = plan.rows.where(F.col(operation) != "deleted").drop(operation)
+    return plan.before.join(keys, is_same, "left_anti").unionByName(new)
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What was refused, so that the same rows are not computed again: by dataset and declaration, of which inputs."""
+
+    known: "dict[tuple[str, str], tuple[dict[str, InputVersion], tuple[str, ...]]]" = field(default_factory=dict)
+
+    def broken_by(self, made_of: tuple[str, str], inputs: Mapping[str, InputVersion]) -> tuple[str, ...]:
+        """What the rows of these inputs broke; nothing where they were not refused."""
+        refused, broken = self.known.get(made_of, ({}, ()))
+        return broken if refused == inputs else ()
+
+    def add(self, made_of: tuple[str, str], inputs: Mapping[str, InputVersion], broken: tuple[str, ...]) -> None:
+        self.known[made_of] = (dict(inputs), broken)

@@ -1,0 +1,173 @@
+"""Plan what to write, table by table: all rows, a difference, or nothing but the cursor. Nothing is written yet."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from sluice.engine.evaluation import Evaluation
+from sluice.engine.touched import keys_in_range, scope_of
+from sluice.errors import SluiceError
+from sluice.model.datasets import Output, same_names
+from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
+from sluice.model.scope import Scope, everything
+from sluice.runtime.session import sized_for
+from sluice.shapes.difference import difference, operation
+from sluice.storage.small_writes import taken
+
+if TYPE_CHECKING:
+    from pyarrow import Table as ArrowTable
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one table is to become: `rows` and no others, with `rows` too, or with the difference in `rows` applied.
+
+    `known` is the dataset's last commit, and `fence` the number that the table's next commit must follow. A `change`
+    of 'none' writes no rows; the dataset's own table then moves its cursor (`is_cursor`) if that is not there already.
+    Rows that are few are in `few` too; `before` is the table as it is.
+    """
+
+    output: Output
+    change: Literal["all", "added", "difference", "none"]
+    entry: Entry
+    fence: int
+    known: Commit | None
+    is_cursor: bool = False
+    rows: "DataFrame | None" = None
+    scope: Scope = everything
+    counts: RowCounts = no_rows
+    few: "ArrowTable | None" = None
+    before: "DataFrame | None" = None
+
+    def over(self, inputs: Mapping[str, InputVersion]) -> "Plan":
+        """The same rows, as computed from other versions of the inputs."""
+        return replace(self, entry=self.entry.model_copy(update={"inputs": dict(inputs)}))
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The plans of a dataset, its own table last, and how many scope rows were recomputed; None: all."""
+
+    tables: tuple[Plan, ...]
+    scope_count: int | None
+
+
+def plan(evaluation: Evaluation) -> Plans:
+    """What makes the dataset's tables equal to what its shape says of the inputs as they were pinned."""
+    if evaluation.cause == "watermark" and not evaluation.depends_on_watermark:
+        return unchanged(evaluation)
+    if evaluation.cause == "replay" and evaluation.dataset.is_fold:
+        return plan_of_range(evaluation)
+    is_incremental = evaluation.cause in ("changes", "watermark", "replay")
+    changes = evaluation.changes() if is_incremental else {}
+    with sized_for(evaluation.spark, evaluation.rows_changed if is_incremental else None):
+        scope = scope_of(evaluation, changes) if is_incremental else everything
+    if not scope.is_everything and scope.count == 0:
+        return unchanged(evaluation)
+    with sized_for(evaluation.spark, None if scope.is_everything else scope.count):
+        return plan_of_scope(evaluation, scope, changes)
+
+
+def unchanged(evaluation: Evaluation) -> Plans:
+    """No row is touched: the cursor moves, and nothing else."""
+    entry = evaluation.entry(dict(evaluation.known.entry.reached) if evaluation.known else {})
+    return Plans((without_change(evaluation, evaluation.dataset.outputs[-1], entry),), 0)
+
+
+def plan_of_scope(evaluation: Evaluation, scope: Scope, changes: "Mapping[str, DataFrame]") -> Plans:
+    """The rows of a scope, from those of the inputs that it needs."""
+    outputs = evaluation.dataset.outputs
+    shaped, own = evaluation.shaped(scope, changes)
+    new = {output.table: output.select(shaped) for output in outputs}
+    is_whole = evaluation.part is not None or scope.is_everything
+    if not is_whole and any(df.dtypes != evaluation.current[table].dtypes for table, df in new.items()):
+        return plan_of_scope(evaluation, everything, {})
+    entry = evaluation.entry(evaluation.reached(shaped, scope))
+    found = [planned(evaluation, each, new[each.table], scope, entry, own=own.get(each.table)) for each in outputs]
+    return Plans(tuple(found), count_of(scope))
+
+
+def plan_of_range(evaluation: Evaluation) -> Plans:
+    """The rows of the keys in a backfill range of a fold, from all records."""
+    judged = evaluation.folded_from_nothing()
+    scope = keys_in_range(evaluation, judged)
+    entry = evaluation.entry(evaluation.reached(judged, scope))
+    rows = {each: scope.filter(each.select(judged), each.scope_columns) for each in evaluation.dataset.outputs}
+    found = [planned(evaluation, output, df, scope, entry) for output, df in rows.items()]
+    return Plans(tuple(found), count_of(scope))
+
+
+def plan_of_rows(evaluation: Evaluation, entry: Entry, rows: "Mapping[str, tuple[DataFrame, Scope]]") -> Plans:
+    """Rows that are there already, for each table those of a scope of keys (its grain), under a given entry.
+
+    A table that `rows` lacks is as it should be. Whether windows are complete or revised follows from what is public
+    now, not from what the rows say of themselves.
+    """
+    found = []
+    for each in evaluation.dataset.outputs:
+        output = replace(each, scope_columns=same_names(each.grain), prune_columns=())
+        if each.table not in rows:
+            found.append(without_change(evaluation, output, entry))
+            continue
+        df, scope = rows[each.table]
+        own = evaluation.own(output, scope) if evaluation.known else None
+        # A few rows cannot bring a column that all the others lack.
+        has_states = own is None or scope.is_everything or "_state" in own.columns
+        is_own = each.table == evaluation.dataset.name
+        new = evaluation.with_states(df, own) if has_states and is_own else df
+        found.append(planned(evaluation, output, new, scope, entry, own=own))
+    return Plans(tuple(found), None)
+
+
+def planned(
+    evaluation: Evaluation,
+    output: Output,
+    new: "DataFrame",
+    scope: Scope,
+    entry: Entry,
+    *,
+    own: "DataFrame | None" = None,
+) -> Plan:
+    """What makes the output's rows of the scope equal to `new`; `own` are those it has, where they were read."""
+    whole = Plan(output, "all", entry, evaluation.fences[output.table], evaluation.known, rows=new)
+    if evaluation.known is None:
+        return whole
+    own = evaluation.own(output, scope) if own is None else own
+    if own.dtypes != new.dtypes:
+        if not scope.is_everything:
+            raise SluiceError(
+                f"{output.table} has columns of other types than its declaration gives, so no part of it can be "
+                f"computed by itself. Compute all of it first: sluice run {evaluation.dataset.name}"
+            )
+        return replace(whole, entry=entry.model_copy(update={"epoch_from": evaluation.known.version + 1}))
+    changed = evaluation.computed(difference(own, new, output.grain), scope)
+    few = taken(changed)
+    counts = counts_of(changed, few)
+    if counts.total == 0:
+        return without_change(evaluation, output, entry)
+    made = entry.model_copy(update={"rows": counts, "epoch_from": evaluation.known.entry.epoch_from})
+    found = replace(whole, entry=made, scope=scope, counts=counts, before=evaluation.current[output.table])
+    if counts.total > counts.inserted:
+        return replace(found, change="difference", rows=changed, few=few)
+    few = None if few is None else few.drop_columns([operation])
+    return replace(found, change="added", rows=changed.drop(operation), few=few)
+
+
+def without_change(evaluation: Evaluation, output: Output, entry: Entry) -> Plan:
+    """Leaves a table's rows as they are."""
+    is_cursor = output.table == evaluation.dataset.name
+    return Plan(output, "none", entry, evaluation.fences[output.table], evaluation.known, is_cursor=is_cursor)
+
+
+def counts_of(changed: "DataFrame", few: "ArrowTable | None") -> RowCounts:
+    """How many rows a difference inserts, updates and deletes."""
+    if few is not None:
+        return RowCounts(**Counter[str](map(str, few[operation].to_pylist())))
+    found = changed.groupBy(operation).count().collect()
+    return RowCounts(**{row[operation]: row["count"] for row in found})
+
+
+def count_of(scope: Scope) -> int | None:
+    return None if scope.is_everything else scope.count

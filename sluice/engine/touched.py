@@ -1,0 +1,75 @@
+"""Which rows of a dataset to recompute: those that changes upstream, the watermark or a backfill range touch."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sluice.engine.backfill import Part
+from sluice.engine.evaluation import Evaluation, union
+from sluice.model.datasets import Dataset
+from sluice.model.scope import Scope, collect, everything
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Beyond this share of its rows a table is recomputed as a whole: pruning and joining by scope would cost more.
+rebuild_share = 0.25
+
+
+def scope_of(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> Scope:
+    """The rows that the changes touch; everything when that is a large part of the table."""
+    touched = touched_by(evaluation, changes)
+    if evaluation.part is not None:
+        in_range = touched_in_range(evaluation, evaluation.part)
+        if not in_range:
+            return everything
+        touched += in_range
+    found = collect(union(touched))
+    is_small = found.count <= rebuild_share * evaluation.own_count
+    # A backfill range is no more than what was asked for, whatever that costs.
+    return found if evaluation.dataset.is_fold or evaluation.part is not None or is_small else everything
+
+
+def touched_by(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> "list[DataFrame]":
+    """The scopes that the changes, and the watermark, touch."""
+    dataset, context = evaluation.dataset, evaluation.context
+    tables = {**evaluation.inputs, dataset.name: evaluation.current[dataset.name]}
+    touched = [dataset.inputs[name].scope(changed, tables) for name, changed in changes.items()]
+    if dataset.completeness and context.has_moved and evaluation.depends_on_watermark:
+        touched.append(dataset.completeness.touched(tables[dataset.name], context))
+    return touched
+
+
+def touched_in_range(evaluation: Evaluation, part: Part) -> "list[DataFrame]":
+    """The scopes of input rows and of the table's rows in a range; none where neither has the columns to say so."""
+    dataset = evaluation.dataset
+    own = evaluation.current[dataset.name]
+    tables = {**evaluation.inputs, dataset.name: own}
+    touched = []
+    for name, rows in evaluation.inputs.items():
+        each = dataset.inputs[name]
+        # When a version of a dimension began says little of the facts in the range; they say it themselves.
+        if isinstance(each.source, Dataset) and each.source.tells_time:
+            in_range = part.rows(rows, each.source.event_time)
+            if in_range is not None:
+                touched.append(each.scope(in_range, tables))
+    in_range = part.rows(own, dataset.event_time)
+    if in_range is not None:
+        touched.append(dataset.scope_of(in_range))
+    return touched
+
+
+def keys_in_range(evaluation: Evaluation, judged: "DataFrame") -> Scope:
+    """Of a fold: the keys of its records (`judged`) and rows in the range, and those that the changes touch."""
+    dataset, part = evaluation.dataset, evaluation.part
+    touched = touched_by(evaluation, evaluation.changes())
+    for df in (judged, evaluation.current[dataset.name]):
+        in_range = part.rows(df, dataset.event_time) if part else None
+        if in_range is not None:
+            touched.append(keys_of(dataset, in_range))
+    return collect(union(touched)) if touched else everything
+
+
+def keys_of(dataset: Dataset, df: "DataFrame") -> "DataFrame":
+    """The scope columns of the outputs, as far as `df` has them."""
+    names = dict.fromkeys(name for output in dataset.outputs for _, name in output.scope_columns)
+    return df.select(*[name for name in names if name in df.columns])

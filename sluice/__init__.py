@@ -1,1 +1,1 @@
-"""Sluice turns event logs into tables that can be trusted."""
+"""Sluice turns event logs into tables you can trust."""

@@ -1,11 +1,11 @@
-"""Bronze: the topics that land, each record as it came."""
+"""Bronze: the topics that land, with every record as it was received."""
 
 from sluice.model.datasets import Topic, checked_name
 
 
 def topic(name: str, *, topic: str | None = None, meaning: str = "") -> Topic:
-    """Declares that a topic of the log lands in the table `bronze.name`, raw bytes and nothing dropped.
+    """Lands a topic of the log in the table `bronze.<name>`: the raw bytes, nothing dropped.
 
-    The topic has the same name, or another that could not name a table: `topic="shop.public.orders"`.
+    Use `topic` if the topic's name is not a valid table name: `topic="shop.public.orders"`.
     """
     return Topic(checked_name("bronze", name), topic or name, meaning)

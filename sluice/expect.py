@@ -1,4 +1,4 @@
-"""The words of a suite: `suite`, `expect` and `built_in`."""
+"""The functions that declare a suite: `suite`, `expect` and `built_in`."""
 
 from sluice.model.expectations import Expectation, Severity, Suite, built_in, expect, suite
 

@@ -1,4 +1,4 @@
-"""Gold: the aggregates, views and states that people read, declared."""
+"""Gold: declares the aggregates, views and states that people read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -35,10 +35,10 @@ def aggregate(
     measures: Mapping[str, str],
     meaning: str = "",
 ) -> Dataset:
-    """One row per group of the source's rows, with each measure: a SQL aggregate such as `"avg(delay_minutes)"`.
+    """One row per group of the source's rows. Each measure is a SQL aggregate such as `"avg(delay_minutes)"`.
 
-    Groups are columns, SQL expressions with a name (`"to_date(scheduled_at) AS day"`), and at most one window. A group
-    is recomputed when a row enters, leaves or changes in it, and disappears with its last row.
+    Groups are columns, named SQL expressions (`"to_date(scheduled_at) AS day"`), and at most one window. A group is
+    recomputed when one of its rows is added, removed or changed, and disappears with its last row.
     """
     full_name = checked_name("gold", name)
     groups = Groups.of(group_by, measures, source.columns or ())
@@ -81,7 +81,7 @@ def aggregate(
 
 
 def require_groups(dataset: str, groups: Groups, source: Dataset) -> None:
-    """A DeclarationError where groups or measures cannot be columns, or read what the source is known to lack."""
+    """Raises DeclarationError if groups or measures cannot be columns, or read columns that the source lacks."""
     for name, text in groups.expressions.items():
         if name == text and not is_storable(name):
             raise DeclarationError(f"{dataset}: give the group a name: '{text} AS …'")
@@ -94,7 +94,7 @@ def require_groups(dataset: str, groups: Groups, source: Dataset) -> None:
 
 
 def columns_of(groups: Groups, source: Dataset) -> dict[str, str | None]:
-    """The columns of the aggregate, with the types of those that are columns of the source."""
+    """The columns of the aggregate, with the types of those taken from the source."""
     own = {backticked(name): kind for name, kind in (source.columns or {}).items()}
     found = {name: own.get(text) for name, text in groups.expressions.items()}
     window = dict.fromkeys(("window_start", "window_end"), "timestamp") if groups.window else {}
@@ -113,14 +113,13 @@ def view(
     event_time: str | None = None,
     version: int | str | None = None,
 ) -> Dataset:
-    """A table made from tables of gold and silver: what `shape` makes of all their rows of a key.
+    """A table made from gold and silver tables: `shape` receives all their rows of a key and returns the result.
 
-    The same as `silver.join`, for people to read: every input has the columns `keys`, or the expressions that `on`
-    gives for them, the result has at most one row per `grain` (by default the keys), and a change in any input
-    recomputes its keys.
+    This is `silver.join` for the gold layer. Every input has the columns `keys`, or `on` gives SQL for them. The result
+    has at most one row per `grain` (by default the keys), and a change in any input recomputes its keys.
 
-    A change of `shape`, or of code and constants of the project that it uses, rebuilds the table. Where it uses a value
-    whose changes cannot be noticed, give a `version` and change it with the value.
+    The table is rebuilt when `shape` changes, or any project code or constant that it uses. If it uses a value whose
+    changes cannot be detected, give a `version` and change it with the value.
     """
     return join_dataset(
         checked_name("gold", name),
@@ -146,12 +145,11 @@ def state(
     reduce: Mapping[str, str],
     meaning: str = "",
 ) -> Dataset:
-    """The latest state of each key: its events folded, one after the other, by a declared reducer.
+    """The latest state of each key: a declared reducer folds its events in order.
 
-    `schema` is DDL for the state; `initial` and `reduce` give SQL for each of its columns, `reduce` over `state` (what
-    was before) and `event` (a row of the source): `{"balance": "state.balance + event.amount"}`. Events are ordered by
-    `sequence_by`, and where that is equal as in the log. A late event changes the state to what a replay from the start
-    would give.
+    `schema` is DDL for the state. `initial` and `reduce` give SQL for each of its columns, `reduce` over `state` (what
+    was before) and `event` (a row of the source): `{"balance": "state.balance + event.amount"}`. `sequence_by`
+    orders the events, and the log breaks ties. After a late event, the state is what replaying all events would give.
     """
     full_name = checked_name("gold", name)
     types = column_types(schema, full_name)

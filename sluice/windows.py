@@ -1,4 +1,4 @@
-"""The windows that an aggregate may group by."""
+"""The windows that an aggregate can group by."""
 
 from sluice.shapes.windows import Window, calendar_window, session_window, sliding_window, window
 

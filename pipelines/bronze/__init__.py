@@ -2,6 +2,6 @@
 
 from sluice import bronze
 
-flights = bronze.topic("flights", meaning="What became known of each flight: scheduled, departed, arrived, cancelled.")
-weather = bronze.topic("weather", meaning="Hourly observations at the three airports of New York.")
+flights = bronze.topic("flights", meaning="The events of each flight: scheduled, departed, arrived, cancelled.")
+weather = bronze.topic("weather", meaning="Hourly weather observations at New York's three airports.")
 aircraft = bronze.topic("aircraft", meaning="The registry of aircraft.")

@@ -1,1 +1,1 @@
-"""Silver: flights as a whole, each with the weather and the aircraft as they were at its scheduled departure."""
+"""Silver: each flight with the weather and the aircraft as of its scheduled departure."""

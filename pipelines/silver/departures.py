@@ -1,4 +1,4 @@
-"""Departures: each flight with the weather and the aircraft as they were at its scheduled departure."""
+"""Departures: each flight with the weather and the aircraft as of its scheduled departure."""
 
 from pipelines.silver.dimensions import aircraft, conditions
 from pipelines.silver.flights import flights

@@ -1,4 +1,4 @@
-"""What a flight is seen against: the weather at its airport and the aircraft that flew it, as they were over time."""
+"""The dimensions of a flight: the weather at its airport and the aircraft that flew it, with their histories."""
 
 from pipelines.bronze import aircraft as aircraft_topic
 from pipelines.bronze import weather as weather_topic
@@ -14,7 +14,7 @@ conditions = silver.history(
     """,
     keys=["origin"],
     sequence_by="observed_at",
-    meaning="The weather at each airport, from each observation until the next that differs.",
+    meaning="The weather at each airport, from each observation until the next different one.",
 )
 
 aircraft = silver.history(
@@ -26,5 +26,5 @@ aircraft = silver.history(
     """,
     keys=["tail_number"],
     sequence_by="effective_at",
-    meaning="Each aircraft as registered, over time.",
+    meaning="The registration history of each aircraft.",
 )

@@ -1,4 +1,4 @@
-"""Flights, from the events that tell of them."""
+"""Flights, assembled from their events."""
 
 from typing import TYPE_CHECKING
 
@@ -20,12 +20,12 @@ flight_events = silver.events(
     """,
     keys=["flight_id", "type"],
     event_time="occurred_at",
-    meaning="Each thing that happened to a flight, once.",
+    meaning="Each event of a flight, once.",
 )
 
 
 def whole_flights(events: "DataFrame") -> "DataFrame":
-    """The schedule of each flight joined to what came of it; either side may arrive first, or alone."""
+    """Joins the schedule of each flight to its outcome; either side may arrive first, or alone."""
     scheduled = events.where("type = 'scheduled'").select(
         "flight_id",
         "scheduled_at",
@@ -63,5 +63,5 @@ flights = silver.join(
     keys=["flight_id"],
     shape=whole_flights,
     event_time="scheduled_at",
-    meaning="Each flight as a whole: its schedule, and how it went.",
+    meaning="Each flight with its schedule and its outcome.",
 )

@@ -7,8 +7,8 @@
         built_in("product_matched", mostly=0.99, severity="warn"),
     )
 
-What a severity means: `warn` is told, `critical` keeps new rows from a table's readers, and `quarantine` sets single
-records aside at the door of silver, in the pass that parses them.
+The severities: `warn` is reported, `critical` keeps new rows out of the table, and `quarantine` sets single records
+aside on entry to silver, in the pass that parses them.
 """
 
 import difflib
@@ -44,7 +44,7 @@ class Expectation:
 
     @property
     def mostly(self) -> float:
-        """The share of the rows that must keep it."""
+        """The share of rows that must satisfy the expectation, from 0 to 1."""
         return float(self.arguments.get("mostly", 1.0))
 
 
@@ -57,27 +57,27 @@ class Suite:
 
     @property
     def row_rules(self) -> tuple[Expectation, ...]:
-        """What is asked of single records, at the door."""
+        """The expectations of single records, evaluated when they are parsed."""
         return tuple(each for each in self.expectations if each.is_row_rule)
 
     @property
     def of_table(self) -> tuple[Expectation, ...]:
-        """What is asked of the rows of one version of the table."""
+        """The expectations of the rows of one version of the table."""
         return tuple(each for each in self.expectations if not each.is_row_rule and not each.is_built_in)
 
     @property
     def gate(self) -> tuple[Expectation, ...]:
-        """What is asked of new rows before anybody reads them: all of the table, where any of it is critical."""
+        """The expectations checked before a commit: all of the table's if any of them is critical, otherwise none."""
         return self.of_table if any(each.severity == "critical" for each in self.of_table) else ()
 
     @property
     def bounds(self) -> dict[str, Expectation]:
-        """What the suite says of built-in checks, by their names."""
+        """The suite's thresholds for built-in checks, by name."""
         return {each.name: each for each in self.expectations if each.is_built_in}
 
 
 def suite(dataset: str, *expectations: Expectation) -> Suite:
-    """The suite of a dataset; a DeclarationError where two expectations have one name, or there is none."""
+    """The suite of a dataset; raises DeclarationError if it is empty or two expectations have the same name."""
     if not expectations:
         raise DeclarationError(f"the suite of {dataset} expects nothing")
     names = [each.name for each in expectations]
@@ -90,7 +90,7 @@ def suite(dataset: str, *expectations: Expectation) -> Suite:
 def expect(type: str, *, severity: Severity, name: str | None = None, **arguments: Any) -> Expectation:  # noqa: A002
     """An expectation of Great Expectations by its type, such as `column_values_to_be_between`.
 
-    `name` is what a failure is called, by default `<column>_<what of the type matters>`.
+    `name` identifies a failure, by default `<column>_<the distinctive part of the type>`.
     """
     plain = type.removeprefix("expect_")
     called = name or default_name(plain, arguments)
@@ -101,9 +101,9 @@ def expect(type: str, *, severity: Severity, name: str | None = None, **argument
 
 
 def built_in(name: str, *, severity: Severity, mostly: float = 1.0, within: str | None = None) -> Expectation:
-    """A check that a dataset has by itself, with a bound and a severity of one's own.
+    """A built-in check of a dataset, with its own threshold and severity.
 
-    `mostly` is the share of rows that must be right; `within`, a duration, is what `freshness` needs.
+    `mostly` is the share of rows that must pass, from 0 to 1; `within` is a duration, required by `freshness`.
     """
     arguments: dict[str, Any] = {"mostly": mostly} | ({"within": within} if within is not None else {})
     found = Expectation(built_in_type, severity, arguments, name)
@@ -122,7 +122,7 @@ def default_name(plain: str, arguments: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments that a type of expectation needs, and those that it may have."""
+    """The required and the optional arguments of a type of expectation."""
 
     needed: frozenset[str]
     optional: frozenset[str] = frozenset()
@@ -174,7 +174,7 @@ def require_name_and_severity(found: Expectation) -> None:
 
 
 def require_known(found: Expectation) -> None:
-    """A DeclarationError where nothing of this type can be asked, or not with these arguments."""
+    """Raises DeclarationError if the type is unknown or does not take these arguments."""
     types = list(row_rules) if found.is_row_rule else list(vocabulary)
     if found.type not in types:
         near = difflib.get_close_matches(found.type, types, n=1)

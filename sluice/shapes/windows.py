@@ -1,7 +1,7 @@
 """Windows of event time, as a group to aggregate by.
 
-A window says which windows a row is in (`place`), which windows a changed row touches (`touched`), and which rows a
-scope of windows needs (`within`). Frames have their group columns as `_group_<name>` already; a window adds
+A window determines which windows a row is in (`place`), which windows a changed row affects (`touched`), and which rows
+a scope of windows needs (`within`). Frames already have their group columns as `_group_<name>`; a window adds
 `_group_window_start` and `_group_window_end`. A row without an event time is in no window.
 """
 
@@ -28,7 +28,7 @@ calendar_units = {"day": "2 days", "week": "9 days", "month": "33 days", "quarte
 
 
 def group_names(groups: Sequence[str]) -> "list[Column]":
-    """The group columns of placed rows, as they are called in the table."""
+    """The group columns of placed rows, under their names in the table."""
     return [F.col(f"_group_{name}").alias(name) for name in groups]
 
 
@@ -40,10 +40,10 @@ class Window(ABC):
 
     @abstractmethod
     def place(self, df: "DataFrame", groups: Sequence[str]) -> "DataFrame":
-        """The rows, each as often as it is in a window, with the window's start and end."""
+        """The rows, repeated for each window they are in, with the window's start and end."""
 
     def touched(self, changed: "DataFrame", own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
-        """The scope of changed rows: `groups` and `window_start`, from old and new images and the table as it is."""
+        """The scope of changed rows: `groups` and `window_start`, from old and new images and the current table."""
         named = group_names(groups)
         return self.place(changed, groups).select(*named, F.col(start).alias("window_start"))
 
@@ -56,14 +56,14 @@ class Window(ABC):
         """The condition, of literals, that a row can be in the scope's windows."""
 
     def within(self, df: "DataFrame", scope: Scope, groups: Sequence[str]) -> "DataFrame":
-        """The rows of the scope's windows, placed in those and no others."""
+        """The rows of the scope's windows, placed in those windows only."""
         placed = self.place(df.where(self.reach(scope)), groups)
         return scope.filter(placed, [*[(f"_group_{name}", name) for name in groups], (start, "window_start")])
 
 
 @dataclass(frozen=True)
 class Fixed(Window):
-    """Windows of one length from the epoch in UTC: end to end (tumbling), or one every `every` (hopping)."""
+    """Windows of one length, aligned to the epoch in UTC: end to end (tumbling), or one every `every` (hopping)."""
 
     duration: str = ""
     every: str = ""
@@ -80,7 +80,7 @@ class Fixed(Window):
 
 @dataclass(frozen=True)
 class Calendar(Window):
-    """Days, weeks, months, quarters or years as the clocks of a place show them; a day may have 23 or 25 hours."""
+    """Days, weeks, months, quarters or years in a time zone; a day may have 23 or 25 hours."""
 
     unit: str = ""
     time_zone: str = ""
@@ -103,7 +103,7 @@ class Calendar(Window):
 class Session(Window):
     """Rows of a group that follow each other by no more than `gap`; a session ends `gap` after its last row.
 
-    A late row may join two sessions, and a row that goes may split one: the scope is the span of all that it touches.
+    A late row may merge two sessions, and a removed row may split one: the scope is the span of all affected sessions.
     """
 
     gap: str = ""
@@ -154,7 +154,7 @@ class Session(Window):
         return own.select(*groups, "window_start", F.col("window_start").alias("_from"), last)
 
     def with_sessions(self, spans: "DataFrame", own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
-        """A scope row for each span, and one for each session of the table that lies in it."""
+        """A scope row for each span, and one for each of the table's sessions in it."""
         named = own.select(*[F.col(name).alias(f"_own_{name}") for name in groups], "window_start")
         same = [F.col(name).eqNullSafe(F.col(f"_own_{name}")) for name in groups]
         inside = F.col("window_start").between(F.col("_from"), F.col("_to"))
@@ -172,7 +172,7 @@ class Session(Window):
 
 @dataclass(frozen=True)
 class Sliding(Window):
-    """For each moment at which something happened, the window of one length that ends with it, that moment included."""
+    """For each event time, the window of one length that ends with it, the event time included."""
 
     duration: str = ""
 
@@ -230,7 +230,7 @@ class Sliding(Window):
 
 
 def starts_reach(column: str, scope: Scope, longest: str) -> "Column":
-    """The condition that a row can be in the scope's windows, of which none is longer than `longest`."""
+    """The condition that a row can be in the scope's windows, none longer than `longest`."""
     bounds, at = scope.bounds["window_start"], F.col(column)
     return (at >= bounds.least) & (at < bounds.greatest + F.expr(f"INTERVAL {longest}"))
 
@@ -238,7 +238,7 @@ def starts_reach(column: str, scope: Scope, longest: str) -> "Column":
 def window(column: str, duration: str, *, every: str | None = None) -> Fixed:
     """Windows of one length over the timestamp `column`: `window("scheduled_at", "1 hour")`.
 
-    End to end without `every` (tumbling), or one beginning every so often (hopping), so that a row is in several.
+    Without `every` they are end to end (tumbling); with it one begins every `every` (hopping), and a row is in several.
     """
     require_duration("window", f"the length of the window over {column}", duration)
     require_duration("window", "every", every)
@@ -258,7 +258,7 @@ def session_window(column: str, *, gap: str) -> Session:
 
 
 def calendar_window(column: str, unit: str, *, time_zone: str) -> Calendar:
-    """Days, weeks (from Monday), months, quarters or years of a place: `time_zone="Europe/Oslo"`."""
+    """Days, weeks (from Monday), months, quarters or years in a time zone: `time_zone="Europe/Oslo"`."""
     if unit not in calendar_units:
         raise DeclarationError(f"calendar_window: '{unit}' is none of {', '.join(calendar_units)}")
     if time_zone not in available_timezones():

@@ -1,4 +1,4 @@
-"""Silver: events without duplicates, histories, joins by key, within an interval, and as of a time, declared."""
+"""Silver: declares deduplicated events, histories, and joins by key, within an interval and as of a time."""
 
 from sluice.silver.as_of import Dimension, as_of, dimension
 from sluice.silver.events import events

@@ -1,4 +1,4 @@
-"""As-of joins: each fact with the dimension versions that were valid at its event time."""
+"""As-of joins: each fact with the dimension versions valid at its event time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Dimension:
-    """A history as a dimension of facts: how a fact names its key, and what stands for a member not known yet."""
+    """A history used as a dimension: how facts refer to its key, and the placeholder for unknown members."""
 
     history: Dataset
     on: Mapping[str, str] = field(default_factory=dict)
@@ -42,11 +42,11 @@ def dimension(
     on: Mapping[str, str] | None = None,
     inferred: Mapping[str, str] | None = None,
 ) -> Dimension:
-    """A history that facts name by other columns, or whose members may come after the facts that name them.
+    """A history that facts refer to by other column names, or whose members may arrive after the facts.
 
     `on` maps the history's keys to columns of the facts: `{"airport": "origin"}`. With `inferred`, a fact whose key has
     no version yet gets an inferred member: the given SQL values (`{"manufacturer": "'unknown'"}`), null for the other
-    attributes, and `is_inferred`. The real version replaces it where it is valid.
+    attributes, and `is_inferred` true. The real version replaces it in the interval where it is valid.
     """
     return Dimension(history, dict(on or {}), inferred)
 
@@ -61,9 +61,9 @@ def as_of(
 ) -> Dataset:
     """Each fact with the version of every dimension that was valid at its event time.
 
-    A dimension is a history (SCD type 2), found by its own keys among the fact's columns, or declared with
-    `silver.dimension`; its version is one struct column of that name, null where nothing was valid. A version that
-    arrives late or changes re-joins the facts in its interval.
+    A dimension is a history (SCD type 2). It is looked up by its own key names among the fact's columns, or as declared
+    with `silver.dimension`. Its version is one struct column with the dimension's name, null if none was valid. A
+    version that arrives late or changes re-joins the facts in its interval.
     """
     full_name = checked_name("silver", name)
     declared = {alias: each if isinstance(each, Dimension) else Dimension(each) for alias, each in dimensions.items()}
@@ -152,7 +152,7 @@ def as_of(
 
 
 def require_fitting(dataset: str, fact: tuple[Dataset, str], alias: str, history: Dataset, joined: Joined) -> None:
-    """A DeclarationError where facts and a dimension cannot meet: by columns, by types, or by what is inferred."""
+    """Raises DeclarationError if columns, types or inferred values do not let facts join a dimension."""
     facts, _ = fact
     for key, column in zip(joined.keys, joined.fact_keys, strict=True):
         if facts.columns is not None and column not in facts.columns and not column.startswith("_"):
@@ -171,7 +171,7 @@ def require_fitting(dataset: str, fact: tuple[Dataset, str], alias: str, history
 
 
 def checked_dimension(dataset: str, alias: str, dimension: Dimension) -> Joined:
-    """How facts meet the dimension; a DeclarationError where it is no history, or is named by keys it lacks."""
+    """How facts join the dimension; raises DeclarationError if it is not a history, or lacks a key that is named."""
     declared = dimension.history.declaration
     if declared.get("stored_as_scd_type") != 2:
         raise DeclarationError(

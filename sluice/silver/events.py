@@ -1,4 +1,4 @@
-"""Events: the records of a topic, parsed, each key once."""
+"""Events: the parsed records of a topic, one row per key."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -51,22 +51,23 @@ def events(
     time_formats: Mapping[str, str] | None = None,
     record_bytes_max: int = record_bytes,
 ) -> Dataset:
-    """The records of a topic, parsed, each key once: the first record in the log's order wins, whenever it arrives.
+    """The parsed records of a topic, one row per key: the first record in the log's order wins, whenever it arrives.
 
-    `schema` is Spark DDL for the JSON value. A record with a null in `keys` or `event_time`, of another type, larger
-    than `record_bytes_max`, more than `future_tolerance` ahead of its log timestamp, or before `event_time_min` (None:
-    no bound) is quarantined under its rule.
+    `schema` is Spark DDL for the JSON value. A record is quarantined, under a rule of its own, if it has a null in
+    `keys` or `event_time` or a value of another type, is larger than `record_bytes_max` (bytes), is more than
+    `future_tolerance` (an interval such as "1 day") ahead of its log timestamp, or is before `event_time_min` (None: no
+    bound).
 
-    Times are RFC 3339; `time_formats` names the columns that are written differently, each with an epoch
-    (`epoch_seconds`, `epoch_millis`, `epoch_micros`; for dates `epoch_days`) or one of Spark's datetime patterns.
+    Times are RFC 3339. `time_formats` gives the format of other columns: an epoch (`epoch_seconds`, `epoch_millis`,
+    `epoch_micros`; for dates `epoch_days`) or one of Spark's datetime patterns.
 
-    With `sent_time`, the event time is corrected by how far the device's clock is off: event + (received - sent), where
+    With `sent_time`, the event time is corrected by the error of the device's clock: event + (received - sent), where
     received is `received_time`, or else the log's timestamp. A record received more than `hold_later_than` after its
-    event is held back with the fate `late`; without that bound every late record counts. A partition whose newest
-    record is `idle_after` older than the newest of all does not hold the watermark back.
+    event gets the fate `late` and waits to be released; without that bound every late record counts. A partition whose
+    newest record is older than the newest of all by `idle_after` does not hold the watermark back.
 
-    With a dataset as `source` the first of its rows of each key is an event, as it is there: by `sequence_by`, then in
-    the log's order, or by the grain where its rows are no records. Then there is no schema, nor any option of records.
+    With a dataset as `source`, the first row of each key is the event, unchanged: by `sequence_by`, then in the log's
+    order, or by the grain if its rows carry no position in the log. There is then no `schema` and no record option.
     """
     full_name = checked_name("silver", name)
     if not keys:
@@ -123,7 +124,7 @@ def events_of_rows(
     sequence: tuple[str, ...],
     meaning: str,
 ) -> Dataset:
-    """The first row of each key of a table; it is chosen again for the keys of the rows that change."""
+    """The first row of each key of a table, chosen again for the keys of changed rows."""
     grain = source.outputs[-1].grain
     timed = (event_time,) if event_time else ()
     required = tuple(dict.fromkeys([*keys, *timed, *sequence]))
@@ -153,12 +154,12 @@ def events_of_rows(
 
 
 def names_of(columns: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One name or several, as several."""
+    """One name or several, as a tuple."""
     return () if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def refuse_record_options(dataset: str, source: Dataset, **given: object) -> None:
-    """A DeclarationError where options of records are given for the rows of a dataset."""
+    """Raises DeclarationError if record options are given for the rows of a dataset."""
     wrong = [option for option, value in given.items() if value != record_defaults.get(option)]
     if wrong:
         raise DeclarationError(
@@ -168,14 +169,14 @@ def refuse_record_options(dataset: str, source: Dataset, **given: object) -> Non
 
 
 def required_schema(dataset: str, schema: str | None) -> str:
-    """The schema of a topic's records, which must be there."""
+    """The schema of a topic's records, which is required."""
     if schema is None:
         raise DeclarationError(f"{dataset}: give schema, the columns of its records, such as 'id string, at timestamp'")
     return schema
 
 
 def topics_of(dataset: str, source: Topic | Sequence[Topic]) -> tuple[Topic, ...]:
-    """The topics of a source, which may be one."""
+    """The topics of a source: one or several."""
     topics = (source,) if isinstance(source, Topic) else source
     if isinstance(topics, Dataset) or not all(isinstance(each, Topic) for each in topics):
         raise DeclarationError(f"{dataset}: source is a topic or several; declare them with bronze.topic")
@@ -190,7 +191,7 @@ def checked_parsing(
     time_formats: Mapping[str, str] | None,
     **options: object,
 ) -> Parsing:
-    """How records are parsed; a DeclarationError names the option that the schema cannot bear."""
+    """How records are parsed; raises DeclarationError with the option that does not fit the schema."""
     declared = column_types(schema, dataset)
     formats = tuple(sorted((time_formats or {}).items()))
     parsing = Parsing(schema=ddl(declared), event_time=event_time, time_formats=formats, **options)  # type: ignore[arg-type]
@@ -216,7 +217,7 @@ def checked_parsing(
 
 
 def require_instant(dataset: str, option: str, text: str | None) -> None:
-    """A DeclarationError where `text` is no time with its offset from UTC."""
+    """Raises DeclarationError if `text` is not a time with an offset from UTC."""
     try:
         is_instant = text is None or datetime.fromisoformat(text).tzinfo is not None
     except (TypeError, ValueError):

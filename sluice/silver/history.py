@@ -1,4 +1,4 @@
-"""Histories: every version of a thing and when it was valid, from changes or from snapshots."""
+"""Histories: every version of an entity with its validity, from changes or from snapshots."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,19 +72,19 @@ def history(
     time_formats: Mapping[str, str] | None = None,
     record_bytes_max: int = record_bytes,
 ) -> Dataset:
-    """Every version of each key and when it was valid (SCD type 2), or the latest (type 1), from changes in any order.
+    """Every version of each key with its validity (SCD type 2), or the latest (type 1), from changes in any order.
 
-    The options are those of AUTO CDC, see docs/how-to/declare-a-history.md. `sequence_by` orders the changes of a key;
-    changes of one sequence are ordered by the log. A version begins at `valid_from`, by default the first column of
-    `sequence_by`. Conditions are SQL over the columns of `schema`. With `format="debezium"` the schema is that of the
-    row, and the columns `op`, `committed_at`, `lsn` and `transaction_order` come from the envelope. `time_formats` and
-    `event_time_min` are those of `silver.events`; the latter is the least time at which a version may begin.
+    The options are those of AUTO CDC, see docs/how-to/declare-a-history.md. `sequence_by` orders the changes of a key,
+    and the log breaks ties. A version begins at `valid_from`, by default the first column of `sequence_by`. Conditions
+    are SQL over the columns of `schema`. With `format="debezium"`, `schema` describes the row, and the columns `op`,
+    `committed_at`, `lsn` and `transaction_order` come from the envelope. `time_formats` and `event_time_min` are those
+    of `silver.events`; no version may begin before `event_time_min`.
 
-    The deduplicated changes are kept beside it as `silver.<name>_changes`: a version that was collapsed into its
-    neighbour is needed again when a change arrives between them.
+    The deduplicated changes are kept in `silver.<name>_changes`: a version that was merged into its neighbour is needed
+    again when a change arrives between them.
 
-    With a dataset as `source` each of its rows is a change, and conditions are SQL over its columns; then there is no
-    schema, nor any option of records. Where rows of a key have one sequence, the log orders them, or else the grain.
+    With a dataset as `source`, each of its rows is a change, and conditions are SQL over its columns. There is then no
+    `schema` and no record option. The log breaks ties within a key, or else the grain.
     """
     full_name = checked_name("silver", name)
     sequence, begins = sequence_of(full_name, format, sequence_by, valid_from)
@@ -186,11 +186,11 @@ def history_from_snapshots(
     time_formats: Mapping[str, str] | None = None,
     record_bytes_max: int = record_bytes,
 ) -> Dataset:
-    """The same from full snapshots: each record is a row of the snapshot `taken_at`; a key that one lacks is deleted.
+    """A history from full snapshots: each record is a row of the snapshot `taken_at`; a missing key is deleted.
 
-    Snapshots may arrive in any order. While only a part of one has arrived, the rest looks deleted; where the producer
-    writes the number of its rows into `row_count`, a snapshot counts only when it is whole (and a record with 0 says
-    that all keys are gone).
+    Snapshots may arrive in any order. While only part of one has arrived, its other keys look deleted. If the producer
+    writes the number of rows into `row_count`, a snapshot counts only once it is complete, and a record with 0 is an
+    empty snapshot.
     """
     full_name = checked_name("silver", name)
     parsing = change_parsing(
@@ -245,7 +245,7 @@ def history_from_snapshots(
 
 @dataclass(frozen=True)
 class Lists:
-    """The columns that a declaration names for a history: what it has, and whose change opens a version."""
+    """The column lists of a history: its columns, and those whose change opens a version."""
 
     wanted: Sequence[str] | None
     unwanted: Sequence[str] | None
@@ -273,7 +273,7 @@ def history_of_rows(
     updated: str | None,
     meaning: str,
 ) -> Dataset:
-    """The history that the rows of a table amount to; it is made again for the keys of the rows that change."""
+    """The history implied by the rows of a table, recomputed for the keys of changed rows."""
     if not keys:
         raise DeclarationError(f"{name}: give the keys that its versions belong to")
     control = {*keys, *sequence, begins, *([updated] if updated else [])}
@@ -314,7 +314,7 @@ def history_of_rows(
 def history_dataset(
     name: str, *, inputs: dict[str, Input], rule: History, scd_type: Literal[1, 2], meaning: str
 ) -> Dataset:
-    """The dataset of a history, whatever its changes are made from."""
+    """The dataset of a history, whatever the source of its changes."""
     clashing = {*interval_columns} & {*rule.keys, *rule.attributes}
     if scd_type == 2 and clashing:
         raise DeclarationError(f"{name}: {', '.join(sorted(clashing))} would be there twice; use except_column_list")
@@ -358,7 +358,7 @@ def history_dataset(
 
 
 def columns_of(rule: History, known: Columns, scd_type: Literal[1, 2]) -> Columns:
-    """The columns of a history, where those of its changes are known."""
+    """The columns of a history, if those of its changes are known."""
     said = {name: known.get(name) for name in (*rule.keys, *rule.attributes)}
     if scd_type == 1:
         return {**said, **{name: known.get(name) for name in rule.sequence_by if name != tie}}
@@ -372,7 +372,7 @@ def sequence_of(
     sequence_by: str | Sequence[str] | None,
     valid_from: str | None,
 ) -> tuple[tuple[str, ...], str]:
-    """The columns that order the changes, and the one that says when they take effect."""
+    """The columns that order the changes, and the column of the time at which they take effect."""
     if sequence_by is None:
         if envelope != "debezium":
             raise DeclarationError(f"{dataset}: give sequence_by, the column that orders the changes of a key")
@@ -411,7 +411,7 @@ def chosen(
     wanted: Sequence[str] | None,
     unwanted: Sequence[str] | None,
 ) -> tuple[str, ...]:
-    """The known columns that are in `wanted`, or not in `unwanted`; all without either."""
+    """The known columns in `wanted`, or not in `unwanted`; all if neither is given."""
     if wanted is not None and unwanted is not None:
         raise DeclarationError(f"{dataset}: give {option} or its except_ form, not both")
     require_columns(dataset, option, (*(wanted or ()), *(unwanted or ())), known)
@@ -434,14 +434,14 @@ def tracked_columns(
 
 
 def filled_columns(dataset: str, attributes: tuple[str, ...], wanted: bool | Sequence[str]) -> tuple[str, ...]:
-    """The attributes in which null means: as before."""
+    """The attributes in which null means unchanged."""
     if isinstance(wanted, bool):
         return attributes if wanted else ()
     return chosen(dataset, "ignore_null_updates", attributes, wanted, None)
 
 
 def keys_of_changes(rule: History, changed: "DataFrame", inputs: Frames) -> "DataFrame":
-    """The keys that changes touch: their own, those that they moved from, and for a truncate all."""
+    """The keys that changes affect: their own, the old key of a key change, and for a truncate all."""
     keys = changed.where("_change IN ('set', 'delete')").select(*rule.keys)
     if rule.has_moves:
         keys = keys.unionByName(changed.where("_moved_from IS NOT NULL").select("_moved_from.*"))
@@ -452,7 +452,7 @@ def keys_of_changes(rule: History, changed: "DataFrame", inputs: Frames) -> "Dat
 
 
 def changes_within(rule: History, df: "DataFrame", scope: Scope) -> "DataFrame":
-    """The changes that bear on the scope's keys."""
+    """The changes that affect the scope's keys."""
     if scope.is_everything:
         return df
     found = scope.filter(df, same_names(rule.keys))
@@ -468,7 +468,7 @@ def changes_within(rule: History, df: "DataFrame", scope: Scope) -> "DataFrame":
 
 
 def keys_of_snapshots(rule: History, row_count: str | None, changed: "DataFrame", inputs: Frames) -> "DataFrame":
-    """The keys of the changed rows, and all in the snapshots that the changes make whole, or whole no more."""
+    """The keys of the changed rows, and all keys in snapshots that the changes make complete or incomplete."""
     taken_at = rule.sequence_by[0]
     bearing = bearing_snapshots(inputs["changes"], changed, rule.keys, taken_at, row_count)
     found = inputs["changes"].join(F.broadcast(bearing), [taken_at], "left_semi")

@@ -1,4 +1,4 @@
-"""Joins of tables by key, and of streams by key within an interval."""
+"""Joins of tables by key, and of streams by key within an interval of time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -36,16 +36,16 @@ def join(
     event_time: str | None = None,
     version: int | str | None = None,
 ) -> Dataset:
-    """Rows joined by key: `shape` gets all input rows of some keys, a frame per input by name, and returns their rows.
+    """Rows joined by key: `shape` receives one frame per input, with all rows of some keys, and returns one frame.
 
-    Every input has the columns `keys`, or `on` says in SQL what they are in its rows, by input and key:
-    `on={"people": {"customer_id": "lower(email)"}}`; the frames that `shape` gets have these columns. So has the
-    result, with at most one row per `grain` (by default the keys). `shape` must give the same rows for a key whatever
-    other keys come with it. A change in any input recomputes its keys, so inner and outer joins, of events and of
+    Every input has the columns `keys`, or `on` gives SQL for them, by input and key:
+    `on={"people": {"customer_id": "lower(email)"}}`. The frames that `shape` receives have these columns. So must the
+    result, with at most one row per `grain` (by default the keys). `shape` must return the same rows for a key whatever
+    other keys are in the frames. A change in any input recomputes its keys, so inner and outer joins, of events and of
     tables, all follow late rows on either side.
 
-    A change of `shape`, or of code and constants of the project that it uses, rebuilds the table. Where it uses a value
-    whose changes cannot be noticed, give a `version` and change it with the value.
+    The table is rebuilt when `shape` changes, or any project code or constant that it uses. If it uses a value whose
+    changes cannot be detected, give a `version` and change it with the value.
     """
     return join_dataset(
         checked_name("silver", name),
@@ -70,13 +70,13 @@ def interval_join(
     how: How = "inner",
     meaning: str = "",
 ) -> Dataset:
-    """Pairs of events of one key whose times lie within an interval; with an outer join, also the events alone.
+    """Pairs of events with one key whose times lie within an interval; outer joins also return unmatched events.
 
     `left` and `right` name a dataset with an event time each: `left={"click": clicks}, right={"order": orders}`. A pair
     matches when the right time minus the left one lies in `between`, bounds included: `("0 seconds", "30 minutes")`.
 
     The result has the keys, `event_time` (of the left row, or of the right one alone), and a struct column per side,
-    null where nothing matched. Late rows on either side pair up, and end the loneliness of those they match.
+    null where nothing matched. Late rows on either side pair up, and replace the unmatched rows of the pair.
     """
     full_name = checked_name("silver", name)
     offsets = [microseconds(text) for text in between]
@@ -144,7 +144,7 @@ def checked_sides(
 
 
 def side_of(dataset: str, name: str, source: Dataset) -> Side:
-    """What the join knows of a side."""
+    """What the join knows about a side."""
     if source.event_time is None:
         raise DeclarationError(f"{dataset}: {source.name} has no event_time to join by")
     require_timestamp(dataset, "the event_time", source, source.event_time)

@@ -1,1 +1,1 @@
-"""A lakehouse of orders: what lands, what is made of it, and what people read."""
+"""A lakehouse of orders: the topics that land, the tables made from them, and what people read."""

@@ -1,4 +1,4 @@
-"""Silver: each order once, with the product as it was when the order was placed."""
+"""Silver: each order once, with the product as of the time the order was placed."""
 
 from pipelines import bronze
 from sluice import silver
@@ -26,5 +26,5 @@ priced_orders = silver.as_of(
     facts=orders,
     event_time="placed_at",
     dimensions={"product": products},
-    meaning="Each order with its product as it was when the order was placed.",
+    meaning="Each order with its product as of the time the order was placed.",
 )

@@ -16,7 +16,7 @@ from sluice.operate.explain import Explainer
 from sluice.runtime.connect import require_no_substitution
 from sluice.shapes.difference import operation
 from sluice.shapes.fates import fates_table
-from sluice.storage import small_writes as handful
+from sluice.storage import small_writes
 from sluice.storage.delta import Lake
 from sluice.storage.small_writes import taken
 from sluice.windows import session_window
@@ -143,7 +143,7 @@ def test_hostile_keys_are_keys_like_others(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, alone: bool
 ) -> None:
     if not alone:
-        monkeypatch.setattr(handful, "replaced_rows_max", 0)
+        monkeypatch.setattr(small_writes, "replaced_rows_max", 0)
     # No scope is large enough to be everything.
     monkeypatch.setattr(touched, "rebuild_share", 1e9)
     lakehouse.declare(levels, hourly)

@@ -10,8 +10,7 @@ from pyspark.sql import functions as F
 from sluice import gold
 from sluice.model.ledger import Entry
 from sluice.operate.shadow import Shadow
-from sluice.storage import delta
-from sluice.storage import small_writes as handful
+from sluice.storage import small_writes
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, statements, text
 from tests.shop import sales
@@ -66,7 +65,7 @@ def test_a_late_record_reaches_gold_and_no_job_asks_a_tables_log(
     shop: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
 ) -> None:
     if not is_small:
-        monkeypatch.setattr(delta, "listed_files_max", 0)
+        monkeypatch.setattr(small_writes, "listed_files_max", 0)
     before = max(statements(shop.spark, -1))
     done = shop.publish("sales", sale(0, pieces=5)).run()
     assert done["gold.sold"].rows.updated == 1
@@ -89,7 +88,7 @@ def test_what_is_pinned_stays_while_another_commits(shop: Lakehouse) -> None:
 def test_a_table_of_many_files_is_read_by_its_log_which_skips_files(
     shop: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "listed_files_max", 1)
+    monkeypatch.setattr(small_writes, "listed_files_max", 1)
     read = shop.table("silver.sales")
     assert not is_read_without_the_log(read)
     assert read.count() == 2
@@ -137,7 +136,7 @@ def test_a_feed_says_what_deltas_says(
     shop: Lakehouse, monkeypatch: pytest.MonkeyPatch, table: str, *, is_small: bool
 ) -> None:
     if not is_small:
-        monkeypatch.setattr(delta, "rows_max", 0)
+        monkeypatch.setattr(small_writes, "rows_max", 0)
     newest = shop.lake.newest_version(table)
     read = shop.lake.changes(shop.spark, table, newest - 1, newest)
     reader = shop.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", newest)
@@ -179,7 +178,7 @@ def test_a_table_keeps_its_small_files_when_rows_in_it_are_replaced(spark: Spark
     for number in range(3):
         changed = rows.where(f"id % 40000 = {number}").selectExpr("id", "'new' AS said", "'updated' AS _operation")
         entry = Entry(dataset=name, because=str(number))
-        few = handful.taken(changed)
+        few = small_writes.taken(changed)
         lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=["id"], few=few)
     assert lake.row_count(name) == 100_000
     assert lake.read(spark, name).where("said = 'new'").count() == 9

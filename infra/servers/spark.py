@@ -134,9 +134,10 @@ class SparkConnect(OfSpark):
         lake = of_root(self.store.settings()) if self.store else None
         bundles = [jars.delta, *jars.kafka, *([jars.s3] if self.store else [])]
         files = [*jars.jar_files(Settings().jars, bundles), *([logstore.jar] if self.store else [])]
+        of_lake = lake.spark_settings() if lake else {}
         return {
-            **server_settings(lake),
-            **(lake.spark_settings() if lake else {}),
+            **server_settings(of_lake),
+            **of_lake,
             "spark.connect.grpc.binding.address": loopback,
             "spark.connect.grpc.binding.port": str(self.port),
             "spark.jars": ",".join(map(str, files)),

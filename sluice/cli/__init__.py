@@ -35,7 +35,7 @@ from sluice.errors import LakeLocked, SluiceError, UsageError
 from sluice.ingest.capture.commands import capture_app
 from sluice.ingest.receivers.cli import listen_app
 from sluice.ingest.receivers.records import key_in
-from sluice.log import AnyLog, Log, Record, require_open, verify
+from sluice.log import AnyLog, Record, require_open
 from sluice.operate import checks, doctor, look, quarantine, requests
 from sluice.operate import explain as explaining
 from sluice.operate import maintain as maintaining
@@ -49,7 +49,6 @@ from sluice.runtime.settings import Settings, read_settings
 from sluice.storage import bucket
 from sluice.storage.delta import Lake
 from sluice.storage.lock import is_locked, lake_lock
-from sluice.storage.s3 import S3, is_s3
 
 # Control characters and halves of characters, and the marks that turn the direction of writing.
 control_categories = ("Cc", "Cs")
@@ -88,8 +87,7 @@ class Opened:
     @cached_property
     def lake(self) -> Lake:
         """The tables; a SluiceError when they are in a bucket that cannot be used."""
-        if is_s3(self.settings.lake_root):
-            bucket.require(S3.of(self.settings.lake_root))
+        self.settings.location.require()
         return Lake(self.settings.lake_root)
 
     def catalogue(self) -> Catalogue:
@@ -172,7 +170,7 @@ def driver(here: Opened, catalogue: Catalogue, *, as_json: bool = False) -> Iter
             settings.lake_root,
             lease_seconds=settings.lease_seconds,
             is_single_writer=settings.single_writer,
-            told=lambda text: err.print(text, highlight=False, markup=False),
+            notify=lambda text: err.print(text, highlight=False, markup=False),
         ) as lock,
         RunProgress(err, catalogue) as progress,
         spark_session(here.settings, lock) as spark,
@@ -921,10 +919,8 @@ def log_verify(
     Exit code 1 when there is one.
     """
     log = opened(project).log
-    if not isinstance(log, Log):
-        raise UsageError("Kafka verifies its own records; sluice log verify is for a log in a folder.")
     log.require()
-    found = [partition for topic in topics or log.topics() for partition in verify(log, topic)]
+    found = [partition for topic in topics or log.topics() for partition in log.verify(topic)]
     if as_json:
         print_json([asdict(partition) for partition in found])
     else:

@@ -7,17 +7,17 @@ repeats the work and changes nothing twice.
 from sluice.engine.gate import Verdict
 from sluice.engine.plan import Plan
 from sluice.model.ledger import RowCounts, no_rows
-from sluice.storage.delta import Lake
+from sluice.storage.table_format import TableFormat
 
 
-def commit(lake: Lake, verdict: Verdict) -> RowCounts:
+def commit(lake: TableFormat, verdict: Verdict) -> RowCounts:
     """Writes what was judged, or nothing where it is refused; returns the rows changed in the dataset's own table."""
     if verdict.broken:
         return no_rows
     return [write(lake, plan) for plan in verdict.plans][-1]
 
 
-def write(lake: Lake, plan: Plan) -> RowCounts:
+def write(lake: TableFormat, plan: Plan) -> RowCounts:
     """Does what is planned for one table."""
     table = plan.output.table
     if plan.rows is None:
@@ -34,7 +34,7 @@ def write(lake: Lake, plan: Plan) -> RowCounts:
     return plan.counts
 
 
-def move_cursor(lake: Lake, plan: Plan) -> None:
+def move_cursor(lake: TableFormat, plan: Plan) -> None:
     """Notes in the dataset's own table what it is computed from now, where it does not say so already."""
     if plan.is_cursor and plan.known and not plan.known.entry.is_computed_from(plan.entry):
         lake.move_cursor(plan.output.table, plan.known.unchanged(plan.entry), plan.fence)

@@ -16,7 +16,7 @@ from sluice.model.datasets import Dataset, Topic
 from sluice.model.scope import Scope, collect, everything
 from sluice.runtime.collected import collected
 from sluice.shapes.parse import bronze_position, position
-from sluice.storage.delta import Lake
+from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +42,7 @@ class Culprit:
     error: Exception | None = None
 
 
-def find(spark: "SparkSession", lake: Lake, dataset: Dataset) -> Culprit | None:
+def find(spark: "SparkSession", lake: TableFormat, dataset: Dataset) -> Culprit | None:
     """What keeps a dataset from being computed from its inputs as they are; None when no single row does.
 
     Computes about twice what the refresh would have.

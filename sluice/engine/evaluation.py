@@ -16,7 +16,7 @@ from sluice.model.scope import Scope, everything
 from sluice.model.times import instant
 from sluice.runtime.session import optimize, sized_for
 from sluice.shapes.difference import change_columns
-from sluice.storage.delta import Lake
+from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +32,7 @@ class Evaluation:
     """
 
     spark: "SparkSession"
-    lake: Lake
+    lake: TableFormat
     dataset: Dataset
     known: Commit | None
     pinned: Mapping[str, InputVersion]

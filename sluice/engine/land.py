@@ -15,8 +15,8 @@ from sluice.errors import SluiceError
 from sluice.log import AnyLog, Batch
 from sluice.model.datasets import Output, Topic
 from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts
-from sluice.storage.delta import Lake
-from sluice.storage.small_writes import rows_max, taken
+from sluice.storage.small_writes import taken
+from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +27,7 @@ bronze_schema = (
 )
 
 
-def land(spark: "SparkSession", lake: Lake, log: AnyLog, topic: Topic, *, records_max: int) -> int:
+def land(spark: "SparkSession", lake: TableFormat, log: AnyLog, topic: Topic, *, records_max: int) -> int:
     """Appends the next records of a topic to its bronze table in one commit, and returns how many offsets they span.
 
     Raises LogGap when the log has lost what has not landed, and LogRecreated when it is not the one that landed before.
@@ -57,7 +57,7 @@ def planned(topic: Topic, known: Commit | None, entry: Entry, rows: "DataFrame")
     output, counts = Output(topic.name, grain=(), scope_columns=()), entry.rows
     if known is None:
         return Plan(output, "all", entry, 0, None, is_cursor=True, rows=rows, counts=counts)
-    few = taken(rows) if counts.inserted <= rows_max else None
+    few = taken(rows, counts.inserted)
     return Plan(output, "added", entry, known.fence, known, is_cursor=True, rows=rows, counts=counts, few=few)
 
 
@@ -86,7 +86,7 @@ def lost(log: AnyLog, topic: str, landed: Mapping[int, LandedPartition]) -> dict
     return log.lost(topic, landed) if log.exists(topic) else {}
 
 
-def skip(lake: Lake, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
+def skip(lake: TableFormat, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
     """Lets a topic go on after offsets that its log has lost; how many these are, by partition.
 
     They are offsets that are missing before they landed, or that have landed and lie after the log's end.

@@ -21,7 +21,7 @@ from sluice.model.expectations import Expectation
 from sluice.model.ledger import Cause, Commit, Entry, InputVersion, RowCounts, no_rows, same_states
 from sluice.model.scope import Scope
 from sluice.quality.measure import Outcome
-from sluice.storage.delta import Lake
+from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +46,7 @@ class Refreshed:
 
 def refresh(
     spark: "SparkSession",
-    lake: Lake,
+    lake: TableFormat,
     dataset: Dataset,
     *,
     rebuild: bool = False,
@@ -74,7 +74,7 @@ def refresh(
 
 def judged_rows(
     spark: "SparkSession",
-    lake: Lake,
+    lake: TableFormat,
     dataset: Dataset,
     entry: Entry,
     rows: "Mapping[str, tuple[DataFrame, Scope]]",
@@ -92,7 +92,7 @@ def judged_rows(
 
 def due(
     spark: "SparkSession",
-    lake: Lake,
+    lake: TableFormat,
     dataset: Dataset,
     *,
     rebuild: bool = False,
@@ -121,7 +121,7 @@ def due(
     return Evaluation(spark, lake, dataset, known, versions, cause, context, part, fences)
 
 
-def fences_of(lake: Lake, dataset: Dataset, known: Commit | None) -> dict[str, int]:
+def fences_of(lake: TableFormat, dataset: Dataset, known: Commit | None) -> dict[str, int]:
     """For each output, what its next commit must follow: read before its rows are, and for its own with the cursor."""
     others = {output.table: lake.fence(output.table, dataset.name) for output in dataset.outputs[:-1]}
     return others | {dataset.name: known.fence if known else lake.fence(dataset.name, dataset.name)}
@@ -134,7 +134,7 @@ def is_held(dataset: Dataset, known: Commit | None, *, hold_changed: bool) -> bo
     return hold_changed or known.entry.rejected == dataset.fingerprint
 
 
-def newest_inputs(lake: Lake, dataset: Dataset) -> dict[str, Commit]:
+def newest_inputs(lake: TableFormat, dataset: Dataset) -> dict[str, Commit]:
     """The states of the inputs that this refresh reads, whatever is committed meanwhile."""
     sources = {each.source.name for each in dataset.inputs.values()}
     commits = {name: lake.last_commit(name) for name in sorted(sources)}
@@ -159,7 +159,7 @@ def reached_by_all(dataset: Dataset, pinned: Mapping[str, Commit]) -> datetime |
 
 
 def why(
-    lake: Lake,
+    lake: TableFormat,
     dataset: Dataset,
     known: Commit | None,
     pinned: Mapping[str, InputVersion],

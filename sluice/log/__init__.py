@@ -20,21 +20,14 @@ name: it is there whole or not at all, and never changes. What a crash leaves be
 lacks the file, of an older release or another program, has the partitions whose folders are there.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
-
 from sluice.errors import UsageError
+from sluice.log.any_log import AnyLog, Batch
 from sluice.log.kafka import KafkaLog, KafkaSecurity
 from sluice.log.log import Log
 from sluice.log.records import Record, StoredRecord, partition_of
 from sluice.log.segments import Segment, head_digest, verified_end
 from sluice.log.verify import Verified, verify
-from sluice.model.ledger import LandedPartition
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-AnyLog = Log | KafkaLog
 # The engine reads what is to be done from topics of this name; a producer that could write them could release records.
 reserved_prefix = "sluice_"
 
@@ -48,23 +41,6 @@ def require_open(topic: str) -> None:
     """A UsageError for a topic that only Sluice's own commands may write."""
     if is_reserved(topic):
         raise UsageError(f"Topics that begin with {reserved_prefix} are written by Sluice alone; choose another name.")
-
-
-class Batch(Protocol):
-    """What lands next: how far each partition will have landed with it, and how many offsets it spans."""
-
-    @property
-    def landed(self) -> dict[int, LandedPartition]: ...
-
-    @property
-    def records(self) -> int: ...
-
-    def rows(self, spark: "SparkSession") -> "DataFrame":
-        """The records as rows of a bronze table, but for the time of their landing."""
-
-    @property
-    def blame(self) -> "Callable[[], None]":
-        """Raises what is wrong with the log when its records could not be read; returns when it is something else."""
 
 
 __all__ = [

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.errors import LogError, LogUnreachable, UsageError
 from sluice.log.kafka_batch import KafkaBatch, next_batch
 from sluice.log.records import Record, StoredRecord
+from sluice.log.verify import Verified
 from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
@@ -260,11 +261,19 @@ class KafkaLog:
         }
         return {partition: offsets for partition, offsets in found.items() if offsets}
 
-    def truncated(self, _topic: str, _landed: Mapping[int, LandedPartition]) -> dict[int, range]:
+    def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:  # noqa: ARG002
+        """Nothing: how long Kafka keeps records is a setting of its topics."""
+        return 0
+
+    def verify(self, topic: str) -> Iterator[Verified]:  # noqa: ARG002
+        """A UsageError: Kafka verifies its own records."""
+        raise UsageError("Kafka verifies its own records; sluice log verify is for a log in a folder.")
+
+    def truncated(self, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:  # noqa: ARG002
         """Nothing: the brokers give offsets, and cannot be told to go on at a later one."""
         return {}
 
-    def go_on(self, _topic: str, _landed: Mapping[int, LandedPartition], _starts: Mapping[int, int]) -> None:
+    def go_on(self, topic: str, landed: Mapping[int, LandedPartition], starts: Mapping[int, int]) -> None:
         """Nothing: what was skipped is in the ledger alone."""
 
     @cached_property

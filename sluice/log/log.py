@@ -24,6 +24,7 @@ from sluice.log.segments import (
     segments_in,
 )
 from sluice.log.topic_file import TopicFile, make_topic, read_topic_file, write_topic_file
+from sluice.log.verify import Verified, verify
 from sluice.model.ledger import LandedPartition
 
 topic_name = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -182,6 +183,10 @@ class Log:
     def next_batch(self, topic: str, landed: dict[int, LandedPartition], records_max: int) -> SegmentBatch:
         """What lands next after what has landed: whole segments until there are `records_max`, at least one."""
         return next_batch(self, topic, landed, records_max)
+
+    def verify(self, topic: str) -> Iterator[Verified]:
+        """What is in each partition of a topic, every byte checked; a LogError when there is no such topic."""
+        return verify(self, topic)
 
     def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:
         """Removes the oldest segments that end before an offset and whose newest record is older than a time.

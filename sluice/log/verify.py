@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sluice.errors import LogError
 from sluice.log.checksums import seal_of
-from sluice.log.log import Log
 from sluice.log.segments import contiguous_end, ends_of, records_in
+
+if TYPE_CHECKING:
+    from sluice.log.log import Log
 
 
 @dataclass(frozen=True)
@@ -21,13 +24,13 @@ class Verified:
     faults: tuple[str, ...]
 
 
-def verify(log: Log, topic: str) -> Iterator[Verified]:
+def verify(log: "Log", topic: str) -> Iterator[Verified]:
     """What is in each partition of a topic; a fault in one segment hides no other. Raises LogError without a topic."""
     for partition in log.partitions(topic):
         yield verified_partition(log, topic, partition)
 
 
-def verified_partition(log: Log, topic: str, partition: int) -> Verified:
+def verified_partition(log: "Log", topic: str, partition: int) -> Verified:
     try:
         segments = log.segments_of(topic, partition)
     except LogError as error:

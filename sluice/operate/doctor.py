@@ -11,7 +11,6 @@ from sluice.runtime.settings import Settings
 from sluice.storage import bucket
 from sluice.storage.delta import Lake
 from sluice.storage.lock import is_locked
-from sluice.storage.s3 import S3, is_s3
 
 # Enough for a server that decides in the wrong order now and then; a run asks less.
 probe_rounds, probe_writers = 10, 8
@@ -32,7 +31,7 @@ def examine(settings: Settings) -> list[Finding]:
     if settings.is_remote:
         checks = {"spark": spark}
     checks |= {"log": log, "lake": lake}
-    if is_s3(settings.lake_root):
+    if settings.location.folder is None:
         checks["conditional writes"] = conditional_writes
     return [finding(name, check, settings) for name, check in checks.items()]
 
@@ -69,8 +68,7 @@ def log(settings: Settings) -> str:
 def lake(settings: Settings) -> str:
     """Whether the tables can be read and something be written beside them."""
     root = settings.lake_root
-    if is_s3(root):
-        bucket.require(S3.of(root))
+    settings.location.require()
     found = Lake(root)
     try:
         found.files.write("_probe", "")
@@ -83,15 +81,15 @@ def lake(settings: Settings) -> str:
 
 def conditional_writes(settings: Settings) -> str:
     """Whether of several writers of one object one alone wins: commits and the lake's lease depend on it."""
-    where = S3.of(settings.lake_root)
-    bucket.require(where)
+    where = settings.location
+    where.require()
     try:
-        wrong = bucket.broken_conditions(where.store(), rounds=probe_rounds, writers=probe_writers)
+        wrong = where.broken_conditions(rounds=probe_rounds, writers=probe_writers)
     except bucket.StoreError as error:
         raise SluiceError(f"They could not be tried: {str(error).splitlines()[0]}") from error
     if wrong:
         raise SluiceError(
-            f"{where.address} does not keep them: {wrong[0]}. One process alone may write the lake there, and must be "
-            "told so: SLUICE_SINGLE_WRITER=true"
+            f"The store of {settings.lake_root} does not keep them: {wrong[0]}. One process alone may write the lake "
+            "there, and must know it: SLUICE_SINGLE_WRITER=true"
         )
     return f"{probe_rounds} rounds of {probe_writers} writers, each won by one, by If-None-Match and by If-Match"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError
-from sluice.log import AnyLog, Log
+from sluice.log import AnyLog
 from sluice.model.datasets import Topic
 from sluice.operate.replay import replays, unreadable
 from sluice.quality.results import checks_table
@@ -48,15 +48,13 @@ def trim(log: AnyLog, lake: Lake, catalogue: Catalogue, keep: timedelta) -> dict
     """Removes segments of the embedded log that have landed and whose records are older than `keep`; counts them.
 
     Bronze is the record: it has every byte. The newest segment that landed stays, because the log is known by it.
-    How long Kafka keeps records is a setting of its topics.
+    Kafka removes records by a setting of its topics, and here none.
     """
-    if not isinstance(log, Log):
-        return {}
     oldest = datetime.now(UTC) - keep
     return {node.topic: trimmed(log, lake, node, oldest) for node in catalogue.topics if log.exists(node.topic)}
 
 
-def trimmed(log: Log, lake: Lake, topic: Topic, oldest: datetime) -> int:
+def trimmed(log: AnyLog, lake: Lake, topic: Topic, oldest: datetime) -> int:
     """How many segments of one topic were removed."""
     commit = lake.last_commit(topic.name)
     landed = commit.entry.landed if commit else {}

@@ -59,6 +59,9 @@ s3 = Bundle(
 )
 
 
+by_name = {"s3": s3}
+
+
 def jar_files(cache: Path, bundles: Iterable[Bundle] = (delta,)) -> list[Path]:
     """The jars as files in `cache`, fetched by Spark's own resolver when they are not there yet."""
     cache.mkdir(parents=True, exist_ok=True)

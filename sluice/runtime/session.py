@@ -21,7 +21,7 @@ from sluice.runtime import connect, jars, logstore
 from sluice.runtime.java import require_java
 from sluice.runtime.settings import Settings
 from sluice.storage.lock import Lock
-from sluice.storage.s3 import S3, is_s3, log_store
+from sluice.storage.s3 import log_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,10 +98,10 @@ def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[Spa
     With a `lock` it may write: the lake stays locked until the JVM is dead too, or the JVM dies with the lock. What a
     Spark Connect server still does for a process that died is kept out by Delta alone (`Lake.fence`).
     """
-    store = S3.of(settings.lake_root) if is_s3(settings.lake_root) else None
+    where = settings.location
     if settings.is_remote:
         wanted = spark_settings | {"spark.sql.shuffle.partitions": str(cores(settings))}
-        with connect.remote_session(settings.spark, server_settings(store), wanted) as spark:
+        with connect.remote_session(settings.spark, server_settings(where.spark_settings("")), wanted) as spark:
             yield spark
         return
     # py4j logs the stack of each call to a JVM that has ended; what that means is an error of ours.
@@ -109,7 +109,7 @@ def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[Spa
     # What cannot be computed is told by our own message, not by the whole stack of the JVM for each attempt.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     java = require_java()
-    files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if store else [])
+    files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if where.jars else [])
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -121,8 +121,8 @@ def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[Spa
     with tempfile.TemporaryDirectory(prefix=prefix if lock is not None else "sluice-") as scratch:
         conf = SparkConf(loadDefaults=False)
         conf.setMaster(settings.spark)
-        of_store = store.spark_settings() | {"spark.hadoop.fs.s3a.buffer.dir": scratch} if store else {}
-        for name, value in (spark_settings | sized(settings) | of_store | {"spark.local.dir": scratch}).items():
+        placed = where.spark_settings(scratch) | {"spark.local.dir": scratch}
+        for name, value in (spark_settings | sized(settings) | placed).items():
             conf.set(name, value)
         if settings.spark_ui_port and lock is not None:
             conf.set("spark.ui.enabled", "true").set("spark.ui.port", str(settings.spark_ui_port))
@@ -140,8 +140,8 @@ def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[Spa
             gateway = launch_gateway(conf, popen_kwargs=popen_kwargs)  # type: ignore[no-untyped-call]
         if lock and lock.lease:
             lock.lease.jvm = gateway.proc
-        if store and store.ca_bundle:
-            trust(gateway, store.ca_bundle, Path(scratch, "trusted.p12"))
+        if where.ca_bundle:
+            trust(gateway, where.ca_bundle, Path(scratch, "trusted.p12"))
         spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
         try:
             yield spark
@@ -154,10 +154,10 @@ def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[Spa
             archive.keep()
 
 
-def server_settings(store: S3 | None) -> dict[str, str]:
-    """What a Spark Connect server must have been started with."""
+def server_settings(of_location: Mapping[str, str]) -> dict[str, str]:
+    """What a Spark Connect server must have been started with, given Spark's settings for where the tables are."""
     of_delta = {name: spark_settings[name] for name in ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")}
-    return of_delta | ({log_store: store.spark_settings()[log_store]} if store else {})
+    return of_delta | {name: value for name, value in of_location.items() if name == log_store}
 
 
 @contextmanager
@@ -251,7 +251,7 @@ def bundles(settings: Settings) -> list[jars.Bundle]:
     return [
         jars.delta,
         *(jars.kafka if settings.is_on_kafka else ()),
-        *([jars.s3] if is_s3(settings.lake_root) else ()),
+        *(jars.by_name[name] for name in settings.location.jars),
     ]
 
 

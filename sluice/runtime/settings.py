@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sluice.errors import UsageError
 from sluice.log import AnyLog, KafkaLog, KafkaSecurity, Log
-from sluice.storage.s3 import is_s3
+from sluice.storage.location import Location, is_bucket, location_of
 
 prefix = "SLUICE_"
 s3_address = re.compile(r"s3a://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.=-]+)*/?", re.ASCII)
@@ -63,7 +63,7 @@ class Settings(BaseSettings):
     def local_or_s3(cls, value: str) -> str:
         if "://" in value and not s3_address.fullmatch(value):
             raise ValueError("must be a local path, or s3a://BUCKET/PREFIX")
-        return value.rstrip("/") if is_s3(value) else value
+        return value.rstrip("/") if is_bucket(value) else value
 
     @field_validator("log")
     @classmethod
@@ -74,9 +74,14 @@ class Settings(BaseSettings):
 
     @property
     def lake_root(self) -> str:
-        if is_s3(self.lake):
+        if is_bucket(self.lake):
             return self.lake
         return str(Path(self.project, self.lake or ".sluice/lake").resolve())
+
+    @property
+    def location(self) -> Location:
+        """Where the tables are."""
+        return location_of(self.lake_root)
 
     @property
     def is_on_cluster(self) -> bool:
@@ -91,7 +96,7 @@ class Settings(BaseSettings):
     @property
     def spark_logs(self) -> Path:
         """The folder for what the JVM has to say, which is on this machine wherever the tables are."""
-        return Path(self.project, ".sluice") if is_s3(self.lake) else Path(self.lake_root)
+        return self.location.folder or Path(self.project, ".sluice")
 
     @property
     def is_on_kafka(self) -> bool:
@@ -145,10 +150,11 @@ def read_settings(project: Path) -> Settings:
 
 def require_plain_paths(settings: Settings) -> None:
     """A UsageError for a folder of tables or of the log whose name Spark, Delta or SQL would take for a pattern."""
-    folders = {"LAKE": settings.lake_root, "LOG": "" if settings.is_on_kafka else str(settings.log_folder)}
-    for name, folder in folders.items():
+    folders = {"LAKE": settings.location.folder, "LOG": None if settings.is_on_kafka else settings.log_folder}
+    for name, path in folders.items():
+        folder = str(path or "")
         signs = sorted({sign for sign in folder if sign in "#?[]{}*%\\" or not sign.isprintable()})
-        if signs and not is_s3(folder):
+        if signs:
             raise UsageError(
                 f"{prefix}{name} is {folder!r}, and Spark cannot be given a path with {' '.join(signs)}. "
                 f"Move the project, or set {prefix}{name} to a folder without these signs."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore.store import LocalStore
 
-from sluice.storage.s3 import S3, is_s3
+from sluice.storage.location import location_of
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -21,7 +21,7 @@ class Files:
 
     @cached_property
     def store(self) -> "LocalStore | S3Store":
-        return S3.of(self.root).store() if is_s3(self.root) else LocalStore(self.root, mkdir=True)
+        return location_of(self.root).store()
 
     def read(self, name: str) -> str:
         """The text of a file; a FileNotFoundError when there is none."""

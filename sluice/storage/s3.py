@@ -25,10 +25,6 @@ region_default = "us-east-1"
 retries_max, retries_seconds = 30, 30
 
 
-def is_s3(root: str) -> bool:
-    return root.startswith(scheme)
-
-
 @dataclass(frozen=True)
 class S3:
     """A bucket, below a prefix, of AWS or of a server that speaks its protocol."""

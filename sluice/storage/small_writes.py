@@ -1,10 +1,13 @@
-"""A handful of rows: so few and so small that the driver takes them in, and writes them without a job of Spark."""
+"""Small reads and writes: when the driver does them itself instead of a job of Spark, and every threshold of that."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from sluice.model.ledger import Entry
 
 if TYPE_CHECKING:
     from pyarrow import Scalar
@@ -14,14 +17,26 @@ rows_max = 1_000
 row_bytes_max = 128 * 1024
 # Each is named in a condition, whose cost grows with the square of their number: 0.05 s for three, 0.3 s for a hundred.
 replaced_rows_max = 100
+# Below, it is cheaper to write a file again (0.2 s for 170,000 rows) than to mark rows in it (1.3 s), and to look for
+# marks at every read (60 ms for each plan).
+deletion_vectors_from_rows_default = 500_000
+short_bytes_max = 128 * 1024 * 1024
+# Spark lists the files of more paths by a job.
+listed_files_max = 32
+# Each costs two requests, one after the other.
+listed_objects_max = 4
+pattern_signs = set("{}[]*?\\%")
 # What Spark and Arrow mean the same by.
 numbers = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp"}
 texts = {"string", "binary"}
 
 
-def taken(df: "DataFrame") -> pa.Table | None:
-    """The rows of a frame that was computed already; None when they are many, or large, or of types unlike Arrow's."""
-    if not is_plain(df.schema):
+def taken(df: "DataFrame", count: int = 0) -> pa.Table | None:
+    """The rows of a frame that was computed already; None when they are many, or large, or of types unlike Arrow's.
+
+    `count` is how many they are, where that is known.
+    """
+    if count > rows_max or not is_plain(df.schema):
         return None
     sizes = [f"coalesce(octet_length(CAST(`{name}` AS string)), 0L)" for name, kind in df.dtypes if kind not in numbers]
     # What is too large never leaves Spark.
@@ -79,3 +94,34 @@ forms: "tuple[tuple[Callable[[pa.DataType], bool], Callable[[Scalar[Any]], str]]
     (pa.types.is_binary, lambda it: f"X'{it.as_py().hex()}'"),
     (pa.types.is_string, lambda it: "'" + it.as_py().replace("'", "''") + "'"),
 )
+
+
+def plain_files(table: DeltaTable, path: str, files_max: int) -> list[str] | None:
+    """The files that are the table at a path; None when it is more than the rows of a few files.
+
+    A table that needs no reader above version 1 has no marked rows and no renamed columns. Spark then need not read
+    its log, which is several jobs at every read.
+    """
+    names = [str(name) for name in table.get_add_actions(flatten=True)["path"].to_pylist()]
+    files = [f"{path}/{name}" for name in names]
+    is_below = not any(name.startswith("/") or ":" in name for name in names)
+    # What Spark takes for a pattern, or unescapes.
+    is_literal = not any(pattern_signs & set(file) for file in files)
+    is_plain = table.protocol().min_reader_version == 1 and is_below and is_literal
+    return files if is_plain and 0 < len(files) <= files_max else None
+
+
+def are_few_changes(commits: Sequence[Mapping[str, Any]], entries: Sequence[Entry | None]) -> bool:
+    """Whether commits changed so few rows that the driver reads them: it has written each of them, and counted."""
+    is_alone = all(each.get("engineInfo", "").startswith("delta-rs") for each in commits)
+    return bool(commits) and is_alone and None not in entries and rows_in(entries) <= rows_max
+
+
+def rows_in(entries: Sequence[Entry | None]) -> int:
+    """How many rows commits say that they changed."""
+    return sum(entry.rows.total for entry in entries if entry)
+
+
+def is_short(size_bytes: int, rows: int, deletion_vectors_from_rows: int) -> bool:
+    """Whether a table is short enough that its files may be written again for a few rows."""
+    return size_bytes <= short_bytes_max and rows < deletion_vectors_from_rows

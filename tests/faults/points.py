@@ -25,10 +25,10 @@ calls: dict[str, tuple[Any, str]] = {
     "sync a folder": (segments, "sync_folder"),
     "publish a segment": (logs, "publish"),
     "append": (records, "append"),
-    "commit rows": (delta.Lake, "replace"),
-    "commit an append": (delta.Lake, "append"),
-    "commit a merge": (delta.Lake, "merge"),
-    "move a cursor": (delta.Lake, "note"),
+    "commit rows": (delta.Lake, "replace_rows"),
+    "commit an append": (delta.Lake, "append_rows"),
+    "commit a merge": (delta.Lake, "merge_rows"),
+    "move a cursor": (delta.Lake, "move_cursor"),
 }
 points = [f"{moment} {call}" for call in calls for moment in ("before", "after")]
 of_log = [point for point in points if point.split(" ", 1)[1] in list(calls)[:5]]

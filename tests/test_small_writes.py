@@ -1,4 +1,4 @@
-"""A handful of rows is written without a job of Spark: the same rows, the same ledger, and never twice."""
+"""A few small rows are written without a job of Spark: the same rows, the same ledger, and never twice."""
 
 import dataclasses
 from pathlib import Path
@@ -9,11 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sluice import gold
-from sluice.engine import land
 from sluice.errors import Superseded
 from sluice.model.ledger import Entry, RowCounts
 from sluice.shapes.difference import operation, sign
-from sluice.storage import small_writes as handful
+from sluice.storage import small_writes
 from sluice.storage.delta import Lake
 from sluice.storage.small_writes import is_plain, taken
 from tests.kit import Lakehouse, frame, text
@@ -49,8 +48,7 @@ def test_what_comes_after_the_first_build_is_written_without_spark(lakehouse: La
 def test_more_rows_and_larger_ones_are_written_by_spark(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
-    monkeypatch.setattr(handful, bound, most)
-    monkeypatch.setattr(land, "rows_max", handful.rows_max)
+    monkeypatch.setattr(small_writes, bound, most)
     lakehouse.declare(sales)
     lakehouse.publish("sales", sale(1))
     lakehouse.run()
@@ -114,7 +112,7 @@ def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(lakehouse: Lak
 
     few = taken(rows)
     lake.append_rows(rows, table, Entry(dataset="silver.others", rows=RowCounts(inserted=1)), 0, few)
-    Late(lake.root).append(rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0, few)
+    Late(lake.root).append_rows(rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0, few)
     assert lake.row_count(table) == 3
     assert (lake.fence(table, "silver.others"), lake.fence(table, "silver.third")) == (1, 1)
 
@@ -137,7 +135,7 @@ def test_rows_are_replaced_by_keys_of_any_plain_kind(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_alone: bool
 ) -> None:
     if not is_alone:
-        monkeypatch.setattr(handful, "replaced_rows_max", 0)
+        monkeypatch.setattr(small_writes, "replaced_rows_max", 0)
     values = [f"CAST({value} AS {kind})" for value in dict.fromkeys([*keys[kind], "NULL"])]
     *known, new = values
 
@@ -177,7 +175,7 @@ def test_what_is_replaced_can_be_filtered_by_text_with_pyarrow(lakehouse: Lakeho
     assert dataset.to_table(filter=pc.field("product") == "tea").to_pylist() == [{"product": "tea", "pieces": 6}]
 
 
-def test_a_handful_is_few_rows_small_ones_and_of_plain_types(spark: SparkSession) -> None:
+def test_a_small_write_is_of_few_rows_small_ones_and_of_plain_types(spark: SparkSession) -> None:
     few = frame(spark, "id string, at hours", [("a", 1.0), ("b", 2.0)])
     rows = taken(few)
     assert rows is not None
@@ -185,8 +183,8 @@ def test_a_handful_is_few_rows_small_ones_and_of_plain_types(spark: SparkSession
     nothing = taken(few.limit(0))
     assert nothing is not None
     assert nothing.schema == rows.schema
-    assert taken(spark.range(handful.rows_max)) is not None
-    assert taken(spark.range(handful.rows_max + 1)) is None
+    assert taken(spark.range(small_writes.rows_max)) is not None
+    assert taken(spark.range(small_writes.rows_max + 1)) is None
     long = few.selectExpr("repeat(id, 200 * 1024) AS id")
     assert taken(long) is None
     assert taken(long.selectExpr("named_struct('id', id) AS nested")) is None

@@ -1,0 +1,83 @@
+"""What the rest must know of a log, whatever keeps it: files or Kafka."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from sluice.log.records import Record, StoredRecord
+from sluice.model.ledger import LandedPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sluice.log.verify import Verified
+
+
+class Batch(Protocol):
+    """What lands next: how far each partition will have landed with it, and how many offsets it spans."""
+
+    @property
+    def landed(self) -> dict[int, LandedPartition]: ...
+
+    @property
+    def records(self) -> int: ...
+
+    def rows(self, spark: "SparkSession") -> "DataFrame":
+        """The records as rows of a bronze table, but for the time of their landing."""
+
+    @property
+    def blame(self) -> "Callable[[], None]":
+        """Raises what is wrong with the log when its records could not be read; returns when it is something else."""
+
+
+class AnyLog(Protocol):
+    """Topics of partitions of records, which are appended, never changed, and read again by their offsets."""
+
+    def require(self) -> None:
+        """A LogError when the log cannot be read."""
+
+    def probe(self) -> None:
+        """A LogError when the log cannot be written."""
+
+    def topics(self) -> list[str]: ...
+
+    def exists(self, topic: str) -> bool: ...
+
+    def create(self, topic: str) -> None:
+        """Makes a topic of the log's usual number of partitions, where there is none."""
+
+    def partitions(self, topic: str) -> list[int]: ...
+
+    def append(self, topic: str, records: Iterable[Record]) -> dict[int, int]:
+        """Adds records, each to the partition of its key; returns how many each partition got, once they are kept."""
+
+    def offsets(self, topic: str) -> dict[int, range]:
+        """The offsets that each partition holds."""
+
+    def start_offset(self, topic: str, partition: int) -> int: ...
+
+    def end_offset(self, topic: str, partition: int) -> int: ...
+
+    def read(self, topic: str, partition: int, from_offset: int = 0) -> Iterator[StoredRecord]:
+        """The records of a partition from an offset on, as far as it reached when the reading began."""
+
+    def tail(self, topic: str, records_max: int = 10) -> list[StoredRecord]:
+        """The newest records of a topic by time."""
+
+    def next_batch(self, topic: str, landed: dict[int, LandedPartition], records_max: int) -> Batch:
+        """What lands next after what has landed."""
+
+    def lost(self, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:
+        """The offsets of each partition that the log no longer has, and that have not landed."""
+
+    def truncated(self, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:
+        """The offsets of each partition that have landed and lie after the log's end."""
+
+    def go_on(self, topic: str, landed: Mapping[int, LandedPartition], starts: Mapping[int, int]) -> None:
+        """Gives up what is before an offset of some partitions; a LogError when a record would be lost by it."""
+
+    def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:
+        """Removes old segments that have landed; returns how many."""
+
+    def verify(self, topic: str) -> "Iterator[Verified]":
+        """What is in each partition of a topic, every byte checked."""

@@ -1,0 +1,17 @@
+"""Every read and write of a Delta table: the one room that knows the format.
+
+Rows go through Spark; few rows, versions, the ledger and small queries go through delta-rs, which needs no JVM.
+"""
+
+from dataclasses import dataclass
+
+from sluice.storage.delta.upkeep import Upkeep, retention_days
+from sluice.storage.delta.writer import Writer
+
+
+@dataclass(frozen=True)
+class Lake(Writer, Upkeep):
+    """The tables below one root: read, written, and kept in order."""
+
+
+__all__ = ["Lake", "retention_days"]

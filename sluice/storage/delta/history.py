@@ -1,0 +1,111 @@
+"""What the log of a table says of its versions: the ledger, and whether changes between two can still be read."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deltalake.exceptions import TableNotFoundError
+
+from sluice.model.ledger import Commit, Entry, InputVersion
+from sluice.storage.delta.opened import Tables
+from sluice.storage.files import Files
+from sluice.storage.small_writes import rows_in
+
+
+@dataclass(frozen=True)
+class History(Tables):
+    """The versions of tables, through delta-rs."""
+
+    def last_commit(self, table: str) -> Commit | None:
+        """The newest ledger entry of a table, or None when the table does not exist."""
+        try:
+            found = self.open(table)
+        except TableNotFoundError:
+            return None
+        for limit in (1, 20, None):
+            for commit in found.history(limit):
+                entry = Entry.from_json(commit.get("userMetadata"))
+                if entry is not None:
+                    return Commit(
+                        table_id=str(found.metadata().id),
+                        version=commit["version"],
+                        timestamp_ms=commit["timestamp"],
+                        entry=entry,
+                        fence=found.transaction_version(entry.dataset) or 0,
+                    )
+        return None
+
+    def fence(self, table: str, dataset: str) -> int:
+        """The number of the newest commit that a dataset made to a table, which it may share; 0: none.
+
+        A commit names the number after the one that was read with what it was computed from, and Delta lets one
+        commit have it. So two drivers cannot both write what follows the same state, however late one of them is.
+        """
+        try:
+            return self.open(table).transaction_version(dataset) or 0
+        except TableNotFoundError:
+            return 0
+
+    def commits(self, table: str) -> list[Commit]:
+        """Every commit of a table that the ledger knows, the oldest first."""
+        try:
+            found = self.open(table)
+        except TableNotFoundError:
+            return []
+        table_id = str(found.metadata().id)
+        return [
+            Commit(table_id=table_id, version=each["version"], timestamp_ms=each["timestamp"], entry=entry)
+            for each in reversed(found.history())
+            if (entry := Entry.from_json(each.get("userMetadata"))) is not None
+        ]
+
+    def rows_changed(self, table: str, since: int, until: int) -> int:
+        """How many rows the ledger says were changed after version `since`, up to `until`."""
+        return rows_in(entries_of(self.commits_between(table, since, until)))
+
+    def commits_between(self, table: str, since: int, until: int) -> list[dict[str, Any]]:
+        """What the log tells of the commits after version `since`, up to `until`, the newest first."""
+        return self.open(table, until).history(until - since) if until > since else []
+
+    def written_by_others(self, table: str, after: int) -> list[dict[str, Any]]:
+        """The commits after a version that no ledger entry explains, the newest first: another program wrote them."""
+        found = self.commits_between(table, after, self.newest_version(table))
+        return [each for each in found if Entry.from_json(each.get("userMetadata")) is None]
+
+    def newest_version(self, table: str) -> int:
+        """The newest version of a table, whoever committed it."""
+        return self.open(table).version()
+
+    def version_at(self, table: str, timestamp_ms: int) -> int:
+        """The newest version of a table that the ledger knows from a time or before it; 0 when it knows none."""
+        known = [each.version for each in self.commits(table) if each.timestamp_ms <= timestamp_ms]
+        return known[-1] if known else 0
+
+    def oldest_version(self, table: str) -> int:
+        """The oldest version whose commit the log still holds."""
+        return min(map(int, self.log_files(table)), default=0)
+
+    def holds_changes(self, table: str, then: InputVersion, now: InputVersion) -> bool:
+        """False when the changes from `then` to `now` cannot be read.
+
+        So it is when the table was made anew in between or went back to a state before `then`, and when the log no
+        longer reaches back.
+        """
+        if then.epoch != now.epoch or then.version > now.version or self.oldest_version(table) > then.version + 1:
+            return False
+        return then.commit_ms is None or then.commit_ms == self.commit_ms(table, then.version)
+
+    def commit_ms(self, table: str, version: int) -> int | None:
+        """The time that the commit of a version says of itself; None when the log no longer has the commit."""
+        try:
+            actions = Files(self.path(table)).read(f"_delta_log/{version:020}.json").splitlines()
+        except FileNotFoundError:
+            return None
+        found = [json.loads(action)["commitInfo"] for action in actions if '"commitInfo"' in action]
+        return int(found[0]["timestamp"]) if found else None
+
+
+def entries_of(commits: Sequence[Mapping[str, Any]]) -> list[Entry | None]:
+    """What commits say of themselves; None where one is not ours."""
+    return [Entry.from_json(each.get("userMetadata")) for each in commits]

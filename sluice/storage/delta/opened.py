@@ -1,0 +1,93 @@
+"""The tables below one root, `<root>/<layer>/<name>`, opened through delta-rs."""
+
+import re
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Self
+
+from deltalake import DeltaTable
+from pyarrow import RecordBatchReader
+from pyarrow import compute as pc
+
+from sluice.storage.files import Files
+from sluice.storage.location import Location, location_of
+from sluice.storage.small_writes import deletion_vectors_from_rows_default
+
+# A file of a table that is written as a whole; the fewer rows, the more files a scope can skip.
+rows_per_file_default = 250_000
+table_name = re.compile(r"\w+", re.ASCII)
+is_commit = re.compile(r"\d+\.json")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables below one root."""
+
+    root: str
+    rows_per_file: int = rows_per_file_default
+    deletion_vectors_from_rows: int = deletion_vectors_from_rows_default
+    opened: "dict[tuple[str, int], DeltaTable] | None" = field(default=None, compare=False, repr=False)
+
+    def path(self, table: str) -> str:
+        return f"{self.root}/{table.replace('.', '/')}"
+
+    @cached_property
+    def files(self) -> Files:
+        """What stands below the root beside the tables' rows."""
+        return Files(self.root)
+
+    @cached_property
+    def location(self) -> Location:
+        """Where the tables are."""
+        return location_of(self.root)
+
+    @cached_property
+    def storage_options(self) -> dict[str, str] | None:
+        """What delta-rs must know of an object store."""
+        return self.location.delta_options()
+
+    def open(self, table: str, version: int | None = None) -> DeltaTable:
+        """A table, as it is or at a version; a TableNotFoundError when it does not exist."""
+        key = (self.path(table), -1 if version is None else version)
+        found = self.opened.get(key) if self.opened else None
+        if found is None:
+            found = DeltaTable(self.path(table), version, storage_options=self.storage_options)
+        if version is not None and self.opened is not None:
+            self.opened[key] = found
+        return found
+
+    def remembering(self) -> Self:
+        """The same lake, which opens a version of a table once: for one refresh, not for a driver of days."""
+        return replace(self, opened={})
+
+    def exists(self, table: str) -> bool:
+        return DeltaTable.is_deltatable(self.path(table), self.storage_options)
+
+    def tables(self) -> list[str]:
+        """The names of all tables that exist, bronze first."""
+        layers = ("bronze", "silver", "gold")
+        return [
+            table
+            for layer in layers
+            for name in self.files.folders(layer)
+            # Other programs leave folders too; and one that is being made has a log without a commit.
+            if table_name.fullmatch(name) and self.log_files(table := f"{layer}.{name}")
+        ]
+
+    def log_files(self, table: str) -> list[str]:
+        """The versions whose commits the log still holds, as they are written there."""
+        names = [name.rsplit("/", 1)[-1] for name in Files(self.path(table)).below("_delta_log")]
+        return [name.removesuffix(".json") for name in names if is_commit.fullmatch(name)]
+
+
+def has_deletion_vectors(table: DeltaTable) -> bool:
+    return "deletionVectors" in (table.protocol().reader_features or [])
+
+
+def count_rows(table: DeltaTable) -> int:
+    deleted = 0
+    if has_deletion_vectors(table):
+        for batch in RecordBatchReader.from_stream(table.deletion_vectors()):
+            kept = pc.list_flatten(batch["selection_vector"])
+            deleted += len(kept) - int(pc.sum(kept).as_py() or 0)
+    return int(sum(table.get_add_actions(flatten=True)["num_records"].to_pylist())) - deleted

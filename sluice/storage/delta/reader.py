@@ -1,0 +1,87 @@
+"""Read rows: through Spark, or without it where they are few or for engines that read Arrow."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+from pyarrow import RecordBatchReader
+from pyspark.sql.types import StructType
+
+from sluice.shapes.difference import feed
+from sluice.storage.delta.history import History, entries_of
+from sluice.storage.delta.opened import count_rows, has_deletion_vectors
+from sluice.storage.small_writes import are_few_changes, plain_files
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset as ArrowDataset
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Reader(History):
+    """The rows of tables, and their change feeds."""
+
+    def row_count(self, table: str, version: int | None = None) -> int:
+        """The number of rows, from the log and the deletion vectors."""
+        return count_rows(self.open(table, version))
+
+    def arrow(
+        self, table: str, known_at: datetime | None = None, version: int | None = None
+    ) -> "ArrowDataset | Scan | None":
+        """The table as it is, or was known at a time or at a version, for engines that read Arrow.
+
+        None when it was not there yet.
+        """
+        found = self.open(table, version)
+        if known_at is not None:
+            first = min(each["timestamp"] for each in found.history())
+            if known_at.timestamp() * 1000 < first:
+                return None
+            found.load_as_version(known_at)
+        return Scan(found) if has_deletion_vectors(found) else found.to_pyarrow_dataset()
+
+    def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
+        """The rows of a table, at a version when one is given."""
+        found = self.open(table, version)
+        files = plain_files(found, self.path(table), self.location.listed_files_max)
+        if files is None:
+            return spark.read.format("delta").option("versionAsOf", found.version()).load(self.path(table))
+        schema = spark_schema(found)
+        reader = spark.read.schema(schema).option("basePath", self.path(table))
+        df = reader.parquet(*files)
+        # Spark puts the columns that are in the paths last.
+        return df.select(*schema.names) if found.metadata().partition_columns else df
+
+    def changes(self, spark: "SparkSession", table: str, since: int, until: int) -> "DataFrame":
+        """The old and new images of the rows changed after version `since`, up to `until`, with `_change_type`."""
+        commits = self.commits_between(table, since, until)
+        if are_few_changes(commits, entries_of(commits)):
+            found = self.open(table, until)
+            schema = StructType([*spark_schema(found), *feed])
+            rows = RecordBatchReader.from_stream(found.load_cdf(since + 1, until)).read_all()
+            # PySpark knows no Arrow table without batches.
+            return spark.createDataFrame(rows.select(schema.names) if rows else [], schema)
+        return (
+            spark.read.format("delta")
+            .option("readChangeFeed", "true")
+            .option("startingVersion", since + 1)
+            .option("endingVersion", until)
+            .load(self.path(table))
+        )
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A table with deletion vectors as an Arrow stream, which can be read any number of times."""
+
+    table: DeltaTable
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.scan().__arrow_c_stream__(requested_schema)
+
+
+def spark_schema(table: DeltaTable) -> StructType:
+    schema: StructType = StructType.fromJson(json.loads(table.schema().to_json()))
+    return schema

@@ -1,0 +1,50 @@
+"""Keep tables small: fewer files, and none that nobody needs any more."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.storage.delta.opened import Tables
+from sluice.storage.files import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Cursors, replays and queries of what was known at a time read versions as old as this.
+retention_days = 30
+
+
+@dataclass(frozen=True)
+class Upkeep(Tables):
+    """Compaction and vacuum."""
+
+    def compact(self, spark: "SparkSession", table: str) -> dict[str, int]:
+        """Writes small files together into larger ones, in one commit that changes no row, or none."""
+        if len(self.open(table).file_uris()) < 2:
+            return {"compacted": 0, "into": 0}
+        (row,) = spark.sql(f"OPTIMIZE delta.`{self.path(table)}`").select("metrics.*").collect()
+        return {"compacted": row["numFilesRemoved"], "into": row["numFilesAdded"]}
+
+    def vacuum(self, spark: "SparkSession", table: str) -> int:
+        """Deletes the files that no version within the retention refers to; returns how many."""
+        # Spark's takes half a minute for any table. What finds nothing to delete here has nothing there.
+        if not self.open(table).vacuum(retention_days * 24, dry_run=True):
+            return 0
+        before = self.file_count(table)
+        spark.sql(f"VACUUM delta.`{self.path(table)}`").collect()
+        return before - self.file_count(table)
+
+    def compact_added(self, table: str) -> dict[str, int]:
+        """The same for a table that is added to without Spark, by any number of processes, and so only ever by this."""
+        found = self.open(table)
+        compacted = found.optimize.compact()
+        deleted = found.vacuum(retention_days * 24, dry_run=False)
+        return {
+            "compacted": compacted["numFilesRemoved"],
+            "into": compacted["numFilesAdded"],
+            "deleted": len(deleted),
+        }
+
+    def file_count(self, table: str) -> int:
+        """How many files of data lie below a table, in use or not."""
+        names = Files(self.path(table)).below("")
+        return sum(name.endswith(".parquet") and not name.startswith("_delta_log/") for name in names)

@@ -1,0 +1,285 @@
+"""Write rows, each time in one commit that says what it was computed from, or not at all where another was faster.
+
+The engine calls these with what its gate has judged (`sluice.engine.commit`).
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from deltalake.schema import PrimitiveType
+from pyarrow import Table as ArrowTable
+from pyarrow import compute as pc
+from pyspark.sql import functions as F
+
+from sluice.errors import SluiceError, Superseded
+from sluice.model.ledger import Entry
+from sluice.shapes.difference import operation
+from sluice.storage.delta.opened import count_rows, has_deletion_vectors
+from sluice.storage.delta.reader import Reader
+from sluice.storage.delta.upkeep import retention_days
+from sluice.storage.small_writes import any_of, is_replaceable, is_short
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+concurrent_commits_max = 20
+table_properties = {
+    "delta.enableChangeDataFeed": "true",
+    # The change feed lives as long as the log that points to it, so a cursor is either readable or known to be too old.
+    "delta.logRetentionDuration": f"interval {retention_days} days",
+    "delta.deletedFileRetentionDuration": f"interval {retention_days} days",
+    # Spark's default, for delta-rs too, which has another.
+    "delta.checkpointInterval": "10",
+}
+creation = threading.Lock()
+user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
+# Delta writes nothing for an application whose number is not above the last that the table has of it.
+application, number = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+
+
+@dataclass(frozen=True)
+class Writer(Reader):
+    """Writes the rows of tables."""
+
+    def replace_rows(
+        self,
+        df: "DataFrame",
+        table: str,
+        entry: Entry,
+        fence: int,
+        *,
+        only: Mapping[str, str] | None = None,
+        cluster_by: Sequence[str] = (),
+    ) -> None:
+        """Writes all rows of a table, or of `only` one slice of it, in one commit; makes the table if need be.
+
+        Of this and the other ways to write rows: Superseded when another driver was faster (`fence`).
+        """
+        if only:
+            self.create_shared(df, table, partition_by=list(only))
+            self.retype_shared(df, table, partition_by=list(only))
+            condition = " AND ".join(f"`{name}` = '{value}'" for name, value in only.items())
+            options = {"replaceWhere": condition}
+        elif self.exists(table):
+            options = {"overwriteSchema": "true"}
+        else:
+            options = table_properties
+        if cluster_by:
+            df = df.sortWithinPartitions(*cluster_by)
+        writer = df.write.format("delta").mode("overwrite").options(**options)
+        writer = writer.option("maxRecordsPerFile", self.rows_per_file)
+        writer.options(**signed(entry, fence)).save(self.path(table))
+        self.require_written(table, entry)
+
+    def create_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
+        """Makes an empty table for the rows of several datasets, which may all want it at once."""
+        with creation:
+            if not self.exists(table):
+                writer = df.limit(0).write.format("delta").options(**table_properties)
+                writer.partitionBy(*partition_by).save(self.path(table))
+
+    def retype_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
+        """Gives a shared table the columns of `df`, in a commit of its own: one slice cannot have types of its own.
+
+        Rows of the other datasets lose the values of another type, until they are computed by the same code again.
+        """
+        with creation:
+            known = df.sparkSession.read.format("delta").load(self.path(table))
+            if known.dtypes == df.dtypes:
+                return
+            kept = {name for name, _ in set(known.dtypes) & set(df.dtypes)}
+            rows = known.select(
+                *[
+                    F.col(each.name) if each.name in kept else F.lit(None).cast(each.dataType).alias(each.name)
+                    for each in df.schema
+                ]
+            )
+            writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+            writer.partitionBy(*partition_by).save(self.path(table))
+
+    def add(self, rows: ArrowTable, table: str) -> None:
+        """Adds rows in one commit without Spark; any number of processes may do it at once."""
+
+        def write() -> None:
+            path, options = self.path(table), self.storage_options
+            write_deltalake(path, rows, mode="append", schema_mode="merge", storage_options=options)
+
+        in_turn(table, write)
+
+    def append_rows(self, df: "DataFrame", table: str, entry: Entry, fence: int, few: ArrowTable | None = None) -> None:
+        """Adds rows in one commit; `few` are the same rows where they are a handful, and are written without Spark."""
+        if few is not None and self.is_written_alone(table):
+            self.commit_alone(table, entry, fence, few)
+            return
+        df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
+        self.require_written(table, entry)
+
+    def merge_rows(
+        self,
+        difference: "DataFrame",
+        table: str,
+        entry: Entry,
+        fence: int,
+        *,
+        grain: Iterable[str],
+        condition: str = "true",
+        few: ArrowTable | None = None,
+    ) -> None:
+        """Applies a difference in one commit; `condition` holds literal bounds on `own` columns that skip files.
+
+        `few` are the same rows where they are a handful, and are written without Spark if the table is short enough.
+        """
+        spark, grain = difference.sparkSession, list(grain)
+        found = self.open(table)
+        self.mark_deleted_rows(spark, table, found)
+        if few is not None and is_replaceable(difference.schema, few, grain) and self.is_rewritable(table, found):
+            new = few.filter(pc.field(operation) != "deleted").drop_columns([operation])
+            self.commit_alone(table, entry, fence, new, instead_of=any_of(few.select(grain)))
+            return
+        columns = [name for name in difference.columns if name != operation]
+        matched = " AND ".join(f"own.`{name}` <=> new.`{name}`" for name in grain)
+        updates = ", ".join(f"own.`{name}` = new.`{name}`" for name in columns)
+        names = ", ".join(f"`{name}`" for name in columns)
+        values = ", ".join(f"new.`{name}`" for name in columns)
+        view = f"_difference_{table.replace('.', '_')}"
+        difference.createOrReplaceTempView(view)
+        settings = {user_metadata: entry.to_json(), application: entry.dataset, number: str(fence + 1)}
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        try:
+            spark.sql(
+                f"MERGE INTO delta.`{self.path(table)}` AS own USING {view} AS new ON {matched} AND {condition} "
+                f"WHEN MATCHED AND new.{operation} = 'deleted' THEN DELETE "
+                f"WHEN MATCHED THEN UPDATE SET {updates} "
+                f"WHEN NOT MATCHED AND new.{operation} <> 'deleted' THEN INSERT ({names}) VALUES ({values})"
+            ).collect()
+        finally:
+            for name in settings:
+                spark.conf.unset(name)
+            spark.catalog.dropTempView(view)
+        self.require_written(table, entry)
+
+    def is_written_alone(self, _table: str) -> bool:
+        """Whether a handful of rows may be written without Spark."""
+        return True
+
+    def is_rewritable(self, table: str, found: DeltaTable) -> bool:
+        """Whether a table is short enough that its files may be written again for a handful of rows."""
+        size_bytes = sum(found.get_add_actions(flatten=True)["size_bytes"].to_pylist())
+        is_light = is_short(size_bytes, count_rows(found), self.deletion_vectors_from_rows)
+        return self.is_written_alone(table) and not has_deletion_vectors(found) and is_light
+
+    def commit_alone(
+        self,
+        table: str,
+        entry: Entry,
+        fence: int,
+        rows: ArrowTable,
+        *,
+        instead_of: str | None = None,
+    ) -> None:
+        """Adds rows, or puts them in the place of others, without Spark; like Spark nothing when another was faster."""
+        said = CommitProperties(
+            custom_metadata={"userMetadata": entry.to_json()},
+            app_transactions=[Transaction(entry.dataset, fence + 1)],
+        )
+
+        def write() -> None:
+            found = self.open(table)
+            if (found.transaction_version(entry.dataset) or 0) != fence:
+                self.require_written(table, entry)
+                return
+            if instead_of is None:
+                write_deltalake(found, rows, mode="append", commit_properties=said)
+                return
+            write_deltalake(
+                found,
+                rows,
+                mode="overwrite",
+                predicate=instead_of,
+                target_file_size=self.replaced_file_bytes(found),
+                commit_properties=said,
+            )
+
+        in_turn(table, write)
+
+    def replaced_file_bytes(self, found: DeltaTable) -> int | None:
+        """How large files should be when rows are put in the place of others, so that the next time few are read."""
+        files = found.get_add_actions(flatten=True)
+        size, rows = (sum(files[name].to_pylist()) for name in ("size_bytes", "num_records"))
+        return size * self.rows_per_file // rows if rows else None
+
+    def require_written(self, table: str, entry: Entry) -> None:
+        """Delta does not tell that it wrote nothing, because another had the number already; the ledger does.
+
+        One that says the very same was made of the same, and is as good as ours.
+        """
+        # The rows of a table that is shared follow from the dataset's own.
+        if table != entry.dataset:
+            return
+        commit = self.last_commit(table)
+        if commit is None or commit.entry.to_json() != entry.to_json():
+            raise Superseded(f"Another sluice wrote {table} at the same time, and this one wrote nothing. Run again.")
+
+    def mark_deleted_rows(self, spark: "SparkSession", table: str, found: DeltaTable) -> None:
+        """From a certain size on, a changed row of silver is marked deleted, and the rest of its file is not rewritten.
+
+        Gold stays as it is: it is read by programs that know no deletion vectors.
+        """
+        if not table.startswith("silver.") or has_deletion_vectors(found):
+            return
+        if count_rows(found) >= self.deletion_vectors_from_rows:
+            vectors = "'delta.enableDeletionVectors' = 'true'"
+            spark.sql(f"ALTER TABLE delta.`{self.path(table)}` SET TBLPROPERTIES ({vectors})")
+
+    def move_cursor(self, table: str, entry: Entry, fence: int) -> None:
+        """Moves the cursor of a table whose rows stay as they are: a commit of nothing but its entry.
+
+        Superseded when another driver was faster: it would say that the rows which that one wrote are not there yet.
+        """
+        said = CommitProperties(
+            custom_metadata={"userMetadata": entry.to_json()},
+            app_transactions=[Transaction(entry.dataset, fence + 1)],
+        )
+
+        def write() -> None:
+            found = self.open(table)
+            if (found.transaction_version(entry.dataset) or 0) != fence:
+                self.require_written(table, entry)
+                return
+            partition_by = found.metadata().partition_columns
+            found.create_write_transaction([], "append", found.schema(), partition_by, commit_properties=said)
+
+        in_turn(table, write)
+
+    def clone(self, spark: "SparkSession", source: str, version: int, table: str, entry: Entry) -> None:
+        """Makes the table a copy of the one at the path `source` at a version; the data files stay where they are."""
+        target = f"delta.`{self.path(table)}`"
+        # delta-rs cannot read the log of a table that began as a clone.
+        nothing = Schema([Field("nothing", PrimitiveType("integer"))])
+        DeltaTable.create(self.path(table), nothing, storage_options=self.storage_options)
+        spark.conf.set(user_metadata, entry.to_json())
+        try:
+            spark.sql(f"CREATE OR REPLACE TABLE {target} SHALLOW CLONE delta.`{source}` VERSION AS OF {version}")
+        finally:
+            spark.conf.unset(user_metadata)
+
+
+def signed(entry: Entry, fence: int) -> dict[str, str]:
+    """What a commit says of itself, as options of the one write; as settings of a session they outlive it."""
+    return {"userMetadata": entry.to_json(), "txnAppId": entry.dataset, "txnVersion": str(fence + 1)}
+
+
+def in_turn(table: str, write: Callable[[], None]) -> None:
+    """Writes without Spark, and again when another made the table or committed between our look and our commit."""
+    for _ in range(concurrent_commits_max):
+        try:
+            write()
+        except (CommitFailedError, FileExistsError):
+            continue
+        return
+    raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")

@@ -1,0 +1,75 @@
+"""The right to write a lake in a folder: the kernel's lock, which the JVM inherits."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.errors import LakeLocked, SluiceError
+from sluice.storage.lease import Lease
+
+# Longer than anybody looks at whether a lake is locked.
+look_seconds_max = 0.5
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The right to write a lake. The JVM inherits the `descriptors`, and ends with the `lease`."""
+
+    descriptors: tuple[int, ...] = ()
+    lease: Lease | None = None
+
+
+@contextmanager
+def folder_lock(root: str) -> Iterator[int]:
+    """Locks a folder for this process and those that inherit the descriptor, until all are gone, however they end."""
+    path = Path(root, ".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise SluiceError(f"The lake {root} cannot be written: {error.strerror}. Set SLUICE_LAKE.") from error
+    if not taken_within(descriptor, look_seconds_max):
+        holder = os.read(descriptor, 32).decode() or "unknown"
+        os.close(descriptor)
+        raise LakeLocked(f"Another sluice (process {holder}) is writing the lake {root}. Wait for it, or stop it.")
+    os.truncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def taken_within(descriptor: int, seconds: float) -> bool:
+    """Whether the kernel's lock was free, or became so in this time: whoever looks at it has it for an instant."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
+
+
+def is_folder_locked(root: str) -> bool:
+    """True while some process holds the lock; makes no folder, and refuses nobody the lock."""
+    try:
+        descriptor = os.open(Path(root, ".lock"), os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared: those who look do not meet each other.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)

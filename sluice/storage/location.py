@@ -1,0 +1,188 @@
+"""Where a lake is: a folder of this machine, or a bucket of an object store. All that differs between them is here."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from sluice.errors import SluiceError
+from sluice.storage import bucket, lease, small_writes
+from sluice.storage.folder_lock import Lock, folder_lock, is_folder_locked
+from sluice.storage.s3 import S3, scheme
+
+if TYPE_CHECKING:
+    from obstore.store import LocalStore, S3Store
+
+lease_seconds_default = 30.0
+# A look at a run's start: enough to tell a server that has no conditions from one that has.
+probe_rounds, probe_writers = 2, 4
+
+
+class Location(Protocol):
+    """What the rest must know of the place of a lake."""
+
+    @property
+    def root(self) -> str:
+        """The address of the tables, as Spark and Delta take it."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder on this machine; None where there is none."""
+
+    @property
+    def listed_files_max(self) -> int:
+        """Of how many files Spark is given a list, in place of the table whose log it would have to read."""
+
+    def require(self) -> None:
+        """A SluiceError when tables there cannot be read."""
+
+    def store(self) -> "LocalStore | S3Store":
+        """For small files."""
+
+    def delta_options(self) -> dict[str, str] | None:
+        """For delta-rs."""
+
+    def spark_settings(self, scratch: str) -> dict[str, str]:
+        """For Spark, which may use a scratch folder."""
+
+    @property
+    def jars(self) -> tuple[str, ...]:
+        """The names of the bundles of jars that Spark needs to reach it."""
+
+    @property
+    def ca_bundle(self) -> Path | None:
+        """The authorities that vouch for it, in PEM."""
+
+    def lock(
+        self, *, lease_seconds: float, is_single_writer: bool, notify: Callable[[str], None]
+    ) -> AbstractContextManager[Lock]:
+        """Holds the right to write for this process and its JVM; a LakeLocked when another has it."""
+
+    def is_locked(self) -> bool:
+        """True while some process writes there."""
+
+    def broken_conditions(self, *, rounds: int, writers: int) -> list[str] | None:
+        """What goes wrong when writers compete for an object; None where the kernel's locks make that needless."""
+
+
+def location_of(root: str) -> Location:
+    """The place that an address names: `s3a://BUCKET/PREFIX`, or else a folder."""
+    return Bucket(root) if is_bucket(root) else Folder(root)
+
+
+def is_bucket(root: str) -> bool:
+    return root.startswith(scheme)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of this machine, locked by the kernel."""
+
+    root: str
+    jars: tuple[str, ...] = ()
+    ca_bundle: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.root)
+
+    @property
+    def listed_files_max(self) -> int:
+        return small_writes.listed_files_max
+
+    def require(self) -> None:
+        """There is nothing to ask: the first run makes the folder."""
+
+    def store(self) -> "LocalStore":
+        from obstore.store import LocalStore
+
+        return LocalStore(self.root, mkdir=True)
+
+    def delta_options(self) -> None:
+        return None
+
+    def spark_settings(self, scratch: str) -> dict[str, str]:  # noqa: ARG002 - what a bucket is given
+        return {}
+
+    @contextmanager
+    def lock(
+        self,
+        *,
+        lease_seconds: float,  # noqa: ARG002 - the kernel's lock ends with its holders
+        is_single_writer: bool,  # noqa: ARG002
+        notify: Callable[[str], None],  # noqa: ARG002
+    ) -> Iterator[Lock]:
+        with folder_lock(self.root) as descriptor:
+            yield Lock(descriptors=(descriptor,))
+
+    def is_locked(self) -> bool:
+        return is_folder_locked(self.root)
+
+    def broken_conditions(self, *, rounds: int, writers: int) -> None:  # noqa: ARG002
+        return None
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A prefix of a bucket, on AWS or a server that speaks its protocol; written by whoever holds the lease."""
+
+    root: str
+    folder: Path | None = None
+    jars: tuple[str, ...] = ("s3",)
+
+    @cached_property
+    def where(self) -> S3:
+        return S3.of(self.root)
+
+    @property
+    def ca_bundle(self) -> Path | None:
+        return self.where.ca_bundle
+
+    @property
+    def listed_files_max(self) -> int:
+        return small_writes.listed_objects_max
+
+    def require(self) -> None:
+        bucket.require(self.where)
+
+    def store(self) -> "S3Store":
+        return self.where.store()
+
+    def delta_options(self) -> dict[str, str]:
+        return self.where.delta_options()
+
+    def spark_settings(self, scratch: str) -> dict[str, str]:
+        return self.where.spark_settings() | {"spark.hadoop.fs.s3a.buffer.dir": scratch}
+
+    @contextmanager
+    def lock(self, *, lease_seconds: float, is_single_writer: bool, notify: Callable[[str], None]) -> Iterator[Lock]:
+        """On a store without conditional writes there is no lease; it takes `is_single_writer` to go on there."""
+        if bucket.require(self.where, make=True):
+            notify(f"Made the bucket {self.where.bucket} at {self.where.address}.")
+        store = self.where.store(lease_seconds * lease.renewed_after)
+        # Before the probe: whoever waits for a run under way looks often.
+        seen = lease.free(store, lease_seconds, notify)
+        wrong = bucket.broken_conditions(store, rounds=probe_rounds, writers=probe_writers)
+        if wrong and is_single_writer:
+            yield Lock()
+            return
+        if wrong:
+            raise SluiceError(
+                f"{self.where.address} does not keep conditions: {wrong[0]}. Two writers could overwrite each other's "
+                "commits there. Use a server that does, or see to it that one process alone writes the lake, and say "
+                "so: SLUICE_SINGLE_WRITER=true"
+            )
+        held = lease.take(store, lease_seconds, seen)
+        try:
+            yield Lock(lease=held)
+        finally:
+            held.release()
+
+    def is_locked(self) -> bool:
+        """Of a lease: also when its holder died and nobody has noticed yet."""
+        return lease.is_held(self.where.store())
+
+    def broken_conditions(self, *, rounds: int, writers: int) -> list[str]:
+        return bucket.broken_conditions(self.where.store(), rounds=rounds, writers=writers)

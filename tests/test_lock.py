@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import LakeLocked
-from sluice.storage import lock
+from sluice.storage import folder_lock
 from sluice.storage.lock import is_locked, lake_lock
 
 
@@ -45,6 +45,6 @@ def test_a_run_that_starts_while_somebody_looks_is_not_refused(tmp_path: Path, m
         with lake_lock(str(tmp_path)):
             pass
     # The mutant: a run that takes whoever looks for a writer.
-    monkeypatch.setattr(lock, "look_seconds_max", -1.0)
+    monkeypatch.setattr(folder_lock, "look_seconds_max", -1.0)
     with looking(tmp_path, 0.1), pytest.raises(LakeLocked), lake_lock(str(tmp_path)):
         pass

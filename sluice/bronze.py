@@ -2,6 +2,8 @@
 
 from sluice.model.datasets import Topic, checked_name
 
+__all__ = ["topic"]
+
 
 def topic(name: str, *, topic: str | None = None, meaning: str = "") -> Topic:
     """Declares that a topic of the log lands in the table `bronze.name`, raw bytes and nothing dropped.

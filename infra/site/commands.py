@@ -1,6 +1,7 @@
 """Every command of the CLI, from its Typer app."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from typer.main import get_command
@@ -8,6 +9,7 @@ from typer.main import get_command
 from sluice.cli import app
 
 
+@cache
 def commands() -> dict[str, Any]:
     """The commands and groups by their words after `sluice`: `""`, `"run"`, `"log"`, `"log append"`, …"""
     return dict(walk("", get_command(app)))

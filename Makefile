@@ -78,7 +78,7 @@ lint: $(VENV)/.installed ## Style, types, and which module may import which
 	@$(BIN)/lint-imports
 
 docs: $(VENV)/.installed ## Build the documentation site: build/docs/index.html
-	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --conf-dir infra/site . build/docs
+	@$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --conf-dir infra/site . build/docs
 	@echo "Built build/docs/index.html"
 
 format: $(VENV)/.installed ## Put the code into its form

@@ -4,6 +4,7 @@ import ast
 import builtins
 import importlib
 import re
+import shutil
 import subprocess
 import symtable
 import sys
@@ -25,6 +26,7 @@ from sluice.model.datasets import Topic
 from sluice.runtime.settings import Settings
 from tests.documents import Block, blocks, pages, root, sluice_commands
 
+chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 declarations = ("bronze", "silver", "gold", "expect", "windows")
 
 
@@ -90,6 +92,26 @@ def test_no_page_loads_anything_from_elsewhere(site: Path, read: dict[Path, Page
     assert [
         found for text in styles for found in re.findall(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//[^)]*", text)
     ] == []
+
+
+@pytest.mark.browser
+def test_a_browser_finds_pages_from_a_folder_on_disk_and_asks_for_nothing_else(site: Path) -> None:
+    from playwright.sync_api import expect as on_page
+    from playwright.sync_api import sync_playwright
+
+    assert chromium, "There is no Chromium. Run: python -m infra.servers install --for-tests"
+    asked: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "index.html").as_uri())
+        page.keyboard.press("Control+k")
+        page.keyboard.type("watermark")
+        page.keyboard.press("Enter")
+        on_page(page.locator("#search-results")).to_contain_text("Choose a lateness policy")
+        browser.close()
+    assert [url for url in asked if not url.startswith(site.as_uri())] == []
 
 
 def test_the_reference_has_every_declaration_command_setting_and_error(read: dict[Path, Page], site: Path) -> None:

@@ -17,7 +17,7 @@ export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow servers images servers-down test soak soak-faults lint format lock benchmark logstore clean prerequisites
+.PHONY: help demo airflow servers images servers-down test soak soak-faults lint docs format lock benchmark logstore clean prerequisites
 
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -76,6 +76,10 @@ lint: $(VENV)/.installed ## Style, types, and which module may import which
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+docs: $(VENV)/.installed ## Build the documentation site: build/docs/index.html
+	@$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --conf-dir infra/site . build/docs
+	@echo "Built build/docs/index.html"
 
 format: $(VENV)/.installed ## Put the code into its form
 	@$(BIN)/ruff check --fix .

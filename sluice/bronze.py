@@ -2,6 +2,8 @@
 
 from sluice.model.datasets import Topic, checked_name
 
+__all__ = ["topic"]
+
 
 def topic(name: str, *, topic: str | None = None, meaning: str = "") -> Topic:
     """Lands a topic of the log in the table `bronze.<name>`: the raw bytes, nothing dropped.

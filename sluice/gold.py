@@ -26,6 +26,8 @@ from sluice.shapes.windows import Session, Window
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+__all__ = ["aggregate", "state", "view"]
+
 
 def aggregate(
     name: str,

@@ -24,34 +24,58 @@ elsewhere = {"SLUICE_SERVERS"}
 class Settings(BaseSettings):
     """Where things are and how large they may be; each field is the variable `SLUICE_<FIELD>`."""
 
-    model_config = SettingsConfigDict(env_prefix=prefix, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=prefix, frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     project: Path = Path()
+    """The folder of the project."""
     lake: str = ""
+    """Where the tables are: a local path, or `s3a://BUCKET/PREFIX`. Empty: `.sluice/lake` in the project."""
     log: str = ""
+    """Where the log is: a local path, or `kafka://HOST:PORT`. Empty: `.sluice/log` in the project."""
     spark: Annotated[str, Field(pattern=spark_pattern)] = "local[*]"
+    """Local cores (`local[2]`), a cluster (`spark://HOST:7077`), or a Spark Connect server (`sc://HOST:15002`)."""
     driver_memory: Annotated[str, Field(pattern=r"^\d+[mg]$")] = "2g"
+    """The heap of the driver's JVM, in megabytes (`m`) or gigabytes (`g`)."""
     cluster_cores: Annotated[int, Field(ge=1)] = 4
+    """On a cluster, how many cores all executors use together."""
     executor_memory: Annotated[str, Field(pattern=r"^\d+[mg]$")] = "1g"
+    """On a cluster, the heap of each executor."""
     jars: Path = Path.home() / ".cache" / "sluice" / "jars"
+    """The folder for the jars, which are downloaded once and verified, and for Spark's class archive."""
     java_options: str = ""
+    """Further options for the JVM."""
     batch_records_max: Annotated[int, Field(ge=1)] = 5_000_000
+    """How many records of a topic land in one commit."""
     parallel: Annotated[int, Field(ge=1, le=64)] = 2
+    """How many datasets are refreshed at the same time."""
     lease_seconds: Annotated[float, Field(ge=3, le=600)] = 30.0
+    """On S3, how long a run that was killed keeps the next one waiting, in seconds."""
     single_writer: bool = False
+    """On S3, accept a server without conditional writes. You make sure that no other process writes the lake."""
     spark_ui_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """The port of Spark's UI on loopback during a run; 0: no UI."""
     poll_seconds: Annotated[float, Field(gt=0)] = 1.0
+    """How often `run --continuous` looks for new records when there are none, in seconds."""
     changed_declarations: Literal["rebuild", "hold"] = "rebuild"
+    """What a run does with a dataset whose declaration changed: rebuild it, or leave it as it is."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """How the log on Kafka is reached."""
     kafka_sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = ""
+    """How to log in to Kafka."""
     kafka_sasl_username: str = ""
+    """The user name for Kafka."""
     kafka_sasl_password: SecretStr = SecretStr("")
+    """The password for Kafka."""
     kafka_ssl_ca: Path | None = None
+    """A PEM file with the certificate of the authority that signed the broker's."""
     kafka_ssl_keystore: Path | None = None
+    """A PEM file with our certificate and its key."""
     http_token: SecretStr = SecretStr("")
+    """The tokens that `sluice listen http` accepts, each of at least 32 characters."""
     amqp: SecretStr = SecretStr("")
-    # An address of libpq; it may hold a password, so it is never printed.
+    """The broker of `sluice listen amqp`: `amqp://user:password@host:5672/vhost`."""
     postgres: SecretStr = SecretStr("")
+    """The database of `sluice capture postgres`, as a libpq address. It may hold a password, so it is never printed."""
 
     @field_validator("project")
     @classmethod

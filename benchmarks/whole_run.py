@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import duckdb
 import typer
@@ -29,8 +29,9 @@ from sluice.log import Log
 from sluice.log.segment_batch import line_schema
 from sluice.runtime.session import spark_session
 from sluice.runtime.settings import Settings
+from sluice.shapes.fates import Events
 
-payload = flight_events.declaration["parsing"].schema
+parsing = cast(Events, flight_events.specification).parsing
 
 
 @dataclass
@@ -73,7 +74,7 @@ def spark_floor(log: Log, out: Path) -> tuple[Cost, Cost]:
         pid = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
         for _ in range(3):
             start, before = time.monotonic(), process_cpu_seconds(pid)
-            parsed = F.from_json("value", payload).alias("value")
+            parsed = F.from_json("value", parsing.schema).alias("value")
             lines = spark.read.schema(line_schema).json(files).select("offset", "key", "timestamp", parsed)
             lines.select("offset", "key", "timestamp", "value.*").write.mode("overwrite").parquet(str(out))
             costs.append(Cost(time.monotonic() - start, process_cpu_seconds(pid) - before))
@@ -82,7 +83,7 @@ def spark_floor(log: Log, out: Path) -> tuple[Cost, Cost]:
 
 def duckdb_floor(log: Log, out: Path) -> Cost:
     """The same in DuckDB."""
-    names = list(flight_events.declaration["columns"])
+    names = list(parsing.columns)
     shape = "{" + ", ".join(f'"{name}": "VARCHAR"' for name in names) + "}"
     with measured() as cost, duckdb.connect() as connection:
         connection.execute(

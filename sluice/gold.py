@@ -1,6 +1,7 @@
 """Gold: declares the aggregates, views and states that people read."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.errors import DeclarationError
@@ -17,6 +18,7 @@ from sluice.model.datasets import (
 )
 from sluice.model.ddl import column_types, ddl, is_storable, require_names
 from sluice.model.join import by_key, join_dataset, require_reads
+from sluice.model.specification import Specification
 from sluice.model.sql import backticked, require_known
 from sluice.shapes.aggregate import Groups
 from sluice.shapes.aggregate import aggregate as aggregate_rows
@@ -27,6 +29,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["aggregate", "state", "view"]
+
+
+@dataclass(frozen=True)
+class Aggregate(Specification):
+    """Groups and measures of the rows of a source."""
+
+    kind, version = "aggregate", 3
+    source: str
+    groups: Groups
+
+
+@dataclass(frozen=True)
+class State(Specification):
+    """The events of a source, folded in an order."""
+
+    kind, version = "state", 1
+    source: str
+    keys: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    reducer: Reducer
 
 
 def aggregate(
@@ -67,11 +89,7 @@ def aggregate(
             ),
         ),
         shape=lambda rows, own: aggregate_rows(rows["rows"], groups),
-        declaration={
-            "kind": "aggregate 3",
-            "source": source.name,
-            "groups": groups,
-        },
+        specification=Aggregate(source.name, groups),
         meaning=meaning,
         keys=groups.columns,
         event_time="window_start" if groups.window else None,
@@ -175,13 +193,7 @@ def state(
         inputs={"events": by_key(source, keys)},
         outputs=(Output(full_name, grain=tuple(keys), scope_columns=same_names(keys), cluster_by=tuple(keys)),),
         shape=lambda rows, own: fold(rows["events"], tuple(keys), sequence, reducer),
-        declaration={
-            "kind": "state 1",
-            "source": source.name,
-            "keys": tuple(keys),
-            "sequence_by": sequence,
-            "reducer": reducer,
-        },
+        specification=State(source.name, tuple(keys), sequence, reducer),
         meaning=meaning,
         keys=tuple(keys),
         scope_of=lambda own: own.select(*keys),

@@ -320,3 +320,23 @@ def test_gold_follows_a_constant_that_is_edited_between_two_runs(
     done = lakehouse.run()
     assert lakehouse.rows("gold.prices") == [("a", 30), ("b", 0)]
     assert (list(done), done["gold.prices"].rows.total) == (["gold.prices"], 1), "the difference alone is written"
+
+
+# What tables were made by. A change here rebuilds everybody's: it must be meant, by the version of a kind.
+of_the_flights = {
+    "silver.flight_events": "5288120e70a0ac0f",
+    "silver.flights": "ac2c8003d3e17836",
+    "silver.conditions_changes": "9942859c7521218c",
+    "silver.conditions": "fcec9cee17ebee64",
+    "silver.aircraft_changes": "9bb7ef1a0f947e12",
+    "silver.aircraft": "ef33fd5222910adb",
+    "silver.departures": "db5fc45504dd2cf7",
+    "gold.delays_hourly": "46f2be959fdaa1f8",
+    "gold.delays_by_weather": "1c1684ede6c23302",
+    "gold.carrier_days": "5ac9e7ec0106a13d",
+}
+
+
+def test_a_release_of_the_engine_rebuilds_nobodys_tables() -> None:
+    found = {dataset.name: dataset.fingerprint for dataset in load(Path(__file__).parents[1]).datasets}
+    assert found == of_the_flights

@@ -1,6 +1,6 @@
 """Replays: tables computed anew beside the live ones, compared, promoted and rolled back."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from sluice.log import Record
 from sluice.model.datasets import Dataset
 from sluice.operate import replay as replaying
 from sluice.operate import requests
+from sluice.silver.history import HistoryOfChanges
 from sluice.windows import window
 from tests.kit import Lakehouse, Row, at, text
 from tests.shop import priced, prices, sales
@@ -139,9 +140,14 @@ def test_records_that_come_between_are_in_what_is_promoted(shop: Lakehouse) -> N
     assert rebuilt(shop) == found
 
 
+@dataclass(frozen=True)
+class AllForOne(HistoryOfChanges):
+    kind = "history, all for one"
+
+
 def test_a_change_in_silver_reaches_gold_in_the_same_promotion(shop: Lakehouse) -> None:
     shop.declare(revenue)
-    cheaper = replace(prices, declaration={**prices.declaration, "note": "all for one"}, shape=all_for_one)
+    cheaper = replace(prices, specification=AllForOne(**vars(prices.specification)), shape=all_for_one)
     priced_anew = replace(priced, inputs={**priced.inputs, "price": replace(priced.inputs["price"], source=cheaper)})
     revenue_anew = replace(revenue, inputs={"rows": replace(revenue.inputs["rows"], source=priced_anew)})
     shop.declare(revenue_anew)

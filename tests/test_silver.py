@@ -7,6 +7,7 @@ import pytest
 
 from sluice import bronze, silver
 from sluice.errors import DeclarationError
+from sluice.shapes.fates import Events
 
 topic = bronze.topic("things")
 schema = "id string, at timestamp, name string, gone boolean, fields array<string>"
@@ -67,7 +68,8 @@ def test_times_inside_of_others_have_formats_by_their_path() -> None:
     nested = "id string, trip struct<began: timestamp, stops: array<struct<left_at: date>>>"
     formats = {"trip.began": "epoch_millis", "trip.stops.left_at": "dd.MM.yyyy"}
     found = events(schema=nested, time_formats=formats)
-    assert dict(found.declaration["parsing"].time_formats) == formats
+    assert isinstance(found.specification, Events)
+    assert dict(found.specification.parsing.time_formats) == formats
     with pytest.raises(DeclarationError, match=r"its times are trip\.began, trip\.stops\.left_at"):
         events(schema=nested, time_formats={"trip.ended": "epoch_millis"})
 

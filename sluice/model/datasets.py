@@ -11,12 +11,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sluice.errors import DeclarationError
 from sluice.model.completeness import Completeness
 from sluice.model.ddl import integers
 from sluice.model.fingerprint import fingerprint
+from sluice.model.specification import Specification
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -120,7 +121,7 @@ class Dataset:
     inputs: Mapping[str, Input]
     outputs: tuple[Output, ...]
     shape: "Callable[[Frames, Frames], DataFrame]"
-    declaration: Mapping[str, Any]
+    specification: Specification
     meaning: str = ""
     keys: tuple[str, ...] = ()
     event_time: str | None = None
@@ -172,7 +173,7 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """Changes when the declaration does, or code or a constant that it reaches; then the table is rebuilt."""
-        return fingerprint(self.name, self.declaration)
+        return fingerprint(self.name, self.specification.content)
 
 
 def same_names(columns: Sequence[str]) -> tuple[tuple[str, str], ...]:

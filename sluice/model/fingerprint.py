@@ -27,6 +27,7 @@ from typing import Any
 
 from sluice.errors import DeclarationError
 from sluice.model import source
+from sluice.model.specification import Specification
 
 Encoded = Any
 
@@ -109,7 +110,7 @@ class Encoder:
         wrapped = attributes.pop("__wrapped__", None)
         if not source.is_own_function(function):
             said = [attributes.get(name) for name in ("returnType", "registry")] if wrapped else []
-            return ["named", f"{function.__module__}.{function.__qualname__}", *map(self.encode, [wrapped, *said])]
+            return ["named", named(function), *map(self.encode, [wrapped, *said])]
         node = source.definition_of(function)
         inner = dict(source.imported(node, str(function.__globals__.get("__package__") or "")))
         names = {*source.names_of(function, node), *inner}
@@ -153,7 +154,7 @@ class Encoder:
     def kind(self, kind: type) -> Encoded:
         """A class: its definition, what that reaches, and the constants that it has now."""
         if not source.is_project(kind.__module__):
-            return ["named", f"{kind.__module__}.{kind.__qualname__}"]
+            return ["named", named(kind)]
         if issubclass(kind, tuple) and hasattr(kind, "_field_defaults") and "_make" in vars(kind):
             return ["namedtuple", kind.__qualname__, self.encode([kind.__annotations__, kind._field_defaults])]
         node, around = source.class_definition(kind)
@@ -170,8 +171,8 @@ class Encoder:
         """An object, by what it is made of."""
         kind = type(value)
         if source.is_engine(kind.__module__):
-            if hasattr(value, "declaration"):
-                return ["dataset", value.name, self.encode(dict(value.declaration))]
+            if isinstance(getattr(value, "specification", None), Specification):
+                return ["dataset", value.name, self.encode(dict(value.specification.content))]
             return [kind.__qualname__, {name: self.at(name, found) for name, found in fields_of(value)}]
         if isinstance(value, enum.Enum):
             return ["member", self.encode(kind), value.name]
@@ -201,6 +202,12 @@ class Encoder:
             f"{type(value).__module__}.{type(value).__qualname__}; use constants, functions and classes of the project "
             "instead, or declare version=1 and change that number whenever the value changes"
         )
+
+
+def named(value: Any) -> str:
+    """What the engine and installed packages offer, by its name; where the engine keeps it is its own business."""
+    module = "sluice" if source.is_engine(value.__module__ or "") else value.__module__
+    return f"{module}.{value.__qualname__}"
 
 
 def encode_method(encoder: Encoder, value: types.MethodType) -> Encoded:

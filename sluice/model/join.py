@@ -5,12 +5,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from sluice.errors import DeclarationError
 from sluice.model.datasets import Dataset, Input, Output, require_columns_of, require_same_type, same_names
+from sluice.model.specification import Specification
 from sluice.model.sql import require_closed, require_known
 
 if TYPE_CHECKING:
@@ -64,6 +65,24 @@ def by_key(source: Dataset, keys: Sequence[str], on: On | None = None) -> Input:
     return Input(source, scope=lambda changed, inputs: keyed.touched(changed), within=keyed.within)
 
 
+@dataclass(frozen=True)
+class Join(Specification):
+    """What a function of the project makes of the rows of a key."""
+
+    kind, version = "join", 2
+    inputs: Mapping[str, str]
+    keys: tuple[str, ...]
+    grain: tuple[str, ...]
+    shape: Callable[..., Any]
+    on: Mapping[str, On] = field(default_factory=dict)
+    code_version: int | str | None = None
+
+    @property
+    def content(self) -> Mapping[str, Any]:
+        """With the `version` that the project gives its code."""
+        return {"version" if name == "code_version" else name: value for name, value in super().content.items()}
+
+
 def join_dataset(
     name: str,
     *,
@@ -97,16 +116,14 @@ def join_dataset(
         shape=lambda rows, own: shape(
             **{alias: Keyed(tuple(keys), named.get(alias, {})).with_keys(df) for alias, df in rows.items()}
         ),
-        declaration={
-            "kind": "join 2",
-            "inputs": {alias: source.name for alias, source in inputs.items()},
-            "keys": tuple(keys),
-            "grain": tuple(grain or keys),
-            "shape": shape,
-            # A join by equal names has the fingerprint that it always had.
-            **({"on": named} if named else {}),
-            **({} if version is None else {"version": version}),
-        },
+        specification=Join(
+            inputs={alias: source.name for alias, source in inputs.items()},
+            keys=tuple(keys),
+            grain=tuple(grain or keys),
+            shape=shape,
+            on=named,
+            code_version=version,
+        ),
         meaning=meaning,
         keys=tuple(grain or keys),
         event_time=event_time,

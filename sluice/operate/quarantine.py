@@ -14,7 +14,7 @@ from sluice.errors import UsageError
 from sluice.log import AnyLog, Record
 from sluice.model.datasets import Dataset
 from sluice.operate.look import connection
-from sluice.shapes.fates import by_command, fates_table, releases
+from sluice.shapes.fates import Events, by_command, fates_table, releases
 from sluice.storage.delta import Lake
 
 
@@ -144,7 +144,8 @@ def say(log: AnyLog, dataset: Dataset, places: Iterable[tuple[str, int, int]], b
 
 def releasable(dataset: Dataset) -> tuple[str, ...]:
     """The rules of a dataset whose records can be let through as they are."""
-    return (*dataset.declaration["parsing"].waivable, by_command)
+    specification = dataset.specification
+    return (*specification.parsing.waivable, by_command) if isinstance(specification, Events) else ()
 
 
 def can_be_released(dataset: Dataset, reason: str) -> bool:

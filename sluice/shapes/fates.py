@@ -5,7 +5,7 @@ position of the winner, a quarantined record with the rule that it breaks, and a
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from sluice.model import integrity as laws
 from sluice.model.datasets import Dataset, Frames, Input, Output, Topic, require_columns, require_duration, same_names
 from sluice.model.expectations import Expectation
 from sluice.model.rules import require_fit
+from sluice.model.specification import Specification
 from sluice.shapes.canonical import key_text
 from sluice.shapes.deduplicate import deduplicate
 from sluice.shapes.parse import Parsing, bronze_position, late, parse, position
@@ -33,6 +34,16 @@ release_schema = "dataset string, topic string, partition int, offset bigint, be
 releases_input = "releases"
 # The rule of the records that `sluice quarantine add` sets aside.
 by_command = "by_command"
+
+
+@dataclass(frozen=True)
+class Events(Specification):
+    """The records of topics: how they are parsed, and what tells them apart."""
+
+    kind, version = "events", 3
+    sources: list[str]
+    distinct: tuple[str, ...]
+    parsing: Parsing
 
 
 def event_dataset(
@@ -81,12 +92,7 @@ def event_dataset(
         shape=lambda rows, own: judging(
             union([rows[alias] for alias in arrivals]), said=rows.get(releases_input), own=own
         ),
-        declaration={
-            "kind": "events 3",
-            "sources": [topic.name for topic in sources],
-            "distinct": distinct,
-            "parsing": parsing,
-        },
+        specification=Events([topic.name for topic in sources], distinct, parsing),
         meaning=meaning,
         keys=distinct,
         event_time=parsing.event_time,

@@ -20,8 +20,10 @@ from sluice.model.datasets import (
 )
 from sluice.model.ddl import require_names
 from sluice.model.scope import Scope
+from sluice.model.specification import Specification
 from sluice.model.sql import require_closed, require_known
 from sluice.shapes.as_of import Joined, changed_intervals, facts_within, join_as_of, last_begun, merged, newly_known
+from sluice.silver.history import HistoryOfChanges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,6 +51,16 @@ def dimension(
     attributes, and `is_inferred` true. The real version replaces it in the interval where it is valid.
     """
     return Dimension(history, dict(on or {}), inferred)
+
+
+@dataclass(frozen=True)
+class AsOf(Specification):
+    """Facts, and by name the history of each dimension with how they meet."""
+
+    kind, version = "as_of", 3
+    facts: str
+    event_time: str
+    dimensions: Mapping[str, tuple[str, Joined]]
 
 
 def as_of(
@@ -125,12 +137,9 @@ def as_of(
             ),
         ),
         shape=shape,
-        declaration={
-            "kind": "as_of 3",
-            "facts": facts.name,
-            "event_time": event_time,
-            "dimensions": {alias: (declared[alias].history.name, each) for alias, each in joined.items()},
-        },
+        specification=AsOf(
+            facts.name, event_time, {alias: (declared[alias].history.name, each) for alias, each in joined.items()}
+        ),
         meaning=meaning,
         keys=facts.keys,
         event_time=event_time,
@@ -172,14 +181,14 @@ def require_fitting(dataset: str, fact: tuple[Dataset, str], alias: str, history
 
 def checked_dimension(dataset: str, alias: str, dimension: Dimension) -> Joined:
     """How facts join the dimension; raises DeclarationError if it is not a history, or lacks a key that is named."""
-    declared = dimension.history.declaration
-    if declared.get("stored_as_scd_type") != 2:
+    declared = dimension.history.specification
+    if not isinstance(declared, HistoryOfChanges) or declared.stored_as_scd_type != 2:
         raise DeclarationError(
             f"{dataset}: the dimension {alias} has no versions; declare it with silver.history, as SCD type 2"
         )
     if alias == "facts":
         raise DeclarationError(f"{dataset}: a dimension cannot be called facts")
-    attributes = declared["rule"].attributes
+    attributes = declared.rule.attributes
     for option, wanted, known in (
         ("on", dimension.on, dimension.history.keys),
         ("inferred", dimension.inferred or {}, attributes),

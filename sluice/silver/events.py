@@ -1,6 +1,7 @@
 """Events: the parsed records of a topic, one row per key."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from sluice.errors import DeclarationError
@@ -17,6 +18,7 @@ from sluice.model.datasets import (
 )
 from sluice.model.ddl import column_names, column_types, ddl
 from sluice.model.join import by_key
+from sluice.model.specification import Specification
 from sluice.model.times import require_time_formats
 from sluice.shapes.fates import event_dataset
 from sluice.shapes.parse import Parsing, event_time_min_default
@@ -31,6 +33,18 @@ record_defaults = {
     "record_bytes_max": record_bytes,
     "event_time_min": event_time_min_default,
 }
+
+
+@dataclass(frozen=True)
+class EventsOfRows(Specification):
+    """The first row of each key of a table."""
+
+    kind, version = "events of rows", 1
+    source: str
+    keys: tuple[str, ...]
+    required: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    grain: tuple[str, ...]
 
 
 def events(
@@ -135,14 +149,7 @@ def events_of_rows(
         inputs={"rows": by_key(source, keys)},
         outputs=(Output(name, grain=keys, scope_columns=same_names(keys), cluster_by=timed or keys),),
         shape=lambda rows, own: first_rows(rows["rows"], keys, required, sequence, grain),
-        declaration={
-            "kind": "events of rows 1",
-            "source": source.name,
-            "keys": keys,
-            "required": required,
-            "sequence_by": sequence,
-            "grain": grain,
-        },
+        specification=EventsOfRows(source.name, keys, required, sequence, grain),
         meaning=meaning,
         keys=keys,
         event_time=event_time,

@@ -23,6 +23,7 @@ from sluice.model.datasets import (
 from sluice.model.ddl import column_types
 from sluice.model.join import by_key
 from sluice.model.scope import Scope
+from sluice.model.specification import Specification
 from sluice.model.sql import require_known
 from sluice.shapes.as_of import interval_columns
 from sluice.shapes.fates import event_dataset
@@ -44,6 +45,23 @@ if TYPE_CHECKING:
 
 debezium_sequence = ("lsn", "transaction_order")
 debezium_time = "committed_at"
+
+
+@dataclass(frozen=True)
+class HistoryOfChanges(Specification):
+    """The versions of the keys of some sources, by a rule."""
+
+    kind, version = "history", 2
+    sources: Mapping[str, str]
+    rule: History
+    stored_as_scd_type: Literal[1, 2]
+
+
+@dataclass(frozen=True)
+class HistoryOfRows(HistoryOfChanges):
+    """The same of the rows of a table: which columns it needs, what tells rows apart, and what deletes a key."""
+
+    of_rows: Mapping[str, Any]
 
 
 def history(
@@ -306,7 +324,9 @@ def history_of_rows(
         shape=lambda rows, own: without_order(
             lay({"changes": changes_of(rows["changes"], required, grain, deletes)}, own), rows["changes"]
         ),
-        declaration={**made.declaration, "of_rows": {"required": required, "grain": grain, "deletes": deletes}},
+        specification=HistoryOfRows(
+            **vars(made.specification), of_rows={"required": required, "grain": grain, "deletes": deletes}
+        ),
         bounded=laws.of_rows(source.name, required),
     )
 
@@ -341,12 +361,7 @@ def history_dataset(
         inputs=inputs,
         outputs=(Output(name, grain=grain, scope_columns=same_names(rule.keys), cluster_by=grain),),
         shape=shape,
-        declaration={
-            "kind": "history 2",
-            "sources": {alias: each.source.name for alias, each in inputs.items()},
-            "rule": rule,
-            "stored_as_scd_type": scd_type,
-        },
+        specification=HistoryOfChanges({alias: each.source.name for alias, each in inputs.items()}, rule, scd_type),
         meaning=meaning,
         keys=rule.keys,
         event_time="valid_from" if scd_type == 2 else None,

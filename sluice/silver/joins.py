@@ -1,6 +1,7 @@
 """Joins of tables by key, and of streams by key within an interval of time."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.errors import DeclarationError
@@ -17,11 +18,21 @@ from sluice.model.datasets import (
 )
 from sluice.model.ddl import require_names
 from sluice.model.join import join_dataset, require_common_keys
+from sluice.model.specification import Specification
 from sluice.shapes.interval_join import How, IntervalJoin, Side, bucket, rows_within, touched_buckets
 from sluice.shapes.interval_join import interval_join as join_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class IntervalJoins(Specification):
+    """Pairs of rows of two inputs."""
+
+    kind, version = "interval join", 2
+    inputs: Mapping[str, str]
+    rule: IntervalJoin
 
 
 def join(
@@ -109,11 +120,7 @@ def interval_join(
             ),
         ),
         shape=lambda rows, own: join_rows(rows[left_name], rows[right_name], rule),
-        declaration={
-            "kind": "interval join 2",
-            "inputs": {alias: source.name for alias, (source, _) in sides.items()},
-            "rule": rule,
-        },
+        specification=IntervalJoins({alias: source.name for alias, (source, _) in sides.items()}, rule),
         meaning=meaning,
         keys=tuple(keys),
         event_time="event_time",

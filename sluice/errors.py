@@ -38,7 +38,7 @@ class LogUnreachable(LogError):
 
 
 class DoorError(SluiceError):
-    """What a door listens to cannot be reached, or refuses it."""
+    """What a receiver listens to cannot be reached, or refuses it."""
 
 
 class LogGap(LogError):

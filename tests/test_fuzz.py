@@ -173,8 +173,8 @@ metric_like = st.from_regex(
 @example("a:\u0661|c".encode())
 def test_each_line_of_a_datagram_is_a_metric_or_is_kept_as_it_is(datagram: bytes) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
-        door = statsd.Door(None, statsd.Options("t"), unused, lambda flushed: None)  # type: ignore[arg-type]
-        records = list(door.records(moment, datagram))
+        receiver = statsd.Receiver(None, statsd.Options("t"), unused, lambda flushed: None)  # type: ignore[arg-type]
+        records = list(receiver.records(moment, datagram))
     lines = [each for each in datagram.split(b"\n") if each.strip()]
     assert len(records) == len(lines)
     for record, each in zip(records, lines, strict=True):
@@ -286,8 +286,8 @@ def test_settings_are_read_or_refused_without_a_secret(tmp_path: Path, values: d
 
 def test_the_receiver_of_http_reads_a_body_of_any_length_header() -> None:
     """A Content-Length that is no number never reaches the receiver; one that is too large is refused at once."""
-    door = http.Door(None, http.Options(tokens=(), request_bytes_max=10))  # type: ignore[arg-type]
+    receiver = http.Receiver(None, http.Options(tokens=(), request_bytes_max=10))  # type: ignore[arg-type]
     scope = {"type": "http", "method": "POST", "headers": [(b"content-length", b"11")]}
     with pytest.raises(HTTPException) as refused:
-        asyncio.run(door.body_of(HttpRequest(scope)))
+        asyncio.run(receiver.body_of(HttpRequest(scope)))
     assert refused.value.status_code == 413

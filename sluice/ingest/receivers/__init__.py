@@ -1,1 +1,1 @@
-"""Other doors into the log: HTTP, AMQP and StatsD. Each says that it has a record only when the log has it."""
+"""Receivers append to the log what HTTP, AMQP or StatsD send, and acknowledge a record once the log has it."""

@@ -1,4 +1,4 @@
-"""The commands of the doors: `sluice listen http | amqp | statsd`."""
+"""The commands of the receivers: `sluice listen http | amqp | statsd`."""
 
 import asyncio
 import json
@@ -46,17 +46,17 @@ def http(  # noqa: PLR0917 - options, each given by its name
 ) -> None:
     """POST /topics/TOPIC: a record, or a batch of lines; answered when the log has it. Needs SLUICE_HTTP_TOKEN."""
     with extra_needed():
-        from sluice.ingest.receivers import http as door
+        from sluice.ingest.receivers import http as receiver
         from sluice.ingest.receivers.tokens import tokens_of
     settings = read_settings(project)
     token = settings.http_token.get_secret_value()
     if not token:
         raise UsageError(
-            "The door needs a token. Set SLUICE_HTTP_TOKEN, such as to what `openssl rand -hex 32` prints."
+            "The receiver needs a token. Set SLUICE_HTTP_TOKEN, such as to what `openssl rand -hex 32` prints."
         )
     if (certificate is None) != (certificate_key is None):
         raise UsageError("HTTPS needs both --certificate and --certificate-key.")
-    options = door.Options(
+    options = receiver.Options(
         tokens=tokens_of(token),
         topics=tuple(topic or ()),
         create=create,
@@ -70,12 +70,12 @@ def http(  # noqa: PLR0917 - options, each given by its name
         certificate_key=certificate_key,
     )
     require_certificate(certificate, certificate_key)
-    listening = door.opened_socket(host, port)
+    listening = receiver.opened_socket(host, port)
     scheme = "https" if certificate else "http"
     tell(f"Listening on {scheme}://{address(listening)}, for the log {settings.open_log()}")
     if host not in loopback and certificate is None:
         tell("Warning: this is open to other machines, without TLS. Give --certificate and --certificate-key.")
-    door.serve(settings.open_log(), options, listening)
+    receiver.serve(settings.open_log(), options, listening)
 
 
 @listen_app.command()
@@ -92,13 +92,13 @@ def amqp(  # noqa: PLR0917 - the same
 ) -> None:
     """Take messages from a queue of the broker in SLUICE_AMQP, and acknowledge them when the log has them."""
     with extra_needed():
-        from sluice.ingest.receivers import amqp as door
+        from sluice.ingest.receivers import amqp as receiver
     settings = read_settings(project)
     url = settings.amqp.get_secret_value()
     if not url:
         raise UsageError("Which broker? Set SLUICE_AMQP=amqp://user:password@host:5672/vhost (%2F: the first).")
     require_open(topic)
-    options = door.Options(
+    options = receiver.Options(
         queue=queue,
         topic=topic,
         declare=declare,
@@ -111,7 +111,7 @@ def amqp(  # noqa: PLR0917 - the same
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    door.listen(settings.open_log(), url, options, stop, tell)
+    receiver.listen(settings.open_log(), url, options, stop, tell)
 
 
 @listen_app.command()
@@ -129,24 +129,24 @@ def statsd(  # noqa: PLR0917 - the same
     as_json: Annotated[bool, typer.Option("--json", help="Print what each flush did as a line of JSON.")] = False,
 ) -> None:
     """Take StatsD's metrics by UDP; losses that can be known are told, and are records themselves."""
-    from sluice.ingest.receivers import statsd as door
+    from sluice.ingest.receivers import statsd as receiver
 
     settings = read_settings(project)
     require_open(topic)
-    listening = door.opened_socket(host, port, receive_buffer_bytes)
+    listening = receiver.opened_socket(host, port, receive_buffer_bytes)
     held = listening.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
     if receive_buffer_bytes is not None and held < receive_buffer_bytes:
         tell("Warning: the kernel gave a smaller receive buffer than was asked for. Raise net.core.rmem_max.")
     if host not in loopback:
         tell("Warning: this is open to other machines, and StatsD knows no token. Let only those reach it that may.")
 
-    def report(flushed: door.Flushed) -> None:
+    def report(flushed: receiver.Flushed) -> None:
         if as_json:
             typer.echo(json.dumps(flushed.as_dict(), default=str))
         if flushed.lost:
             tell(f"Lost {flushed.lost_in_kernel:,} datagrams in the kernel and {flushed.lost_in_queue:,} in the queue.")
 
-    options = door.Options(
+    options = receiver.Options(
         topic=topic,
         flush_seconds=flush_seconds,
         queue_datagrams_max=queue_datagrams_max,
@@ -156,7 +156,7 @@ def statsd(  # noqa: PLR0917 - the same
         f"Listening on udp://{address(listening)}, for the log {settings.open_log()}; receive buffer {held:,} bytes"
     )
     with listening:
-        asyncio.run(door.serve(settings.open_log(), options, listening, report, tell, greeting=greeting))
+        asyncio.run(receiver.serve(settings.open_log(), options, listening, report, tell, greeting=greeting))
 
 
 def require_certificate(certificate: Path | None, key: Path | None) -> None:
@@ -176,7 +176,7 @@ def extra_needed() -> Iterator[None]:
         yield
     except ImportError as error:
         raise UsageError(
-            f"{error.name} is not installed, and this door needs it: pip install 'sluice-lakehouse[doors]'"
+            f"{error.name} is not installed, and this receiver needs it: pip install 'sluice-lakehouse[receivers]'"
         ) from error
 
 

@@ -57,7 +57,7 @@ def serve(log: AnyLog, options: Options, listening: socket.socket) -> None:
         signal.signal(number, lambda *_: sys.exit(0))
     connections = Connections(options.connections_max, options.client_connections_max, options.head_seconds_max)
     config = uvicorn.Config(
-        Door(log, options).application(),
+        Receiver(log, options).application(),
         http=partial(Connection, connections=connections),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
@@ -79,7 +79,7 @@ def opened_socket(host: str, port: int) -> socket.socket:
         raise DoorError(f"{host}:{port} cannot be listened to: {error.strerror}. Give another --port.") from error
 
 
-class Door:
+class Receiver:
     """The requests: `POST /topics/{topic}`, `GET /health` and `GET /ready`."""
 
     def __init__(self, log: AnyLog, options: Options) -> None:
@@ -147,10 +147,12 @@ class Door:
         if topic in self.known:
             return topic
         if self.options.topics and topic not in self.options.topics:
-            raise HTTPException(404, f"This door does not lead to a topic {topic}.", closing)
+            raise HTTPException(404, f"This receiver takes no records of a topic {topic}.", closing)
         if topic not in await asyncio.to_thread(self.log.topics):
             if not self.options.create:
-                raise HTTPException(404, f"There is no topic {topic}. The door makes topics with --create.", closing)
+                raise HTTPException(
+                    404, f"There is no topic {topic}. The receiver makes topics with --create.", closing
+                )
             await asyncio.to_thread(self.log.create, topic)
         self.known.add(topic)
         return topic
@@ -245,7 +247,7 @@ async def misused(_request: Request, error: Exception) -> Response:
 
 
 async def unavailable(_request: Request, error: Exception) -> Response:
-    # What is wrong with the disk is for whoever runs the door, not for whoever sends.
+    # What is wrong with the disk is for whoever runs the receiver, not for whoever sends.
     print(f"Refused with 503: {error}", file=sys.stderr, flush=True)  # noqa: T201
     return JSONResponse(
         {"error": "The log cannot be written now; nothing was acknowledged. Send it again."},

@@ -1,4 +1,4 @@
-"""What the doors do alike: append, find a key in a value, and put an identifier where a declaration can reach it."""
+"""What all receivers do: append, find a key in a value, and put an identifier where a declaration can reach it."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -107,21 +107,21 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     await asyncio.to_thread(log.create, options.topic)
     tell(greeting)
-    door = Door(log, options, listening, report)
-    loop.add_reader(listening, door.receive)
+    receiver = Receiver(log, options, listening, report)
+    loop.add_reader(listening, receiver.receive)
     while not stop.is_set():
         try:
             await asyncio.wait_for(stop.wait(), options.flush_seconds)
         except TimeoutError:
             try:
-                await door.flush()
+                await receiver.flush()
             except LogError as error:
                 tell(f"{error} Trying again in {options.flush_seconds:g} s.")
     loop.remove_reader(listening)
-    await door.finish()
+    await receiver.finish()
 
 
-class Door:
+class Receiver:
     """The datagrams that wait, and the flushes that append them."""
 
     def __init__(self, log: AnyLog, options: Options, listening: socket.socket, report: Report) -> None:
@@ -169,7 +169,7 @@ class Door:
             self.unwritten = None
 
     async def finish(self) -> None:
-        """Appends what the kernel still holds; those who go on sending do not keep the door open."""
+        """Appends what the kernel still holds; those who go on sending do not keep the receiver open."""
         held_max = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // buffered_bytes_min
         for _ in range(1 + held_max // datagrams_a_wakeup):
             if not self.receive():

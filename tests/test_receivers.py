@@ -1,4 +1,4 @@
-"""The doors: what was acknowledged is in the log, whatever is killed meanwhile, and what is lost is counted."""
+"""The receivers: what was acknowledged is in the log, whatever is killed meanwhile, and what is lost is counted."""
 
 import http.client
 import json
@@ -58,7 +58,7 @@ def eventually(condition: Callable[[], Any], what: str) -> Any:
 
 
 class Listening:
-    """A door: `sluice listen …` as a child process."""
+    """A receiver: `sluice listen …` as a child process."""
 
     def __init__(self, project: Path, *arguments: str, **settings: str) -> None:
         self.process = subprocess.Popen(
@@ -79,7 +79,7 @@ class Listening:
             each.start()
 
     def hears(self, pattern: str) -> str:
-        """The first group of a pattern in what the door said, once it said it."""
+        """The first group of a pattern in what the receiver said, once it said it."""
 
         def found() -> re.Match[str] | None:
             assert self.process.poll() is None, self.said
@@ -106,12 +106,12 @@ def collect(pipe: Any, into: list[str]) -> None:
 
 @contextmanager
 def listening(project: Path, *arguments: str, **settings: str) -> Iterator[Listening]:
-    door = Listening(project, *arguments, **settings)
+    receiver = Listening(project, *arguments, **settings)
     try:
-        yield door
+        yield receiver
     finally:
-        if door.process.poll() is None:
-            door.ends(signal.SIGKILL)
+        if receiver.process.poll() is None:
+            receiver.ends(signal.SIGKILL)
 
 
 def records_of(log: Log, topic: str) -> list[StoredRecord]:
@@ -155,17 +155,17 @@ def health(port: int) -> dict[str, Any]:
         connection.close()
 
 
-def port_of(door: Listening) -> int:
-    return int(door.hears(r"Listening on \w+://127\.0\.0\.1:(\d+)"))
+def port_of(receiver: Listening) -> int:
+    return int(receiver.hears(r"Listening on \w+://127\.0\.0\.1:(\d+)"))
 
 
 @dataclass(frozen=True)
 class Served:
-    """A door of HTTP that several tests knock on."""
+    """A receiver of HTTP that several tests knock on."""
 
     port: int
     log: Log
-    door: Listening
+    receiver: Listening
 
     def new(self, before: int) -> list[StoredRecord]:
         """The records since there were so many."""
@@ -183,8 +183,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     for topic in ("orders", "hidden"):
         log.create(topic)
     options = ["--topic", "orders", "--request-bytes-max", "10000", "--request-seconds-max", "1"]
-    with listening(project, "http", "--port", "0", *options) as door:
-        yield Served(port_of(door), log, door)
+    with listening(project, "http", "--port", "0", *options) as receiver:
+        yield Served(port_of(receiver), log, receiver)
 
 
 @pytest.mark.parametrize("value", [b'{"a":1}', b"", b"\x00\xff\n", "text ✓\n\n".encode()])
@@ -226,8 +226,8 @@ batch = {"Content_Type": "application/x-ndjson"}
         (401, "Send the token", {"bearer": None}),
         (401, "Send the token", {"bearer": "another"}),
         (401, "Send the token", {"bearer": "", "body": b"x" * 100_000}),
-        (404, "does not lead to a topic hidden", {"path": "/topics/hidden"}),
-        (404, "does not lead to a topic ..", {"path": "/topics/.."}),
+        (404, "takes no records of a topic hidden", {"path": "/topics/hidden"}),
+        (404, "takes no records of a topic ..", {"path": "/topics/.."}),
         (404, "Not Found", {"path": "/topics/..%2Forders"}),
         (413, "10000 bytes", {"body": b"x" * 10_001}),
         (400, "no records", {"body": b"\n\n", **batch}),
@@ -250,7 +250,7 @@ def test_a_wrong_request_is_told_and_leaves_nothing(
 
 
 def raw(port: int, data: bytes) -> bytes:
-    """What the door answers to bytes, until it closes."""
+    """What the receiver answers to bytes, until it closes."""
     with socket.create_connection(("127.0.0.1", port), timeout=wait_seconds_max) as connection:
         connection.sendall(data)
         answer = b""
@@ -279,7 +279,7 @@ def test_slow_clients_are_ended(served: Served) -> None:
 
 def test_a_log_that_cannot_be_written_is_503_until_it_can(served: Served) -> None:
     before = served.count()
-    pid = served.door.process.pid
+    pid = served.receiver.process.pid
     unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))
     try:
@@ -288,7 +288,7 @@ def test_a_log_that_cannot_be_written_is_503_until_it_can(served: Served) -> Non
         resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
     assert (answer.status, answer.headers["Retry-After".lower()]) == (503, "5")
     assert "nothing was acknowledged" in answer.body["error"]
-    assert "File too large" in served.door.hears(r"(Refused with 503: .*)\n")
+    assert "File too large" in served.receiver.hears(r"(Refused with 503: .*)\n")
     assert served.count() == before
     assert post(served.port).status == 201
 
@@ -316,8 +316,8 @@ def test_requests_that_come_meanwhile_are_appended_together(served: Served) -> N
 
 def test_a_token_writes_its_own_topics_and_is_replaced_without_a_gap(tmp_path: Path) -> None:
     tokens = f"{token},orders+returns:{orders_token},orders:{new_orders_token}"
-    with listening(tmp_path, "http", "--port", "0", "--create", SLUICE_HTTP_TOKEN=tokens) as door:
-        port = port_of(door)
+    with listening(tmp_path, "http", "--port", "0", "--create", SLUICE_HTTP_TOKEN=tokens) as receiver:
+        port = port_of(receiver)
         paths = ("/topics/orders", "/topics/returns", "/topics/prices", "/topics/sluice_releases")
         answers = {
             sent: [post(port, b"a", path, sent).status for path in paths]
@@ -355,8 +355,8 @@ def test_topics_that_steer_the_engine_are_written_by_its_own_commands_alone(tmp_
 def test_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
     Log(tmp_path / "log").create("orders")
     limits = ["--connections-max", "20", "--client-connections-max", "10", "--head-seconds-max", "600"]
-    with listening(tmp_path, "http", "--port", "0", *limits) as door, ExitStack() as idle:
-        port = port_of(door)
+    with listening(tmp_path, "http", "--port", "0", *limits) as receiver, ExitStack() as idle:
+        port = port_of(receiver)
         for _ in range(100):
             idle.enter_context(socket.create_connection(("127.0.0.1", port)))
         assert post(port).status == 201
@@ -367,8 +367,8 @@ def test_requests_under_way_are_not_closed_for_new_ones(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", partitions=1)
     log.create("orders")
     answers: list[int] = []
-    with listening(tmp_path, "http", "--port", "0", "--client-connections-max", "3") as door:
-        port = port_of(door)
+    with listening(tmp_path, "http", "--port", "0", "--client-connections-max", "3") as receiver:
+        port = port_of(receiver)
         threads = [threading.Thread(target=lambda: answers.append(post(port).status)) for _ in range(2)]
         with FileLock(log.root / "orders" / "0" / ".lock"):
             for each in threads:
@@ -399,11 +399,11 @@ def requests_waiting(port: int) -> int | None:
 
 def test_ready_says_whether_the_log_can_be_written(tmp_path: Path) -> None:
     Log(tmp_path / "log").create("orders")
-    with listening(tmp_path, "http", "--port", "0") as door:
-        port = port_of(door)
+    with listening(tmp_path, "http", "--port", "0") as receiver:
+        port = port_of(receiver)
         request = b"GET /ready HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
         assert raw(port, request).startswith(b"HTTP/1.1 200 ")
-        pid = door.process.pid
+        pid = receiver.process.pid
         unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))
         assert raw(port, request).startswith(b"HTTP/1.1 503 ")
@@ -420,9 +420,9 @@ def test_https_is_served_with_a_certificate(tmp_path: Path) -> None:
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     subprocess.run([*command, *name, *files], check=True, capture_output=True)
     files = ["--certificate", str(certificate), "--certificate-key", str(key)]
-    with listening(tmp_path, "http", "--port", "0", *files) as door:
+    with listening(tmp_path, "http", "--port", "0", *files) as receiver:
         trusted = ssl.create_default_context(cafile=str(certificate))
-        connection = http.client.HTTPSConnection("127.0.0.1", port_of(door), context=trusted)
+        connection = http.client.HTTPSConnection("127.0.0.1", port_of(receiver), context=trusted)
         connection.request("POST", "/topics/orders", b"a", {"Authorization": f"Bearer {token}"})
         assert connection.getresponse().status == 201
         connection.close()
@@ -431,8 +431,8 @@ def test_https_is_served_with_a_certificate(tmp_path: Path) -> None:
 
 
 def test_topics_are_made_where_that_is_allowed(tmp_path: Path) -> None:
-    with listening(tmp_path, "http", "--port", "0", "--create") as door:
-        port = port_of(door)
+    with listening(tmp_path, "http", "--port", "0", "--create") as receiver:
+        port = port_of(receiver)
         assert post(port, b"a", "/topics/new").status == 201
         assert "cannot name a topic" in post(port, b"a", "/topics/New").body["error"]
         assert post(port, b"a", "/topics/..").status == 400
@@ -441,7 +441,7 @@ def test_topics_are_made_where_that_is_allowed(tmp_path: Path) -> None:
 
 
 class Senders:
-    """Clients that send records of their own until the door is gone, each under a key of its own."""
+    """Clients that send records of their own until the receiver is gone, each under a key of its own."""
 
     def __init__(self, port: int, clients: int = 8) -> None:
         self.port = port
@@ -481,10 +481,10 @@ def in_log(log: Log) -> Counter[tuple[str, bytes | None]]:
 def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     log.create("orders")
-    with listening(tmp_path, "http", "--port", "0") as door:
-        senders = Senders(port_of(door))
+    with listening(tmp_path, "http", "--port", "0") as receiver:
+        senders = Senders(port_of(receiver))
         eventually(lambda: len(senders.acknowledged) >= 200, "two hundred acknowledgements")
-        door.ends(signal.SIGKILL)
+        receiver.ends(signal.SIGKILL)
         senders.end()
     found = in_log(log)
     assert set(found.values()) == {1}
@@ -492,8 +492,8 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     assert {key for key, _ in found} >= senders.acknowledged
     retried = senders.sent.keys() - senders.acknowledged
     assert retried
-    with listening(tmp_path, "http", "--port", "0") as door:
-        port = port_of(door)
+    with listening(tmp_path, "http", "--port", "0") as receiver:
+        port = port_of(receiver)
         assert {post(port, senders.sent[key], Idempotency_Key=key).status for key in retried} == {201}
     found = in_log(log)
     assert found.keys() == set(senders.sent.items())
@@ -505,22 +505,22 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
 def test_at_a_stop_what_was_let_in_is_acknowledged(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     log.create("orders")
-    with listening(tmp_path, "http", "--port", "0") as door:
-        senders = Senders(port_of(door))
+    with listening(tmp_path, "http", "--port", "0") as receiver:
+        senders = Senders(port_of(receiver))
         eventually(lambda: len(senders.acknowledged) >= 100, "a hundred acknowledgements")
-        assert door.ends(signal.SIGTERM) == 0
+        assert receiver.ends(signal.SIGTERM) == 0
         senders.end()
     assert {key for key, _ in in_log(log)} == senders.acknowledged
-    assert "Traceback" not in "".join(door.said)
+    assert "Traceback" not in "".join(receiver.said)
 
 
 def said_at_once(project: Path, *arguments: str, **settings: str) -> tuple[int, str]:
-    """The exit code and the message of a door that does not open."""
-    with listening(project, *arguments, **settings) as door:
-        code = door.process.wait(wait_seconds_max)
-        for each in door.readers:
+    """The exit code and the message of a receiver that does not open."""
+    with listening(project, *arguments, **settings) as receiver:
+        code = receiver.process.wait(wait_seconds_max)
+        for each in receiver.readers:
             each.join()
-        return code, "".join(door.said)
+        return code, "".join(receiver.said)
 
 
 def test_what_keeps_a_door_shut_is_told(tmp_path: Path, served: Served) -> None:
@@ -539,7 +539,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     # An import finds what another test has imported before in either of two places.
     monkeypatch.delitem(sys.modules, "sluice.ingest.receivers.http", raising=False)
     monkeypatch.delattr("sluice.ingest.receivers.http", raising=False)
-    with pytest.raises(UsageError, match=r"uvicorn is not installed.*sluice-lakehouse\[doors\]"):
+    with pytest.raises(UsageError, match=r"uvicorn is not installed.*sluice-lakehouse\[receivers\]"):
         listen_over_http()
 
 
@@ -579,8 +579,8 @@ def test_what_comes_twice_has_the_fate_duplicate(lakehouse: "Lakehouse", tmp_pat
         silver.events("by_amqp", source=payments, schema="message_id string, n int", keys=["message_id"]),
     )
     lakehouse.log.create("orders")
-    with listening(tmp_path, "http", "--port", "0", "--id-field", "idempotency_key") as door:
-        port = port_of(door)
+    with listening(tmp_path, "http", "--port", "0", "--id-field", "idempotency_key") as receiver:
+        port = port_of(receiver)
         for n, key in [(1, "a"), (1, "a"), (2, "b"), (3, "b")]:
             assert post(port, json.dumps({"n": n}).encode(), Idempotency_Key=key).status == 201
     options = amqp.Options(queue="q", topic="payments", id_field="message_id")
@@ -614,12 +614,14 @@ def metrics_of(log: Log) -> list[dict[str, Any]]:
 
 def test_metrics_are_records_and_what_is_none_stays_as_it_came(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
-    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics", "--flush-seconds", "0.05") as door:
+    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics", "--flush-seconds", "0.05") as receiver:
         send(
-            port_of(door), b"page.views:1|c|@0.5|#page:home,new\nload:-2.5|g\nusers:a:b|s\n", b"no metric\xff\n\nx:1|c"
+            port_of(receiver),
+            b"page.views:1|c|@0.5|#page:home,new\nload:-2.5|g\nusers:a:b|s\n",
+            b"no metric\xff\n\nx:1|c",
         )
         eventually(lambda: len(records_of(log, "metrics")) == 5, "five records")
-        assert door.ends() == 0
+        assert receiver.ends() == 0
     found = records_of(log, "metrics")
     (malformed,) = [record for record in found if record.headers]
     assert (malformed.value, malformed.headers) == (b"no metric\xff", {"malformed": "statsd"})
@@ -696,14 +698,14 @@ def test_any_line_is_a_metric_or_none(line: bytes) -> None:
 def test_a_flood_is_appended_or_counted_as_lost(tmp_path: Path, where: str, options: list[str]) -> None:
     sent = 3000
     log = Log(tmp_path / "log")
-    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics", "--json", *options) as door:
-        port = port_of(door)
+    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics", "--json", *options) as receiver:
+        port = port_of(receiver)
         if where == "kernel":
-            # A door that does not get to read is what a flood amounts to.
-            door.process.send_signal(signal.SIGSTOP)
+            # A receiver that does not get to read is what a flood amounts to.
+            receiver.process.send_signal(signal.SIGSTOP)
         send(port, *[f"m:{number}|c".encode() for number in range(sent)])
-        door.process.send_signal(signal.SIGCONT)
-        assert door.ends() == 0
+        receiver.process.send_signal(signal.SIGCONT)
+        assert receiver.ends() == 0
     metrics = metrics_of(log)
     appended = [each for each in metrics if each["name"] == "m"]
     losses = {each["tags"][0]["value"]: each["value"] for each in metrics if each["name"] == statsd.loss_name}
@@ -711,22 +713,22 @@ def test_a_flood_is_appended_or_counted_as_lost(tmp_path: Path, where: str, opti
     assert sum(losses.values()) == sent - len(appended)
     assert len({each["value"] for each in appended}) == len(appended) > 0
     counted = Counter[str]()
-    for flush in door.flushes():
+    for flush in receiver.flushes():
         counted.update({name: flush[name] for name in ("datagrams", "lost_in_kernel", "lost_in_queue")})
     assert counted["datagrams"] == len(appended)
     assert counted["lost_in_kernel"] + counted["lost_in_queue"] == sum(losses.values())
-    assert any("datagrams in the kernel" in line for line in door.said)
+    assert any("datagrams in the kernel" in line for line in receiver.said)
 
 
 def test_at_a_stop_what_the_kernel_holds_is_appended(tmp_path: Path) -> None:
     sent = 200
-    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics") as door:
-        port = port_of(door)
-        door.process.send_signal(signal.SIGSTOP)
+    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics") as receiver:
+        port = port_of(receiver)
+        receiver.process.send_signal(signal.SIGSTOP)
         send(port, *[b"m:1|c"] * sent)
-        door.process.send_signal(signal.SIGTERM)
-        door.process.send_signal(signal.SIGCONT)
-        assert door.process.wait(wait_seconds_max) == 0
+        receiver.process.send_signal(signal.SIGTERM)
+        receiver.process.send_signal(signal.SIGCONT)
+        assert receiver.process.wait(wait_seconds_max) == 0
     metrics = metrics_of(Log(tmp_path / "log"))
     lost = sum(each["value"] for each in metrics if each["name"] == statsd.loss_name)
     assert sum(each["name"] == "m" for each in metrics) + lost == sent
@@ -734,17 +736,17 @@ def test_at_a_stop_what_the_kernel_holds_is_appended(tmp_path: Path) -> None:
 
 def test_metrics_wait_while_the_log_cannot_be_written(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
-    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics", "--flush-seconds", "0.05") as door:
-        port = port_of(door)
-        pid = door.process.pid
+    with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics", "--flush-seconds", "0.05") as receiver:
+        port = port_of(receiver)
+        pid = receiver.process.pid
         unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))
         send(port, b"a:1|c")
-        assert "cannot be written" in door.hears(r"(.*Trying again in .*)\n")
+        assert "cannot be written" in receiver.hears(r"(.*Trying again in .*)\n")
         send(port, b"b:1|c")
         resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
         eventually(lambda: sorted(each["name"] for each in metrics_of(log)) == ["a", "b"], "both metrics")
-        assert door.ends() == 0
+        assert receiver.ends() == 0
 
 
 def test_metrics_and_losses_are_events_and_what_is_none_is_quarantined(lakehouse: "Lakehouse", tmp_path: Path) -> None:
@@ -758,11 +760,14 @@ def test_metrics_and_losses_are_events_and_what_is_none_is_quarantined(lakehouse
         silver.events("metric_events", source=metrics, schema=schema, keys=["id"], event_time="received_at"),
     )
     options = ["--port", "0", "--topic", "metrics", "--flush-seconds", "600", "--queue-datagrams-max", "1"]
-    with listening(tmp_path, "statsd", *options) as door:
+    with listening(tmp_path, "statsd", *options) as receiver:
         send(
-            port_of(door), b"views:1|c|@0.5|#page:home\nviews:1|c|@0.5|#page:home\nno metric", b"lost:1|c", b"lost:1|c"
+            port_of(receiver),
+            b"views:1|c|@0.5|#page:home\nviews:1|c|@0.5|#page:home\nno metric",
+            b"lost:1|c",
+            b"lost:1|c",
         )
-        assert door.ends() == 0
+        assert receiver.ends() == 0
     lakehouse.run()
     view = ("views", 1.0, [("page", "home")])
     lost = (statsd.loss_name, 2.0, [("where", "queue")])
@@ -830,19 +835,19 @@ def test_messages_come_again_after_a_kill_between_append_and_ack(rabbitmq: Rabbi
     producer = Producer(rabbitmq, "redelivered")
     producer.publish(0, 10)
     arguments = ["amqp", "--queue", "redelivered", "--topic", "orders"]
-    # The second partition is held: the first has its half when the door is killed, and nothing is acknowledged.
+    # The second partition is held: the first has its half when the receiver is killed, and nothing is acknowledged.
     with (
         FileLock(log.root / "orders" / "1" / ".lock"),
-        listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as door,
+        listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as receiver,
     ):
         eventually(lambda: log.segments("orders"), "the first half")
-        door.ends(signal.SIGKILL)
+        receiver.ends(signal.SIGKILL)
     first = ids_of(log, "orders")
     assert len(first) == 5
-    with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as door:
+    with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as receiver:
         eventually(lambda: len(ids_of(log, "orders")) == 10, "all messages")
         eventually(lambda: len(records_of(log, "orders")) == 15, "the first half again")
-        assert door.ends() == 0
+        assert receiver.ends() == 0
     assert producer.messages_left() == 0
     assert {each for each, times in ids_of(log, "orders").items() if times == 2} == set(first)
     again = [record for record in records_of(log, "orders") if record.headers.get("redelivered") == "true"]
@@ -855,20 +860,20 @@ def test_nothing_confirmed_is_lost_when_door_and_broker_are_killed(rabbitmq: Rab
     producer = Producer(rabbitmq, "killed")
     publishing = threading.Thread(target=producer.publish, args=(0, 2000))
     arguments = ["amqp", "--queue", "killed", "--topic", "orders", "--batch-records-max", "50", "--prefetch", "200"]
-    with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as door:
+    with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as receiver:
         publishing.start()
         eventually(lambda: len(ids_of(log, "orders")) > 150, "the first messages")
-        door.ends(signal.SIGKILL)
-    with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as door:
+        receiver.ends(signal.SIGKILL)
+    with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as receiver:
         eventually(lambda: len(ids_of(log, "orders")) > 450, "more messages")
         assert publishing.is_alive()
         rabbitmq.kill()
-        door.hears("(cannot be reached)")
+        receiver.hears("(cannot be reached)")
         rabbitmq.start()
         publishing.join()
         eventually(lambda: ids_of(log, "orders").keys() >= producer.confirmed, "all that was confirmed")
         eventually(lambda: producer.messages_left() == 0, "an empty queue")
-        assert door.ends() == 0
+        assert receiver.ends() == 0
     assert len(producer.confirmed) == 2000
     assert ids_of(log, "orders").keys() == producer.confirmed
     assert producer.messages_left() == 0
@@ -880,16 +885,16 @@ def test_nothing_is_acknowledged_while_the_log_cannot_be_written(rabbitmq: Rabbi
     log = Log(tmp_path / "log")
     log.create("orders")
     producer = Producer(rabbitmq, "full")
-    with listening(tmp_path, "amqp", "--queue", "full", "--topic", "orders", SLUICE_AMQP=rabbitmq.url) as door:
-        door.hears("(Connected to)")
-        pid = door.process.pid
+    with listening(tmp_path, "amqp", "--queue", "full", "--topic", "orders", SLUICE_AMQP=rabbitmq.url) as receiver:
+        receiver.hears("(Connected to)")
+        pid = receiver.process.pid
         unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))
         producer.publish(0, 3)
-        door.hears("(Nothing is acknowledged)")
+        receiver.hears("(Nothing is acknowledged)")
         resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
         eventually(lambda: ids_of(log, "orders") == Counter({"0": 1, "1": 1, "2": 1}), "the messages")
-        assert door.ends() == 0
+        assert receiver.ends() == 0
     assert producer.messages_left() == 0
 
 

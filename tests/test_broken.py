@@ -19,7 +19,7 @@ from sluice.operate.look import query, status
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse
 from tests.shop import sales
-from tests.test_doors import eventually, listening, records_of, token
+from tests.test_receivers import eventually, listening, records_of, token
 
 
 @pytest.fixture

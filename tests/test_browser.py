@@ -12,7 +12,7 @@ from sluice.expect import expect, suite
 from sluice.operate import checks, report
 from tests.kit import Lakehouse, text
 from tests.shop import sales
-from tests.test_doors import listening, token
+from tests.test_receivers import listening, token
 
 pytestmark = [pytest.mark.browser, pytest.mark.servers]
 chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

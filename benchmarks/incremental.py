@@ -15,7 +15,7 @@ import orjson
 
 from benchmarks.whole_run import process_cpu_seconds
 from sluice import bronze, gold, silver
-from sluice.cli import print_table
+from sluice.cli.printing import print_table
 from sluice.engine.catalogue import ordered
 from sluice.engine.runner import Event, Runner
 from sluice.log import Log, Record

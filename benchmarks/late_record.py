@@ -15,7 +15,7 @@ import orjson
 import typer
 
 from infra.sources import nycflights
-from sluice.cli import print_table
+from sluice.cli.printing import print_table
 from sluice.engine import catalogue
 from sluice.engine.runner import Event, Runner
 from sluice.log import Log, Record

@@ -18,7 +18,7 @@ import typer
 from benchmarks.landing import sales
 from infra.servers import S3, running
 from sluice import bronze, gold, silver
-from sluice.cli import print_table
+from sluice.cli.printing import print_table
 from sluice.engine.catalogue import ordered
 from sluice.engine.runner import Runner
 from sluice.log import Log

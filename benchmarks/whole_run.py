@@ -24,7 +24,7 @@ from rich.console import Console
 
 from infra.sources import nycflights
 from pipelines.silver.flights import flight_events
-from sluice.cli import print_table
+from sluice.cli.printing import print_table
 from sluice.log import Log
 from sluice.log.segment_batch import line_schema
 from sluice.runtime.session import spark_session

@@ -1,11 +1,12 @@
 """What the demo prints at its end: the audit, figures worth looking at, and what to try next."""
 
-from pathlib import Path
+import sys
 
 from rich.console import Console
 
-from sluice.cli import audit, opened, print_table
-from sluice.operate.look import query
+from sluice import Project
+from sluice.cli.look import print_audit
+from sluice.cli.printing import print_table
 
 figures = {
     "The flights of 2013, as their publishers count them (336,776 and 8,255 and 12.6 for the whole year)": """
@@ -45,14 +46,17 @@ try_next = """
 def main() -> None:
     """Prints it all, from the tables as they are."""
     console = Console(highlight=False)
-    project = Path()
+    project = Project()
     console.print("\n[bold]Audit: what became of every record[/bold]")
-    audit(project)
+    audited = project.audit()
+    print_audit(audited)
     for title, sql in figures.items():
         console.print(f"\n[bold]{title}[/bold]", soft_wrap=True)
-        answer = query(opened(project).lake, sql)
+        answer = project.query(sql)
         print_table(answer.columns, answer.rows)
     console.print(try_next, soft_wrap=True)
+    if not audited.balanced:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sluice import bronze, cli, silver
+from sluice import bronze, silver
+from sluice.cli.printing import shown
 from sluice.errors import UsageError
 from sluice.operate.look import query
 from sluice.storage.delta import Lake
@@ -115,5 +116,5 @@ def test_a_query_that_asks_nothing_is_refused(lake: Lake, sql: str) -> None:
 
 
 def test_what_steers_a_terminal_is_shown_escaped() -> None:
-    assert cli.shown("a\x1b[31m\r\n\x00\u202eb") == "a\\x1b[31m\\r\\n\\x00\\u202eb"
-    assert cli.shown("naïve ✓ 👩‍👧 שלום") == "naïve ✓ 👩‍👧 שלום"
+    assert shown("a\x1b[31m\r\n\x00\u202eb") == "a\\x1b[31m\\r\\n\\x00\\u202eb"
+    assert shown("naïve ✓ 👩‍👧 שלום") == "naïve ✓ 👩‍👧 שלום"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice import cli, gold, scaffold
+from sluice import Project, gold, scaffold
+from sluice.api.driver import attended
 from sluice.engine.backfill import Part
 from sluice.engine.catalogue import Catalogue, ordered
 from sluice.engine.runner import Runner
@@ -320,7 +321,7 @@ def test_the_driver_does_what_it_is_asked_by_the_declarations_as_they_are_now(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     scaffold.write(tmp_path)
-    here = cli.opened(tmp_path)
+    here = Project(tmp_path, spark=spark)._here
     for topic in ("products", "orders"):
         here.log.append(topic, [Record(line) for line in (tmp_path / f"{topic}.jsonl").read_bytes().splitlines()])
     runner = Runner(spark, here.lake, here.log, here.catalogue(), batch_records_max=1_000)
@@ -331,12 +332,12 @@ def test_the_driver_does_what_it_is_asked_by_the_declarations_as_they_are_now(
     planned = replaying.plan(here.lake, here.catalogue(), [], None, "dozens")
     assert list(replaying.build(spark, here.lake, here.catalogue(), planned)) == ["copying", "gold.revenue_daily"]
 
-    assert cli.attended(here, runner, []) is None, "nobody asked for anything"
+    assert attended(here, runner, []) is None, "nobody asked for anything"
     asked = [
         requests.ask(here.lake.files, requests.Request(do="promote", replay=name))
         for name in (planned.name, "unheard-of")
     ]
-    catalogue = cli.attended(here, runner, [])
+    catalogue = attended(here, runner, [])
     answers = [next(each for each in requests.answered(here.lake.files, name) if each) for name in asked]
     assert answers[0] == requests.Answer(found={"gold.revenue_daily": 3})
     assert answers[1].error

@@ -5,11 +5,11 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from sluice.errors import DeclarationError, UsageError
 from sluice.model.datasets import Dataset, Topic
@@ -19,6 +19,8 @@ from sluice.quality.built_in import require_built_ins
 Node = Dataset | Topic
 package = "pipelines"
 expectations_package = "expectations"
+# The modules of all projects have the same names, and a process may load several projects.
+loading = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -78,21 +80,27 @@ class Catalogue:
 
 def load(project: Path) -> Catalogue:
     """Imports the project's `pipelines` and collects the datasets that its modules declare."""
+    require_project(project)
     folder = project / package
-    if not folder.is_dir():
+    with loading:
+        declared = [
+            value
+            for module in modules_of(project, package)
+            for value in vars(module).values()
+            if isinstance(value, Dataset | Topic)
+        ]
+        if not declared:
+            raise DeclarationError(f"{folder} declares no dataset.")
+        return with_fingerprints(expecting(ordered(declared), suites_of(project)))
+
+
+def require_project(project: Path) -> None:
+    """A UsageError for a folder that declares nothing."""
+    if not (project / package).is_dir():
         raise UsageError(
             f"{project} has no folder '{package}', so it is no Sluice project. Go to one, name it with --project, "
             "or write one with: sluice init"
         )
-    declared = [
-        value
-        for module in modules_of(project, package)
-        for value in vars(module).values()
-        if isinstance(value, Dataset | Topic)
-    ]
-    if not declared:
-        raise DeclarationError(f"{folder} declares no dataset.")
-    return with_fingerprints(expecting(ordered(declared), suites_of(project)))
 
 
 def with_fingerprints(catalogue: Catalogue) -> Catalogue:
@@ -194,19 +202,33 @@ def ordered(nodes: Iterable[Node]) -> Catalogue:
     return Catalogue(tuple(found.values()))
 
 
-def described(node: Node, catalogue: Catalogue) -> dict[str, Any]:
-    """What other programs need to know of a node."""
+@dataclass(frozen=True)
+class Described:
+    """What other programs need to know of a topic or a dataset; `topic` is None for a dataset."""
+
+    name: str
+    layer: str
+    sources: tuple[str, ...]
+    meaning: str
+    topic: str | None
+    event_time: str | None
+    keys: tuple[str, ...]
+    has_suite: bool
+
+
+def described(node: Node, catalogue: Catalogue) -> Described:
+    """A node in words."""
     dataset = node if isinstance(node, Dataset) else None
-    return {
-        "name": node.name,
-        "layer": node.name.split(".")[0],
-        "sources": list(dict.fromkeys(source.name for source in sources_of(node))),
-        "meaning": node.meaning,
-        "topic": node.topic if isinstance(node, Topic) else None,
-        "event_time": dataset.event_time if dataset else None,
-        "keys": list(dataset.keys) if dataset else [],
-        "has_suite": node.name in catalogue.suites,
-    }
+    return Described(
+        name=node.name,
+        layer=node.name.split(".")[0],
+        sources=tuple(dict.fromkeys(source.name for source in sources_of(node))),
+        meaning=node.meaning,
+        topic=node.topic if isinstance(node, Topic) else None,
+        event_time=dataset.event_time if dataset else None,
+        keys=tuple(dataset.keys) if dataset else (),
+        has_suite=node.name in catalogue.suites,
+    )
 
 
 def sources_of(node: Node) -> list[Node]:

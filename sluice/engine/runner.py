@@ -35,10 +35,11 @@ class Event:
     A dataset that is `held` was left as it is, because its declaration changed and nobody has promoted that; one that
     was `refused` because of what its new rows would have been: the expectations that they break. One that is `blocked`
     could not be computed, and that is why; what is made from it `waits_for` it. One that is 'waiting' goes on when its
-    log answers again; `name` is why.
+    log answers again; `name` is why. Before them Spark is 'starting' and then 'ready'; a 'step' is what longer work
+    other than a run does next.
     """
 
-    kind: Literal["started", "done", "waiting"]
+    kind: Literal["starting", "ready", "step", "started", "done", "waiting"]
     name: str
     cause: str | None = None
     rows: RowCounts = no_rows

@@ -52,16 +52,29 @@ class State:
 def connection(
     lake: Lake,
     known_at: datetime | None = None,
-    versions: Mapping[str, int] | None = None,
+    versions: Mapping[str, int | None] | None = None,
     *,
     allow_files: bool = False,
 ) -> "Iterator[duckdb.DuckDBPyConnection]":
+    """The same as `connected`, closed at the end."""
+    with connected(lake, known_at, versions, allow_files=allow_files) as found:
+        yield found
+
+
+def connected(
+    lake: Lake,
+    known_at: datetime | None = None,
+    versions: Mapping[str, int | None] | None = None,
+    *,
+    allow_files: bool = False,
+) -> "duckdb.DuckDBPyConnection":
     """A DuckDB connection in which every table of the lake is a view of its name, as it is or as it was known.
 
-    With `versions` there are these tables alone, as they were at these versions. A query reaches no file and no address
-    beside them, unless `allow_files`.
+    With `versions` there are these tables alone, as they were at these versions, or are (None). A query reaches no file
+    and no address beside them, unless `allow_files`.
     """
-    with duckdb.connect() as found:
+    found = duckdb.connect()
+    try:
         found.execute("SET TimeZone = 'UTC'")
         for layer in ("bronze", "silver", "gold"):
             found.execute(f"CREATE SCHEMA {layer}")
@@ -84,20 +97,37 @@ def connection(
             found.execute("SET temp_directory = ''")
             found.execute("SET enable_external_access = false")
         found.execute("SET lock_configuration = true")
-        yield found
+    except BaseException:
+        found.close()
+        raise
+    return found
 
 
 def query(lake: Lake, sql: str, known_at: datetime | None = None, *, allow_files: bool = False) -> Table:
     """The rows that a SQL query gives, from what is known or was known at a time; a UsageError says what is wrong."""
-    with connection(lake, known_at, allow_files=allow_files) as found:
-        try:
-            if not duckdb.extract_statements(sql):
-                raise UsageError("The query asks for nothing; write for example SELECT * FROM gold.sold LIMIT 5")
-            answer = found.execute(sql)
-            columns = [column[0] for column in answer.description or []]
-            return Table(columns, answer.fetchall())
-        except duckdb.Error as error:
-            raise UsageError(f"The query cannot be answered: {error}") from error
+    with connection(lake, known_at, allow_files=allow_files) as found, answering():
+        answer = executed(found, sql)
+        return Table(columns_of(answer), answer.fetchall())
+
+
+def executed(found: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.DuckDBPyConnection":
+    """The answer to a query, not fetched yet."""
+    if not duckdb.extract_statements(sql):
+        raise UsageError("The query asks for nothing; write for example SELECT * FROM gold.sold LIMIT 5")
+    return found.execute(sql)
+
+
+def columns_of(answer: "duckdb.DuckDBPyConnection") -> list[str]:
+    return [column[0] for column in answer.description or []]
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """A UsageError says what is wrong with a query."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise UsageError(f"The query cannot be answered: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ import hashlib
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -92,11 +94,14 @@ def optimize(df: "DataFrame") -> None:
 
 
 @contextmanager
-def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[SparkSession]":
+def spark_session(
+    settings: Settings, lock: Lock | None = None, *, descriptors: Sequence[int] = ()
+) -> "Iterator[SparkSession]":
     """A Spark session, stopped at the end.
 
     With a `lock` it may write: the lake stays locked until the JVM is dead too, or the JVM dies with the lock. What a
-    Spark Connect server still does for a process that died is kept out by Delta alone (`Lake.fence`).
+    Spark Connect server still does for a process that died is kept out by Delta alone (`Lake.fence`). Without one the
+    JVM may inherit `descriptors` that are locked later, each time something is written.
     """
     where = settings.location
     if settings.is_remote:
@@ -136,13 +141,14 @@ def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[Spa
             f"{conf.get('spark.driver.extraJavaOptions')} {archive.option(is_driver=lock is not None)}",
         )
         with open(spark_log(settings, lock), "wb") as log:
-            popen_kwargs = {"pass_fds": list(lock.descriptors) if lock else [], "stderr": log}
+            popen_kwargs = {"pass_fds": [*(lock.descriptors if lock else ()), *descriptors], "stderr": log}
             gateway = launch_gateway(conf, popen_kwargs=popen_kwargs)  # type: ignore[no-untyped-call]
         if lock and lock.lease:
             lock.lease.jvm = gateway.proc
         if where.ca_bundle:
             trust(gateway, where.ca_bundle, Path(scratch, "trusted.p12"))
-        spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+        with own_interrupts():
+            spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
         try:
             yield spark
         finally:
@@ -151,7 +157,27 @@ def spark_session(settings: Settings, lock: Lock | None = None) -> "Iterator[Spa
                 gateway.shutdown()
             gateway.proc.stdin.close()
             gateway.proc.wait(timeout=ends_within_seconds)
+            forget_gateway()
             archive.keep()
+
+
+@contextmanager
+def own_interrupts() -> Iterator[None]:
+    """PySpark takes SIGINT for itself; a program that handles it otherwise than Python does goes on to do so."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    is_own = callable(before) and before is not signal.default_int_handler
+    if is_own and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
+
+
+def forget_gateway() -> None:
+    """Lets this process start another JVM: PySpark would go on to ask the one that has ended."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def server_settings(of_location: Mapping[str, str]) -> dict[str, str]:

@@ -3,8 +3,9 @@
 import difflib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -154,8 +155,12 @@ def public(text: str) -> str:
     return shown if shown == text else f"{shown.removesuffix('…')}…"
 
 
-def read_settings(project: Path) -> Settings:
-    """The settings of a project; a UsageError names the variable that is wrong, or that does not exist."""
+def read_settings(project: Path, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """The settings of a project, of which `overrides` take the place of variables.
+
+    A UsageError names the variable, or the override, that is wrong or does not exist.
+    """
+    require_known(overrides or {})
     known = {f"{prefix}{name.upper()}" for name in Settings.model_fields if name != "project"}
     for name in os.environ:
         if name.startswith(prefix) and name not in known | elsewhere:
@@ -163,13 +168,23 @@ def read_settings(project: Path) -> Settings:
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}."
             raise UsageError(f"{name} is not a setting; {hint}")
     try:
-        settings = Settings(project=project)
+        settings = Settings(project=project, **(overrides or {}))
     except ValidationError as error:
         first = error.errors()[0]
         name = f"{prefix}{'_'.join(str(part) for part in first['loc'])}".upper()
         raise UsageError(f"{name}={public(str(first['input']))!r} cannot be used: {first['msg']}.") from None
     require_plain_paths(settings)
     return settings
+
+
+def require_known(overrides: Mapping[str, Any]) -> None:
+    """A UsageError for an override that is no setting."""
+    known = [name for name in Settings.model_fields if name != "project"]
+    for name in overrides:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}."
+            raise UsageError(f"{name} is not a setting; {hint}")
 
 
 def require_plain_paths(settings: Settings) -> None:

@@ -26,22 +26,41 @@ class Lock:
 @contextmanager
 def folder_lock(root: str) -> Iterator[int]:
     """Locks a folder for this process and those that inherit the descriptor, until all are gone, however they end."""
-    path = Path(root, ".lock")
+    descriptor = lock_file(root)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise SluiceError(f"The lake {root} cannot be written: {error.strerror}. Set SLUICE_LAKE.") from error
-    if not taken_within(descriptor, look_seconds_max):
-        holder = os.read(descriptor, 32).decode() or "unknown"
-        os.close(descriptor)
-        raise LakeLocked(f"Another sluice (process {holder}) is writing the lake {root}. Wait for it, or stop it.")
-    os.truncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    try:
+        take(descriptor, root)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def kept_lock(root: str, descriptor: int) -> Iterator[int]:
+    """The same by a descriptor that stays open. Those that inherited it keep the lock only if this process dies."""
+    take(descriptor, root)
+    try:
+        yield descriptor
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def lock_file(root: str) -> int:
+    """The open file of a folder's lock, not locked yet."""
+    path = Path(root, ".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise SluiceError(f"The lake {root} cannot be written: {error.strerror}. Set SLUICE_LAKE.") from error
+
+
+def take(descriptor: int, root: str) -> None:
+    """Locks the file, and writes into it which process did; a LakeLocked when another has it."""
+    if not taken_within(descriptor, look_seconds_max):
+        holder = os.pread(descriptor, 32, 0).decode() or "unknown"
+        raise LakeLocked(f"Another sluice (process {holder}) is writing the lake {root}. Wait for it, or stop it.")
+    os.truncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
 
 
 def taken_within(descriptor: int, seconds: float) -> bool:

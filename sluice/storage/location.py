@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sluice.errors import SluiceError
 from sluice.storage import bucket, lease, small_writes
-from sluice.storage.folder_lock import Lock, folder_lock, is_folder_locked
+from sluice.storage.folder_lock import Lock, folder_lock, is_folder_locked, kept_lock
 from sluice.storage.s3 import S3, scheme
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Location(Protocol):
         """The authorities that vouch for it, in PEM."""
 
     def lock(
-        self, *, lease_seconds: float, is_single_writer: bool, notify: Callable[[str], None]
+        self, *, lease_seconds: float, is_single_writer: bool, notify: Callable[[str], None], kept: int | None
     ) -> AbstractContextManager[Lock]:
         """Holds the right to write for this process and its JVM; a LakeLocked when another has it."""
 
@@ -113,8 +113,9 @@ class Folder:
         lease_seconds: float,  # noqa: ARG002 - the kernel's lock ends with its holders
         is_single_writer: bool,  # noqa: ARG002
         notify: Callable[[str], None],  # noqa: ARG002
+        kept: int | None,
     ) -> Iterator[Lock]:
-        with folder_lock(self.root) as descriptor:
+        with folder_lock(self.root) if kept is None else kept_lock(self.root, kept) as descriptor:
             yield Lock(descriptors=(descriptor,))
 
     def is_locked(self) -> bool:
@@ -157,7 +158,14 @@ class Bucket:
         return self.where.spark_settings() | {"spark.hadoop.fs.s3a.buffer.dir": scratch}
 
     @contextmanager
-    def lock(self, *, lease_seconds: float, is_single_writer: bool, notify: Callable[[str], None]) -> Iterator[Lock]:
+    def lock(
+        self,
+        *,
+        lease_seconds: float,
+        is_single_writer: bool,
+        notify: Callable[[str], None],
+        kept: int | None,  # noqa: ARG002 - a lease is taken again as any other
+    ) -> Iterator[Lock]:
         """On a store without conditional writes there is no lease; it takes `is_single_writer` to go on there."""
         if bucket.require(self.where, make=True):
             notify(f"Made the bucket {self.where.bucket} at {self.where.address}.")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from sluice.storage.folder_lock import Lock
+from sluice.storage.folder_lock import Lock, lock_file
 from sluice.storage.location import lease_seconds_default, location_of
 
 
@@ -13,10 +13,14 @@ def lake_lock(
     lease_seconds: float = lease_seconds_default,
     is_single_writer: bool = False,
     notify: Callable[[str], None] = lambda text: None,
+    kept: int | None = None,
 ) -> AbstractContextManager[Lock]:
-    """Holds the lake for this process and the JVM it starts; a LakeLocked when another does."""
+    """Holds the lake for this process and the JVM it starts; a LakeLocked when another does.
+
+    A JVM that outlives the lock has inherited the descriptor of its file (`lock_file`): it is the one to lock, `kept`.
+    """
     where = location_of(lake_root)
-    return where.lock(lease_seconds=lease_seconds, is_single_writer=is_single_writer, notify=notify)
+    return where.lock(lease_seconds=lease_seconds, is_single_writer=is_single_writer, notify=notify, kept=kept)
 
 
 def is_locked(lake_root: str) -> bool:
@@ -24,4 +28,4 @@ def is_locked(lake_root: str) -> bool:
     return location_of(lake_root).is_locked()
 
 
-__all__ = ["Lock", "is_locked", "lake_lock"]
+__all__ = ["Lock", "is_locked", "lake_lock", "lock_file"]

@@ -1,0 +1,100 @@
+"""The rows of a table or of a query, for whoever reads Arrow, Polars, pandas or DuckDB; read without Spark."""
+
+import importlib
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from duckdb import StatementType, extract_statements
+
+from sluice.errors import UsageError
+from sluice.operate.look import answering, columns_of, connected, executed
+from sluice.storage.delta import Lake
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+
+class Answer:
+    """Rows of one state of the tables: whatever is written later, each method returns the same rows."""
+
+    def __init__(self, connection: "DuckDBPyConnection", sql: str) -> None:
+        self.sql = sql
+        self._connection = connection
+        with answering():
+            self._is_select = [each.type for each in extract_statements(sql)] == [StatementType.SELECT]
+            if self._is_select:
+                # It is read when its rows are asked for; what is wrong with its names is said here.
+                self.columns = connection.sql(sql).columns
+            else:
+                # Any other statement is executed once.
+                answer = executed(connection, sql)
+                self.columns, self.rows = columns_of(answer), answer.fetchall()
+
+    @cached_property
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The rows as Python values, in the order of `columns`."""
+        with answering():
+            return self._connection.sql(self.sql).fetchall()
+
+    def arrow(self) -> pa.Table:
+        """The rows as a PyArrow table; times are in UTC, with microseconds."""
+        if not self._is_select:
+            return pa.Table.from_pylist([dict(zip(self.columns, row, strict=True)) for row in self.rows])
+        with answering():
+            found: pa.Table = self._connection.sql(self.sql).to_arrow_table()
+        return found
+
+    def polars(self) -> "pl.DataFrame":
+        """The rows as a Polars frame; a UsageError when Polars is not installed."""
+        frame: pl.DataFrame = imported("polars").from_arrow(self.arrow())
+        return frame
+
+    def pandas(self) -> "pd.DataFrame":
+        """The rows as a pandas frame; a UsageError when pandas is not installed."""
+        imported("pandas")
+        frame: pd.DataFrame = self.arrow().to_pandas()
+        return frame
+
+    def duckdb(self) -> "DuckDBPyRelation":
+        """The rows as a DuckDB relation, which reads only what is asked of it: `.filter("flights > 9").fetchall()`.
+
+        A UsageError for a statement other than SELECT.
+        """
+        if not self._is_select:
+            raise UsageError("Only a SELECT can be read as a relation; read this statement's rows.")
+        with answering():
+            return self._connection.sql(self.sql)
+
+
+def table(lake: Lake, name: str, known_at: datetime | None) -> Answer:
+    """All rows of a table; a UsageError when it does not exist, or did not at that time."""
+    known = lake.tables()
+    if name not in known:
+        raise UsageError(f"There is no table {name}; there are {', '.join(known) or 'none: run the project first'}.")
+    connection = connected(lake, known_at, {name: None})
+    layer, own = name.split(".")
+    if known_at is not None and not has_view(connection, layer, own):
+        raise UsageError(f"{name} was not there yet at {known_at:%Y-%m-%d %H:%M:%S %Z}.")
+    return Answer(connection, f'SELECT * FROM {layer}."{own}"')
+
+
+def query(lake: Lake, sql: str, known_at: datetime | None, *, allow_files: bool) -> Answer:
+    """The answer to a query; a UsageError says what is wrong with it."""
+    return Answer(connected(lake, known_at, allow_files=allow_files), sql)
+
+
+def has_view(connection: "DuckDBPyConnection", layer: str, name: str) -> bool:
+    sql = "SELECT 1 FROM duckdb_views() WHERE schema_name = $layer AND view_name = $name"
+    return bool(connection.execute(sql, {"layer": layer, "name": name}).fetchall())
+
+
+def imported(name: str) -> Any:
+    """A library that is not always installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(f"{name} is not installed: pip install 'sluice-lakehouse[frames]'") from error

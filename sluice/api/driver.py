@@ -1,0 +1,103 @@
+"""The one process that may write the lake: it runs, and does what other processes ask for meanwhile."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from sluice.api.opened import Message, Opened
+from sluice.engine import land
+from sluice.engine.backfill import Part
+from sluice.engine.catalogue import Catalogue
+from sluice.engine.runner import Runner
+from sluice.errors import LakeLocked, SluiceError
+from sluice.operate import checks, maintain, recompute, replay, requests
+from sluice.runtime.session import spark_message
+
+
+@contextmanager
+def driver(here: Opened, catalogue: Catalogue) -> Iterator[Runner]:
+    """What runs the catalogue, with the lake locked; a LakeLocked when another process or thread writes it."""
+    with here.sessions.writing() as spark:
+        yield Runner(
+            spark=spark,
+            lake=here.lake,
+            log=here.log,
+            catalogue=catalogue,
+            batch_records_max=here.settings.batch_records_max,
+            parallel=here.settings.parallel,
+            hold_changed=here.settings.changed_declarations == "hold",
+            listener=here.listener,
+        )
+
+
+def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue | None:
+    """Does what the driver was asked for; if so, the catalogue as the project declares it now."""
+
+    def warn(text: str) -> None:
+        here.tell(Message("warning", text))
+
+    if not requests.attend(here.lake.files, partial(performed, here, runner), warn):
+        return None
+    try:
+        return here.catalogue().upstream_of(datasets)
+    except SluiceError as error:
+        here.tell(Message("error", f"{error} The run goes on as before."))
+        return None
+
+
+def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[str, Any]:
+    """Does what is asked by the declarations as they are now; what came of it, by dataset."""
+    catalogue = here.catalogue()
+    runner = replace(runner, catalogue=catalogue)
+    datasets = [each for each in catalogue.datasets if each.name in request.datasets]
+    try:
+        match request.do:
+            case "promote" | "rollback":
+                changed = (
+                    replay.promote(runner.spark, here.lake, catalogue, request.replay or "")
+                    if request.do == "promote"
+                    else replay.rollback(runner.spark, here.lake, catalogue, datasets, request.because)
+                )
+                return {name: rows.total for name, rows in changed.items()}
+            case "refresh":
+                return dict(runner.part_anew(datasets, request.part or Part()))
+            case "check":
+                return checks.check(runner.spark, here.lake, catalogue, datasets)
+            case "skip":
+                return land.skip(here.lake, here.log, catalogue.topic(request.topic), request.because)
+            case "recompute":
+                found = recompute.recompute(runner.spark, here.lake, datasets, request.share, request.seed)
+                return {each.dataset: each.model_dump(mode="json") for each in found}
+            case "maintain":
+                return maintain.maintain(runner.spark, here.lake, request.datasets)
+    except (PySparkException, Py4JError) as error:
+        # Whoever asked hears it; the run goes on.
+        raise SluiceError(spark_message(error)) from error
+
+
+def asked(here: Opened, request: requests.Request) -> dict[str, Any]:
+    """Has the request done, by the run under way if there is one, and else here; a SluiceError when it fails."""
+    catalogue = here.catalogue()
+    name = requests.ask(here.lake.files, request)
+    try:
+        is_told = False
+        for answer in requests.answered(here.lake.files, name):
+            if answer is not None:
+                if answer.error:
+                    raise SluiceError(answer.error)
+                return answer.found
+            try:
+                with driver(here, catalogue) as runner:
+                    attended(here, runner, [])
+            except LakeLocked:
+                if not is_told:
+                    here.tell(Message("notice", "A run is under way; it does this between two passes …"))
+                is_told = True
+    finally:
+        requests.withdraw(here.lake.files, name)
+    raise SluiceError("The request was withdrawn.")

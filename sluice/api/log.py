@@ -1,0 +1,99 @@
+"""The log of a project."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import orjson
+
+from sluice.api.driver import asked
+from sluice.api.opened import Opened
+from sluice.api.results import TopicOffsets
+from sluice.errors import UsageError
+from sluice.ingest.receivers.records import key_in
+from sluice.log import Record, StoredRecord, Verified, require_open
+from sluice.operate import requests
+
+# What can be appended: an object that becomes JSON, text, bytes, no value (a tombstone), or a whole record.
+Value = Mapping[str, Any] | str | bytes | None | Record
+
+
+@dataclass(frozen=True)
+class ProjectLog:
+    """Writes, reads and verifies the log."""
+
+    _here: Opened
+
+    def append(
+        self, topic: str, records: Iterable[Value], *, key: str | None = None, key_field: str | None = None
+    ) -> dict[int, int]:
+        """Appends records to a topic, which is made when it is not there; they are durable when it returns.
+
+        A mapping becomes JSON, with a Decimal as the number that it is; text and bytes are appended as they are; a
+        Record has its own key, timestamp and headers. `key` is the key of every other record, or else each takes its
+        own from the field `key_field` of its JSON. Records of one key keep their order. Returns the next offset of each
+        partition that got some. A UsageError for a value that is no JSON, or a topic that Sluice alone writes; a
+        LogError when the log cannot be written.
+        """
+        require_open(topic)
+        if key is not None and key_field is not None:
+            raise UsageError("Give key or key_field, not both.")
+        return self._here.log.append(topic, keyed(records, key, key_field))
+
+    def tail(self, topic: str, records: int = 10) -> list[StoredRecord]:
+        """The newest records of a topic; a LogError when there is none of that name."""
+        return self._here.log.tail(topic, records)
+
+    def topics(self) -> list[TopicOffsets]:
+        """The offsets that each partition of each topic holds."""
+        log = self._here.log
+        return [
+            TopicOffsets(topic, partition, held.start, held.stop)
+            for topic in log.topics()
+            for partition, held in log.offsets(topic).items()
+        ]
+
+    def verify(self, *topics: str) -> list[Verified]:
+        """Reads the whole log, or some topics, and names in `faults` every segment that is not as it was written.
+
+        A UsageError for a log on Kafka, which verifies its own records.
+        """
+        log = self._here.log
+        log.require()
+        return [partition for topic in topics or log.topics() for partition in log.verify(topic)]
+
+    def skip(self, topic: str, because: str) -> dict[str, int]:
+        """Goes on without records that the log lost before they landed, or after the end that a log has lost.
+
+        Returns how many offsets each partition skips. `because` stays in the ledger.
+        """
+        self._here.catalogue().topic(topic)
+        return asked(self._here, requests.Request(do="skip", topic=topic, because=because))
+
+
+def keyed(records: Iterable[Value], key: str | None, key_field: str | None) -> Iterator[Record]:
+    """The records with their keys."""
+    for each in records:
+        if isinstance(each, Record):
+            yield each
+            continue
+        value = encoded(each)
+        yield Record(value, key=key_in(value, key_field) if key_field and value is not None else key)
+
+
+def encoded(value: Mapping[str, Any] | str | bytes | None) -> bytes | None:
+    """A value as bytes; a UsageError when it cannot be JSON."""
+    if value is None or isinstance(value, bytes):
+        return value
+    try:
+        return value.encode() if isinstance(value, str) else orjson.dumps(value, default=exact)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise UsageError(f"A record cannot be written: {error}.") from error
+
+
+def exact(value: Any) -> orjson.Fragment:
+    """A Decimal as a JSON number, with every digit."""
+    if isinstance(value, Decimal) and value.is_finite():
+        return orjson.Fragment(str(value))
+    raise TypeError

@@ -1,0 +1,387 @@
+"""A project from Python: everything that the commands do, as methods."""
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from sluice import scaffold
+from sluice.api import answers
+from sluice.api.answers import Answer
+from sluice.api.driver import asked, attended, driver
+from sluice.api.log import ProjectLog, Value
+from sluice.api.opened import Message, Opened, Tell, to_logger
+from sluice.api.quarantine import Quarantine
+from sluice.api.replays import Replays
+from sluice.api.results import Audit, Checked, Maintained, RunResult
+from sluice.api.sessions import EachCall, Given, Kept, Sessions
+from sluice.api.times import part_of, with_zone
+from sluice.engine import catalogue as catalogues
+from sluice.engine.catalogue import Catalogue, Described
+from sluice.engine.runner import Event, Listener
+from sluice.errors import UsageError
+from sluice.operate import checks, doctor, explain, look, maintain, recompute, requests
+from sluice.operate.doctor import Finding
+from sluice.operate.explain import Value as ExplainedValue
+from sluice.operate.look import State
+from sluice.operate.recompute import Recomputed
+from sluice.runtime.session import tasks_of
+from sluice.runtime.settings import Settings, read_settings, require_plain_paths
+from sluice.storage.delta import Lake
+from sluice.storage.lock import is_locked
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Project:
+    """A folder with declarations in `pipelines`, with its log and its tables.
+
+    >>> with Project("my_lakehouse") as project:
+    ...     project.append("orders", [{"order_id": "o-1", "quantity": 2}], key_field="order_id")
+    ...     project.run()
+    ...     project.table("gold.revenue_daily").pandas()
+
+    Spark starts when a method first needs it (`run`, `explain`, `check` …; 5 to 15 seconds), and is kept until `close`,
+    the end of the `with` block, or the end of the process. `status`, `audit`, `table` and `query` need none. A process
+    has one Spark: a second project shares it by `spark=first.spark`.
+
+    One process or thread at a time writes the tables. Where another one does, `run` raises LakeLocked; what may be done
+    between the passes of its run (`backfill`, `check`, `rollback`, `maintain`, `replays.promote` …) is done by it.
+
+    All times have a time zone. Every error that can be put right is a SluiceError that says how; wrong use is its
+    subclass UsageError. Declarations are read again by each call.
+    """
+
+    def __init__(
+        self,
+        path: str | Path = ".",
+        settings: Settings | Mapping[str, Any] | None = None,
+        *,
+        spark: "SparkSession | None" = None,
+        keep_spark: bool = True,
+        any_folder: bool = False,
+        on_event: Listener = lambda event: None,
+        on_message: Tell = to_logger,
+    ) -> None:
+        """Opens the project in the folder `path`; a UsageError when it has no `pipelines`, or a setting is wrong.
+
+        `settings` are overrides of the variables `SLUICE_…`, such as `{"lake": "s3a://bucket/lake", "parallel": 4}`, or
+        all Settings, with their own project folder. `spark` is a session to use, which `close` leaves open; without
+        `keep_spark` each call starts and ends its own, as the commands do. `any_folder` accepts a folder without
+        declarations, whose log and tables can be used. `on_event` hears how a run goes on, `on_message` what a person
+        should know; by default that goes to the logger `sluice`. Both may be called from other threads.
+        """
+        if isinstance(settings, Settings):
+            require_plain_paths(settings)
+            found = settings
+        else:
+            found = read_settings(Path(path), settings)
+        log = found.open_log()
+        if not any_folder:
+            catalogues.require_project(found.project)
+
+        def notice(text: str) -> None:
+            on_message(Message("notice", text))
+
+        sessions: Sessions
+        if spark is not None:
+            sessions = Given(found, notice, spark)
+        elif keep_spark:
+            sessions = Kept(found, on_event, notice)
+        else:
+            sessions = EachCall(found, on_event, notice)
+        self._here = Opened(found, log, sessions, on_event, on_message)
+
+    @classmethod
+    def create(cls, path: str | Path, settings: Mapping[str, Any] | None = None, **options: Any) -> Self:
+        """Writes a small project to a new or empty folder, with data to try it on, and opens it with these options.
+
+        A UsageError when the folder holds anything.
+        """
+        scaffold.write(Path(path))
+        return cls(path, settings, **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Project({str(self.settings.project)!r})"
+
+    def close(self) -> None:
+        """Ends the Spark session that this project started; a later call starts another."""
+        self._here.sessions.close()
+
+    @property
+    def settings(self) -> Settings:
+        """All settings: the overrides, the variables `SLUICE_…`, and the defaults."""
+        return self._here.settings
+
+    @property
+    def lake(self) -> Lake:
+        """The Delta tables; a SluiceError when they are in a bucket that cannot be used."""
+        return self._here.lake
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The Spark session, which starts when there is none; for other projects, and for reading tables by Spark."""
+        if isinstance(self._here.sessions, EachCall):
+            raise UsageError("With keep_spark=False each call has a Spark session of its own.")
+        with self._here.sessions.reading() as spark:
+            return spark
+
+    @cached_property
+    def log(self) -> ProjectLog:
+        """The log: `append`, `tail`, `topics`, `verify`, `skip`."""
+        return ProjectLog(self._here)
+
+    @cached_property
+    def quarantine(self) -> Quarantine:
+        """The records that rules hold back: `list`, `records`, `add`, `release`."""
+        return Quarantine(self._here)
+
+    @cached_property
+    def replays(self) -> Replays:
+        """Tables computed beside the live ones: `start`, `list`, `show`, `promote`, `drop`."""
+        return Replays(self._here)
+
+    def append(
+        self, topic: str, records: Iterable[Value], *, key: str | None = None, key_field: str | None = None
+    ) -> dict[int, int]:
+        """Appends records to a topic of the log; they are durable when it returns. The same as `log.append`.
+
+        >>> project.append("weather", [{"origin": "JFK", "visibility_miles": 0.1}], key_field="origin")
+        {2: 1801}
+        """
+        return self.log.append(topic, records, key=key, key_field=key_field)
+
+    def run(self, *datasets: str, rebuild: bool = False) -> RunResult:
+        """Lands what the log holds and refreshes all that depends on it, until caught up.
+
+        `datasets` are brought up to date with all that they are made from; none: all. `rebuild` computes them from
+        bronze, and writes what differs. A LakeLocked when another run is under way; a UsageError for a dataset that is
+        not declared; a LogError when the log cannot be read. A dataset that cannot be computed is no error: it is
+        `blocked` in the result, and the others go on.
+
+        >>> project.run("gold.revenue_daily").changed
+        {'bronze.orders': 6, 'silver.orders': 4, 'gold.revenue_daily': 3}
+        """
+        here = self._here
+        catalogue = here.catalogue().upstream_of(datasets)
+        here.log.require()
+        with driver(here, catalogue) as runner:
+            # What a killed run was asked for and did not finish.
+            attended(here, runner, datasets)
+            start = time.monotonic()
+            events = runner.until_caught_up(rebuild=rebuild)
+            return RunResult(tuple(events), time.monotonic() - start, len(catalogue.nodes) - len(events))
+
+    def continuously(self, *datasets: str, stop: threading.Event | None = None) -> None:
+        """The same again and again, until `stop` is set (None: until an interrupt), and what others ask for meanwhile.
+
+        It blocks; run it in a thread, and set `stop` to end it after the pass under way. When there is nothing to do it
+        waits for `settings.poll_seconds`. `on_event` hears what is done, and waits for a log that does not answer.
+
+        >>> stop = threading.Event()
+        >>> thread = threading.Thread(target=project.continuously, kwargs={"stop": stop})
+        """
+        here = self._here
+        catalogue = here.catalogue().upstream_of(datasets)
+        here.log.require()
+        with driver(here, catalogue) as runner:
+            renewed = partial(attended, here, runner, datasets)
+            runner.continuously(here.settings.poll_seconds, stop or threading.Event(), renewed)
+
+    def backfill(self, *datasets: str, since: datetime | None = None, until: datetime | None = None) -> dict[str, int]:
+        """Recomputes the rows with event times from `since` until before `until`, in place; writes what differs.
+
+        `datasets` alone are recomputed, not what they are made from; none: all. Returns how many rows changed in each.
+        A UsageError for an empty range; a SluiceError when the new rows would break what is critical.
+
+        >>> project.backfill("gold.revenue_daily", since=datetime(2026, 3, 1, tzinfo=UTC))
+        {'gold.revenue_daily': 0}
+        """
+        known = self._here.catalogue().upstream_of(datasets).datasets
+        part = part_of(since, until)
+        if part is None:
+            raise UsageError("Which event times? Give since, until, or both.")
+        names = tuple(each.name for each in known if not datasets or each.name in datasets)
+        return asked(self._here, requests.Request(do="refresh", datasets=names, part=part))
+
+    def status(self) -> list[State]:
+        """Rows, version, lag, watermark and freshness of every topic and dataset, upstream first.
+
+        `lag` counts records that have not landed, or versions of inputs that were not seen; `held` says why a table
+        does not follow (None: it does). A LogUnreachable when Kafka does not answer.
+        """
+        here = self._here
+        return look.status(here.lake, here.log, here.catalogue())
+
+    def audit(self, recompute: float | None = None, seed: int | None = None) -> Audit:
+        """Adds up what became of every landed record and every row; `balanced` is False when one is lost or doubled.
+
+        `recompute` is the share of the rows of every table, in (0, 1], that are also recomputed from their inputs and
+        compared; it needs Spark. Another `seed` chooses other rows; by default they are others every day.
+
+        >>> project.audit(recompute=0.01).balanced
+        True
+        """
+        here = self._here
+        catalogue = here.catalogue()
+        if recompute is not None and not 0 < recompute <= 1:
+            raise UsageError(f"recompute={recompute} is no share of the rows; give for example 0.01, or 1 for all.")
+        found = Audit(
+            fates=tuple(look.audit(here.lake, catalogue)),
+            laws=tuple(look.laws(here.lake, catalogue)),
+            stopped=tuple(look.stopped(here.lake, catalogue)),
+        )
+        if recompute is None:
+            return found
+        chosen = datetime.now(UTC).toordinal() if seed is None else seed
+        return replace(found, recomputed=recomputed(here, catalogue, recompute, chosen))
+
+    def check(self, *datasets: str) -> Checked:
+        """Checks the newest version of each table against what is expected of it, and keeps that in `gold._checks`.
+
+        Needs Spark. A UsageError for a dataset that is not declared; broken expectations are no errors.
+
+        >>> [(row["dataset"], row["expectation"]) for row in project.check("gold.revenue_daily").broken]
+        []
+        """
+        here = self._here
+        catalogue = here.catalogue()
+        catalogue.upstream_of(datasets)
+        wanted = [each for each in catalogue.datasets if not datasets or each.name in datasets]
+        if is_locked(here.settings.lake_root):
+            # A run under way is warm already.
+            return Checked(asked(here, requests.Request(do="check", datasets=tuple(each.name for each in wanted))))
+        with here.sessions.reading() as spark:
+            here.listener(Event("step", "checking"))
+            return Checked(checks.check(spark, here.lake, catalogue, wanted))
+
+    def report(self, checked: Checked | None = None) -> str:
+        """Writes the pages of what was checked, by default of the newest checks; returns where the index is.
+
+        A UsageError names what is not installed.
+        """
+        from sluice.operate import report
+
+        here = self._here
+        found = look.newest_checks(here.lake) if checked is None else checked.found
+        return report.write(here.lake, here.catalogue(), found)
+
+    def report_file(self, name: str) -> str:
+        """The text of one file of the report that is there; a UsageError lists its files."""
+        from sluice.operate import report
+
+        return report.file(self._here.lake, name)
+
+    def catalogue(self) -> list[Described]:
+        """The topics and datasets, upstream first, with what they are made from."""
+        found = self._here.catalogue()
+        return [catalogues.described(node, found) for node in found.nodes]
+
+    def table(self, name: str, known_at: datetime | None = None) -> Answer:
+        """All rows of a table, as it is or as it was known at a time; read without Spark, when they are asked for.
+
+        A UsageError when there is no such table, or was none at that time.
+
+        >>> project.table("gold.revenue_daily").arrow().num_rows
+        3
+        """
+        return answers.table(self._here.lake, name, with_zone(known_at, "known_at"))
+
+    def query(self, sql: str, known_at: datetime | None = None, *, allow_files: bool = False) -> Answer:
+        """The answer to a SQL query over the tables by their names, as they are or as they were known at a time.
+
+        It is DuckDB's SQL, and needs no Spark. With `allow_files` the query may read and write other files. A
+        UsageError says what is wrong with it.
+
+        >>> project.query("SELECT count(*) FROM silver.orders").rows
+        [(4,)]
+        """
+        return answers.query(self._here.lake, sql, with_zone(known_at, "known_at"), allow_files=allow_files)
+
+    def explain(self, dataset: str, /, **row: Any) -> list[ExplainedValue]:
+        """Every value that a row has had, when it became known, and which records or declarations made it so.
+
+        `row` names the row by every column that tells rows apart; values are text, numbers, or times with a zone. Bytes
+        are hexadecimal text, structs and arrays JSON. The oldest value comes first; none when there never was such a
+        row. Needs Spark. A UsageError for a dataset that is not there, or when columns are missing.
+
+        >>> project.explain("gold.revenue_daily", product="Tea", window_start="2026-03-01")[-1].origins[0].records
+        ('products/1/3',)
+        """
+        here = self._here
+        known = here.catalogue().datasets
+        node = next((each for each in known if each.name == dataset), None)
+        if node is None:
+            raise UsageError(f"There is no dataset {dataset}; there are {', '.join(each.name for each in known)}.")
+        wanted = {name: as_typed(value) for name, value in row.items()}
+        with here.sessions.reading() as spark:
+            return explain.Explainer(spark, here.lake).explain(node, wanted)
+
+    def rollback(self, *datasets: str, because: str) -> dict[str, int]:
+        """Gives datasets back the rows that they had before they were last promoted or rebuilt.
+
+        The name of one replay that was promoted stands for all its tables. `because` stays in the ledger. Returns how
+        many rows changed in each; a SluiceError when there is nothing to go back to.
+        """
+        if not datasets:
+            raise UsageError("Which datasets? Name them, or a replay that was promoted.")
+        names = self.replays.tables_of(*datasets)
+        if not names:
+            raise UsageError(f"The replay {datasets[0]} replaced no table, so there is nothing to roll back.")
+        self._here.catalogue().upstream_of(names)
+        return asked(self._here, requests.Request(do="rollback", datasets=names, because=because))
+
+    def maintain(self, *tables: str, log_keep: timedelta | None = None) -> Maintained:
+        """Compacts the tables' files, and deletes those that no version of the last 30 days refers to.
+
+        No `tables`: all. With `log_keep`, records of the log that landed and are older are forgotten. A UsageError for
+        a table that does not exist, or when replays older than 30 days are kept.
+        """
+        here = self._here
+        known = here.lake.tables()
+        unknown = sorted(set(tables) - set(known))
+        if unknown:
+            raise UsageError(f"There is no table {', '.join(unknown)}; there are {', '.join(known)}.")
+        found = asked(here, requests.Request(do="maintain", datasets=tables or tuple(known)))
+        trimmed = {} if log_keep is None else maintain.trim(here.log, here.lake, here.catalogue(), log_keep)
+        return Maintained(found, trimmed)
+
+    def doctor(self) -> list[Finding]:
+        """Tries all that a run needs: Java, the jars, the log, the tables' place and what it promises."""
+        return doctor.examine(self.settings)
+
+    def spark_tasks(self, name: str) -> tuple[int, int]:
+        """How many tasks the running Spark stages of a dataset have, and how many are done; zero where nobody tells."""
+        spark = self._here.sessions.spark
+        return (0, 0) if spark is None else tasks_of(spark, name)
+
+
+def recomputed(here: Opened, catalogue: Catalogue, share: float, seed: int) -> tuple[Recomputed, ...]:
+    """Recomputes a share of the rows of every table: by the run under way, if there is one."""
+    if is_locked(here.settings.lake_root):
+        names = tuple(each.name for each in catalogue.datasets)
+        found = asked(here, requests.Request(do="recompute", datasets=names, share=share, seed=seed))
+        return tuple(Recomputed.model_validate(each) for each in found.values())
+    with here.sessions.reading() as spark:
+        here.listener(Event("step", "recomputing"))
+        return tuple(recompute.recompute(spark, here.lake, catalogue.datasets, share, seed))
+
+
+def as_typed(value: Any) -> str:
+    """A value as it is typed in a command."""
+    if isinstance(value, datetime):
+        return str(with_zone(value, "a time of the row"))
+    if isinstance(value, bytes):
+        return value.hex()
+    return "null" if value is None else str(value)

@@ -1,0 +1,19 @@
+"""Times that a caller gives: they have a time zone, or their meaning would depend on where the program runs."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sluice.engine.backfill import Part
+from sluice.errors import UsageError
+
+
+def with_zone(time: datetime | None, name: str) -> datetime | None:
+    """The time; a UsageError when it has no zone."""
+    if time is not None and time.tzinfo is None:
+        raise UsageError(f"{name} is {time}, without a time zone; give it one: datetime(…, tzinfo=UTC).")
+    return time
+
+
+def part_of(since: datetime | None, until: datetime | None, records: Sequence[str] = ()) -> Part | None:
+    """A backfill range, or records `topic/partition/first-last`; None when nothing is named."""
+    return Part.of(with_zone(since, "since"), with_zone(until, "until"), records)

@@ -1,0 +1,98 @@
+"""`sluice check` and `report`: whether the tables are what is expected of them."""
+
+import json
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sluice.api import Checked, Project
+from sluice.cli.options import AsJson, ProjectFolder, opened
+from sluice.cli.printing import err, out, print_json, print_table
+from sluice.quality import results
+
+
+def check(
+    datasets: Annotated[list[str] | None, typer.Argument(help="Datasets; none: all.")] = None,
+    project: ProjectFolder = Path(),
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no pages.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check the newest version of each table against what is expected of it; exit 1 for what is critical."""
+    with opened(project) as here:
+        found = here.check(*datasets or [])
+        with_suite = {each.name for each in here.catalogue() if each.has_suite}
+    if as_json:
+        print_json(found.rows)
+    else:
+        print_checked(found, with_suite)
+    if not no_report:
+        err.print(reported(here, found), highlight=False, markup=False)
+    if found.is_critical:
+        raise typer.Exit(1)
+
+
+def reported(here: Project, found: Checked) -> str:
+    """Where the report of a check is, or what is not installed and has to be."""
+    from sluice.operate import report
+
+    return report.missing() or f"Report: {here.report(found)}"
+
+
+def print_checked(found: Checked, with_suite: Set[str]) -> None:
+    """A line for each dataset, and one for each expectation that is broken."""
+    print_table(
+        ["dataset", "version", "kept", "broken", "state", "suite"],
+        [
+            [
+                dataset,
+                next((row["version"] for row in rows), None),
+                sum(row["verdict"] == "passed" for row in rows),
+                sum(row["verdict"] != "passed" for row in rows),
+                results.state_of(rows),
+                "yes" if dataset in with_suite else "none",
+            ]
+            for dataset, rows in found.found.items()
+        ],
+    )
+    if found.broken:
+        out.print()
+        print_table(
+            ["dataset", "expectation", "severity", "rows", "of", "observed", "for example"],
+            [
+                [
+                    row["dataset"],
+                    row["expectation"],
+                    "critical" if results.is_critical(row) else row["severity"],
+                    row["unexpected_rows"],
+                    row["rows"],
+                    row["message"] or row["observed"],
+                    example(row),
+                ]
+                for row in found.broken
+            ],
+        )
+
+
+def example(row: Mapping[str, Any]) -> str | None:
+    """The first of the rows that broke an expectation."""
+    known = json.loads(row["examples"] or "[]")
+    return ", ".join(f"{name} {value}" for name, value in known[0].items()) if known else None
+
+
+def report(
+    project: ProjectFolder = Path(),
+    show: Annotated[str | None, typer.Option(help="Only print this file of the report that is there.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report of the newest checks that are kept, without checking anything."""
+    with opened(project) as here:
+        if show is not None:
+            typer.echo(here.report_file(show), nl=False)
+            return
+        index = here.report()
+    if as_json:
+        print_json({"index": index})
+    else:
+        out.print(f"Report: {index}", highlight=False)

@@ -1,0 +1,98 @@
+"""`sluice log`: writes, reads and verifies the log."""
+
+from dataclasses import asdict, astuple
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.cli.options import AsJson, ProjectFolder, opened
+from sluice.cli.printing import print_changed, print_json, print_table, printable
+
+log_app = typer.Typer(no_args_is_help=True, help="Write and read the log.")
+
+
+@log_app.command("append")
+def log_append(
+    topic: str,
+    file: Annotated[typer.FileBinaryRead, typer.Argument(help="Values, one a line; - for standard input.")],
+    project: ProjectFolder = Path(),
+    key: Annotated[str | None, typer.Option(help="The key of every record.")] = None,
+    key_field: Annotated[str | None, typer.Option(help="Take each record's key from this field of its JSON.")] = None,
+) -> None:
+    """Append the lines of FILE as records, durable when the command returns."""
+    lines = (line.rstrip(b"\n") for line in file)
+    with opened(project) as here:
+        # Both may be given: a line without the field has no key.
+        print_json(here.append(topic, lines, key=None if key_field else key, key_field=key_field))
+
+
+@log_app.command("tail")
+def log_tail(
+    topic: str,
+    project: ProjectFolder = Path(),
+    records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many.")] = 10,
+) -> None:
+    """Print the newest records of a topic, one JSON object a line."""
+    with opened(project) as here:
+        found = here.log.tail(topic, records)
+    for record in found:
+        print_json(
+            {
+                "partition": record.partition,
+                "offset": record.offset,
+                "key": record.key,
+                "timestamp": record.timestamp,
+                "value": None if record.value is None else record.value.decode(errors="replace"),
+            },
+            indent=None,
+        )
+
+
+@log_app.command("topics")
+def log_topics(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
+    """List the topics with the offsets that each partition holds."""
+    with opened(project) as here:
+        found = here.log.topics()
+    if as_json:
+        print_json([asdict(each) for each in found])
+    else:
+        print_table(["topic", "partition", "start_offset", "end_offset"], [[*astuple(each)] for each in found])
+
+
+@log_app.command("verify")
+def log_verify(
+    topics: Annotated[list[str] | None, typer.Argument(help="Without one, all.")] = None,
+    project: ProjectFolder = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Read the whole log, and name every segment that is not as it was written.
+
+    Exit code 1 when there is one.
+    """
+    with opened(project) as here:
+        found = here.log.verify(*topics or [])
+    if as_json:
+        print_json([asdict(partition) for partition in found])
+    else:
+        columns = ["topic", "partition", "segments", "with_checksums", "records", "faults"]
+        rows = [[getattr(each, column) for column in columns[:-1]] + [len(each.faults)] for each in found]
+        print_table(columns, rows)
+    faults = [fault for partition in found for fault in partition.faults]
+    for fault in faults:
+        typer.echo(printable(fault), err=True)
+    if faults:
+        raise typer.Exit(1)
+
+
+@log_app.command("skip")
+def log_skip(
+    topic: str,
+    because: Annotated[str, typer.Option(help="Why; it stays in the ledger.")],
+    project: ProjectFolder = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Go on without records that the log lost before they had landed, or after the end that a log has lost."""
+    with opened(project) as here:
+        skipped = here.log.skip(topic, because)
+    print_changed("offsets skipped", skipped, as_json=as_json, by="partition")

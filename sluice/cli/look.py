@@ -1,0 +1,194 @@
+"""`sluice status`, `audit`, `query` and `explain`: what is in the tables, and why."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from sluice.api import Audit
+from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
+from sluice.cli.printing import out, print_json, print_table, shown
+from sluice.errors import UsageError
+from sluice.operate.explain import Origin, Value
+from sluice.operate.look import Law, Stopped
+from sluice.operate.recompute import Recomputed
+from sluice.quality.conservation import Fates
+
+
+def status(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
+    """Show offsets, lag, watermark, rows and freshness of every dataset."""
+    with opened(project) as here:
+        states = here.status()
+    if as_json:
+        print_json([asdict(state) for state in states])
+        return
+    any_held = any(state.held for state in states)
+    print_table(
+        ["dataset", "rows", "version", "lag", "next offsets", "watermark", "updated", *(["held"] if any_held else [])],
+        [
+            [
+                state.dataset,
+                state.rows,
+                state.version,
+                state.lag,
+                " ".join(
+                    f"{partition}:{offset:,}" + (f" (+{lag:,})" if (lag := state.lags.get(partition)) else "")
+                    for partition, offset in state.offsets.items()
+                ),
+                state.watermark,
+                state.updated_at,
+                *([state.held] if any_held else []),
+            ]
+            for state in states
+        ],
+    )
+
+
+def audit(
+    project: ProjectFolder = Path(),
+    recompute: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Also recompute a sample of the rows: 1%, 0.01, or all. Needs Spark."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Which rows are sampled; by default others every day.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add up what became of every landed record, and every row; exit 1 when one has no fate, or two.
+
+    Also when something is blocked.
+
+    With --recompute, a sample of the rows of every table is recomputed from its inputs and compared.
+    """
+    share = None if recompute is None else share_of(recompute)
+    with opened(project) as here:
+        found = here.audit(share, seed)
+    if as_json:
+        print_json([as_plain(each) | {"balanced": each.balanced} for each in found.findings])
+    else:
+        print_audit(found)
+    if not found.balanced:
+        raise typer.Exit(1)
+
+
+def print_audit(found: Audit) -> None:
+    """What became of the records, the rows that break an integrity check, what is blocked, what was recomputed."""
+    names = ["dataset", "topic", "landed", "accepted", "duplicate", "conflicts"]
+    names += ["quarantined", "late", "missing", "doubled"]
+    print_table(
+        [*names, "balanced"],
+        [[*[getattr(each, name) for name in names], "yes" if each.balanced else "NO"] for each in found.fates],
+    )
+    out.print()
+    print_table(["dataset", "must not be", "rows"], [[each.dataset, each.law, each.broken] for each in found.laws])
+    if found.stopped:
+        out.print()
+        rows = [[each.dataset, each.since, each.reason] for each in found.stopped]
+        print_table(["dataset", "blocked since", "because"], rows)
+    print_recomputed(found.recomputed)
+
+
+def as_plain(found: Fates | Law | Stopped | Recomputed) -> dict[str, Any]:
+    """A finding of the audit for JSON."""
+    return found.model_dump(mode="json") if isinstance(found, Recomputed) else asdict(found)
+
+
+def share_of(text: str) -> float:
+    """A share of rows from `1%`, `0.01` or `all`."""
+    try:
+        share = 1.0 if text == "all" else float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise UsageError(f"--recompute {text} is no share of the rows; write for example 1%, 0.01 or all.")
+    return share
+
+
+def print_recomputed(found: Sequence[Recomputed]) -> None:
+    """How many rows of each table were recomputed, and those that are wrong."""
+    if not found:
+        return
+    out.print()
+    print_table(
+        ["dataset", "recomputed", "wrong", ""], [[each.dataset, each.rows, each.wrong, each.skipped] for each in found]
+    )
+    for each in found:
+        for row in each.examples:
+            key = " ".join(f"{name}={shown(value)}" for name, value in row.key.items())
+            out.print(f"\n[bold]{row.table}[/] {escape(key)}: {row.kind}", highlight=False)
+            for name in dict.fromkeys([*row.stored, *row.recomputed]):
+                values = [shown(side[name]) if name in side else "no row" for side in (row.stored, row.recomputed)]
+                out.print(f"  {escape(name)}: {escape(values[0])}, should be {escape(values[1])}", highlight=False)
+        for other in each.others:
+            out.print(f"  {each.dataset}: {other}", highlight=False)
+        if each.wrong:
+            mend = f"Say why with: sluice explain {each.dataset} …   Repair with: sluice run --rebuild {each.dataset}"
+            out.print(f"  {mend}", highlight=False, markup=False)
+
+
+def query(
+    sql: str,
+    project: ProjectFolder = Path(),
+    as_known_at: Annotated[
+        datetime | None, typer.Option(formats=time_formats, help="Answer from what was known at that time (UTC).")
+    ] = None,
+    allow_files: Annotated[
+        bool, typer.Option("--allow-files", help="Let the query read and write other files (COPY, read_csv, ATTACH).")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a SQL query over the tables, by their names: `SELECT * FROM gold.delays_hourly LIMIT 5`."""
+    with opened(project) as here:
+        answer = here.query(sql, utc(as_known_at), allow_files=allow_files)
+        rows = answer.rows
+    if as_json:
+        print_json([dict(zip(answer.columns, row, strict=True)) for row in rows])
+    else:
+        print_table(answer.columns, rows)
+
+
+def explain(
+    dataset: Annotated[str, typer.Argument(help="The dataset, for example gold.delays_hourly.")],
+    row: Annotated[list[str], typer.Argument(help="Which row: column=value for each column that tells rows apart.")],
+    project: ProjectFolder = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Say every value that a row has had, when it became known, and which records or declarations made it so."""
+    wanted = dict(each.split("=", 1) for each in row if "=" in each)
+    with opened(project) as here:
+        values = here.explain(dataset, **wanted)
+    if as_json:
+        print_json([asdict(each) for each in values])
+        return
+    if not values:
+        raise UsageError(f"{dataset} never had a row {' '.join(row)}.")
+    print_values(values, [*wanted])
+
+
+def print_values(values: Sequence[Value], named: Sequence[str]) -> None:
+    """Each value of a row but for the columns that named it, and what it came from."""
+    names = [name for name in next(each.row for each in values if each.row) if name not in named]
+    for each in values:
+        out.print(f"[bold]{each.known_at:%Y-%m-%d %H:%M:%S}[/]  version {each.version}, {each.cause}", highlight=False)
+        if each.row is None:
+            out.print("  gone", highlight=False)
+        else:
+            shown_values = "  ".join(f"{name} {shown(each.row[name])}" for name in names)
+            out.print(f"  {escape(shown_values)}", highlight=False)
+        for origin in each.origins:
+            out.print(f"  because of {escape(told(origin))}", highlight=False)
+
+
+def told(origin: Origin) -> str:
+    """An origin as one line."""
+    way = " → ".join(reversed(origin.path))
+    if origin.records:
+        more = origin.records_count - len(origin.records)
+        return f"{', '.join(origin.records)}{f' and {more:,} more' if more else ''}, by {way}"
+    detail = ", ".join(f"{name} {value}" for name, value in origin.detail.items())
+    return f"{origin.by}{f' ({detail})' if detail else ''}, by {way}"

@@ -1,0 +1,39 @@
+"""Options that several commands have, and the project that they name."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.api import Event, Project
+from sluice.cli.printing import err, print_message
+from sluice.cli.progress import RunProgress
+from sluice.engine.runner import Listener
+
+ProjectFolder = Annotated[Path, typer.Option("--project", help="The project's folder.", show_default="here")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+time_formats = ["%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d"]
+of_spark = ("starting", "ready", "step")
+
+
+@contextmanager
+def opened(folder: Path, listener: Listener = lambda event: None, *, is_quiet: bool = False) -> Iterator[Project]:
+    """The project, with its progress on stderr; when it `is_quiet`, only that of Spark's start."""
+    with RunProgress(err) as progress:
+
+        def heard(event: Event) -> None:
+            if event.kind in of_spark or not is_quiet:
+                progress(event)
+            listener(event)
+
+        project = Project(folder, keep_spark=False, any_folder=True, on_event=heard, on_message=print_message)
+        progress.spark_tasks = project.spark_tasks
+        yield project
+
+
+def utc(time: datetime | None) -> datetime | None:
+    """A time that an option gives."""
+    return time and time.replace(tzinfo=UTC)

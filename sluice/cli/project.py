@@ -1,0 +1,66 @@
+"""`sluice init`, `doctor`, `maintain` and `catalogue`: a project as a whole."""
+
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice import scaffold
+from sluice.cli.options import AsJson, ProjectFolder, opened
+from sluice.cli.printing import out, print_json, print_table
+
+
+def init(directory: Annotated[Path, typer.Argument(help="A new or empty folder.")] = Path()) -> None:
+    """Write a small project of your own: a topic, silver, gold, and the commands to run it."""
+    scaffold.write(directory)
+    out.print(f"Wrote a project to {directory.resolve()}. Its README.md says what to do next.", highlight=False)
+
+
+def doctor(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
+    """Try all that a run needs: Java, jars, log, the tables' place and what it promises; exit 1 if one fails."""
+    with opened(project) as here:
+        found = here.doctor()
+    if as_json:
+        print_json([asdict(each) for each in found])
+    else:
+        print_table(["check", "ok", "found"], [[each.check, "yes" if each.ok else "NO", each.found] for each in found])
+    if not all(each.ok for each in found):
+        raise typer.Exit(1)
+
+
+def maintain(
+    tables: Annotated[list[str] | None, typer.Argument(help="Tables; none: all.")] = None,
+    project: ProjectFolder = Path(),
+    log_keep_days: Annotated[
+        int | None, typer.Option(min=1, help="Forget records of the log that landed and are older than this.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compact the tables' files and delete those that no version of the last 30 days refers to."""
+    keep = None if log_keep_days is None else timedelta(days=log_keep_days)
+    with opened(project) as here:
+        done = here.maintain(*tables or [], log_keep=keep)
+    if as_json:
+        print_json(asdict(done))
+        return
+    print_table(
+        ["table", "files compacted", "into", "files deleted"],
+        [[name, *each.values()] for name, each in done.tables.items()],
+    )
+    if done.segments_removed:
+        print_table(["topic", "segments removed"], [[*each] for each in done.segments_removed.items()])
+
+
+def catalogue(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
+    """List the topics and datasets, upstream first, with what they are made from."""
+    with opened(project) as here:
+        found = here.catalogue()
+    if as_json:
+        print_json([asdict(each) for each in found])
+        return
+    print_table(
+        ["dataset", "made from", "event time", "suite", "meaning"],
+        [[each.name, " ".join(each.sources), each.event_time, each.has_suite, each.meaning] for each in found],
+    )

@@ -1,0 +1,89 @@
+"""`sluice quarantine`: the records that are held back."""
+
+from dataclasses import asdict, astuple
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.cli.options import AsJson, ProjectFolder, opened
+from sluice.cli.printing import err, out, print_json, print_table
+from sluice.errors import UsageError
+
+quarantine_app = typer.Typer(no_args_is_help=True, help="Look at the records that are held back, and release them.")
+HeldBy = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset that holds them.")]
+
+
+@quarantine_app.command("list")
+def quarantine_list(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
+    """Count what is held back, by dataset and rule."""
+    with opened(project) as here:
+        found = here.quarantine.list()
+    if as_json:
+        print_json([asdict(each) for each in found])
+        return
+    print_table(
+        ["dataset", "fate", "reason", "records", "first", "last", "can be released"],
+        [[*astuple(each)] for each in found],
+    )
+
+
+@quarantine_app.command("show")
+def quarantine_show(
+    dataset: HeldBy,
+    project: ProjectFolder = Path(),
+    reason: Annotated[str | None, typer.Option(help="Only those of this rule.")] = None,
+    records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Print the oldest held records of a dataset, as they came."""
+    with opened(project) as here:
+        found = here.quarantine.records(dataset, reason=reason, limit=records)
+    rows = [
+        {
+            "record": each.position,
+            "timestamp": each.timestamp,
+            "reason": each.reason,
+            "value": None if each.value is None else each.value.decode(errors="backslashreplace"),
+        }
+        for each in found
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(["record", "arrived", "reason", "value"], [[*row.values()] for row in rows])
+
+
+@quarantine_app.command("add")
+def quarantine_add(
+    dataset: HeldBy,
+    records: Annotated[list[str], typer.Argument(help="Their positions: topic/partition/offset …")],
+    because: Annotated[str, typer.Option(help="Why; it stays in the log.")],
+    project: ProjectFolder = Path(),
+) -> None:
+    """Set records aside that no rule holds back; the next run does it, and `release` lets them in again."""
+    with opened(project) as here:
+        count = here.quarantine.add(dataset, records, because)
+    err.print(f"{count:,} records are set aside by the next run: sluice run", highlight=False)
+
+
+@quarantine_app.command("release")
+def quarantine_release(  # noqa: PLR0917 - options, each given by its name
+    dataset: HeldBy,
+    because: Annotated[str, typer.Option(help="Why; it stays in the log.")],
+    project: ProjectFolder = Path(),
+    reason: Annotated[str | None, typer.Option(help="All that this rule holds, for example late.")] = None,
+    record: Annotated[list[str] | None, typer.Option(help="One record: topic/partition/offset.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let held records through; the next run takes them in as if they had never been held."""
+    if (reason is None) == (record is None):
+        raise UsageError("Say what to release: --reason late, or --record topic/partition/offset.")
+    with opened(project) as here:
+        released = here.quarantine.release(dataset, because=because, reason=reason, positions=record or [])
+    if as_json:
+        print_json({"released": released.records})
+        return
+    out.print(
+        f"Released {released.records:,} of {released.dataset}; the next run takes them in: sluice run", highlight=False
+    )

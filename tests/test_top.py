@@ -34,7 +34,7 @@ scores = silver.history(
 
 
 def best(name: str = "best", **options: Any) -> Dataset:
-    declared = {"source": scores, "group_by": ["game"], "order_by": ["points DESC"], "rows": 2}
+    declared: dict[str, Any] = {"source": scores, "group_by": ["game"], "order_by": ["points DESC"], "rows": 2}
     return gold.top(name, **(declared | {"columns": ["player", "points"]} | options))
 
 

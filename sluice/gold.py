@@ -1,10 +1,11 @@
-"""Gold: declares the aggregates, views and states that people read."""
+"""Gold: declares the aggregates, top lists, views and states that people read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from sluice.errors import DeclarationError
+from sluice.model import integrity
 from sluice.model.datasets import (
     Dataset,
     Input,
@@ -19,10 +20,12 @@ from sluice.model.datasets import (
 from sluice.model.ddl import column_types, ddl, is_storable, require_names
 from sluice.model.join import by_key, join_dataset, require_reads
 from sluice.model.specification import Specification
-from sluice.model.sql import backticked, require_known
+from sluice.model.sql import backticked, named_expression, quoted, require_known, tokens
 from sluice.shapes.aggregate import Groups
 from sluice.shapes.aggregate import aggregate as aggregate_rows
 from sluice.shapes.state import Reducer, fold
+from sluice.shapes.top import Order, Ties, Top
+from sluice.shapes.top import top as top_rows
 from sluice.shapes.windows import Session, Window
 
 if TYPE_CHECKING:
@@ -38,6 +41,15 @@ class Aggregate(Specification):
     kind, version = "aggregate", 3
     source: str
     groups: Groups
+
+
+@dataclass(frozen=True)
+class TopRows(Specification):
+    """The first rows of each group of a source's rows."""
+
+    kind, version = "top", 1
+    source: str
+    top: Top
 
 
 @dataclass(frozen=True)
@@ -119,6 +131,125 @@ def columns_of(groups: Groups, source: Dataset) -> dict[str, str | None]:
     found = {name: own.get(text) for name, text in groups.expressions.items()}
     window = dict.fromkeys(("window_start", "window_end"), "timestamp") if groups.window else {}
     return {**found, **window, **dict.fromkeys(groups.measures)}
+
+
+def top(
+    name: str,
+    *,
+    source: Dataset,
+    group_by: Sequence[str],
+    order_by: str | Sequence[str],
+    rows: int,
+    ties: Ties = "row_number",
+    rank: str = "rank",
+    columns: Sequence[str] | None = None,
+    meaning: str = "",
+) -> Dataset:
+    """The first `rows` rows of each group of the source's rows, by an order: `order_by=["departures DESC", "hour"]`.
+
+    Groups are columns, or SQL expressions with a name; with none the whole source is one group. The order is columns or
+    SQL expressions, each with ASC or DESC and NULLS FIRST or NULLS LAST as in Spark, which puts nulls first in ASC and
+    last in DESC, and NaN above all other numbers.
+
+    `ties` says what happens to rows that are equal in the order. With `row_number` the source's grain decides between
+    them, so no group has more than `rows`. With `rank` every row that ties with the last one is kept, too, and with
+    `dense_rank` every row that has one of the first `rows` values.
+
+    The result has the groups, the rank in a column of that name, and the `columns` of the source, by default all of
+    them. A group is recomputed when a row enters, leaves or changes in it.
+    """
+    full_name = checked_name("gold", name)
+    known = source.columns or ()
+    rule = Top(
+        groups=Groups.of(group_by, {}, known),
+        order=tuple(Order.of(each, known) for each in ([order_by] if isinstance(order_by, str) else order_by)),
+        rows=rows,
+        ties=ties,
+        rank=rank,
+        columns=None if columns is None else tuple(columns),
+        source_grain=source.outputs[-1].grain,
+    )
+    require_top(full_name, rule, source)
+    groups = rule.groups.columns
+    found = columns_of_top(rule, source)
+    return Dataset(
+        name=full_name,
+        inputs={"rows": Input(source, scope=lambda changed, inputs: rule.touched(changed), within=rule.groups.within)},
+        outputs=(Output(full_name, grain=rule.grain, scope_columns=same_names(groups), cluster_by=groups),),
+        shape=lambda rows, own: top_rows(rows["rows"], rule),
+        specification=TopRows(source.name, rule),
+        meaning=meaning,
+        keys=rule.grain,
+        event_time=source.event_time if found is None or source.event_time in found else None,
+        scope_of=rule.scope_of,
+        laws=laws_of_top(full_name, rule, source),
+        columns=found,
+    )
+
+
+def require_top(dataset: str, rule: Top, source: Dataset) -> None:
+    """A DeclarationError where the rows to keep, their order or their columns cannot be."""
+    if isinstance(rule.rows, bool) or not isinstance(rule.rows, int) or rule.rows < 1:
+        raise DeclarationError(f"{dataset}: rows is {rule.rows!r}; give how many rows of each group to keep, 1 or more")
+    if rule.ties not in get_args(Ties):
+        raise DeclarationError(f"{dataset}: ties is {rule.ties!r}; write one of {', '.join(get_args(Ties))}")
+    if rule.groups.window is not None:
+        raise DeclarationError(
+            f"{dataset}: group_by has a window; declare a gold.aggregate by that window, and a gold.top of it "
+            "with group_by=['window_start']"
+        )
+    if not rule.order:
+        raise DeclarationError(f"{dataset}: order_by is empty; say which rows come first: ['amount DESC']")
+    for each in rule.order:
+        require_order(dataset, each, source)
+    if rule.columns is not None:
+        require_columns_of(dataset, "columns", rule.columns, source)
+        has = {*rule.columns, *rule.groups.columns}
+        missing = [each for each in rule.source_grain if each not in has and not each.startswith("_")]
+        if rule.has_ties and missing:
+            raise DeclarationError(
+                f"{dataset}: columns lacks {', '.join(missing)}, which tell apart rows that tie; add them, or write "
+                "ties='row_number'"
+            )
+    if rule.rank.startswith("_"):
+        raise DeclarationError(f"{dataset}: rank is {rule.rank}; names that begin with _ are for bookkeeping")
+    require_groups(dataset, rule.groups, source)
+    kept = rule.kept(tuple(source.columns or ()))
+    require_names(f"{dataset}: group_by, rank and columns", (*rule.groups.columns, rule.rank, *kept))
+
+
+def require_order(dataset: str, order: Order, source: Dataset) -> None:
+    """A DeclarationError where an order cannot be read, is several in one text, or reads what the source lacks."""
+    require_reads(dataset, "order_by", order.sql, source)
+    depth = 0
+    for each in tokens(order.sql) or ():
+        sign = "" if quoted(each) else each.text
+        depth += (sign in ("(", "[")) - (sign in (")", "]"))
+        if sign == "," and depth == 0:
+            raise DeclarationError(f"{dataset}: order_by has '{order.sql}'; give each order as a text of its own")
+    if named_expression(order.sql)[1] != order.sql:
+        raise DeclarationError(
+            f"{dataset}: order_by has '{order.sql}', which ends with a name; write the expression, and ASC or DESC"
+        )
+
+
+def columns_of_top(rule: Top, source: Dataset) -> dict[str, str | None] | None:
+    """The columns of a top list, with the types of those that are columns of the source; None where not known."""
+    if source.columns is None and rule.columns is None:
+        return None
+    kept = {name: type_of(source, name) for name in rule.kept(tuple(source.columns or ())) if not name.startswith("_")}
+    return {**columns_of(rule.groups, source), rule.rank: "int", **kept}
+
+
+def laws_of_top(dataset: str, rule: Top, source: Dataset) -> dict[str, str]:
+    """The integrity checks of a top list, those against its source as far as both have the columns."""
+    groups = rule.groups.columns
+    found = integrity.of_ranks(dataset, groups, rule.ties, rule.rank, rule.rows)
+    if rule.plain_groups == set(groups):
+        found |= integrity.of_first_rows(dataset, source.name, groups, rule.rows)
+    if {*rule.source_grain} <= {*rule.plain_groups, *rule.kept(rule.source_grain)}:
+        found |= integrity.of_no_others(dataset, source.name, {name: f'"{name}"' for name in rule.source_grain})
+    return found
 
 
 def view(

@@ -83,7 +83,12 @@ def quoted(names: Sequence[str]) -> list[str]:
 
 def of_same_rows(table: str, source: str, columns: Mapping[str, str]) -> dict[str, str]:
     """Every row of `source` is there once, and no other; `columns` maps its grain to the table's expressions."""
-    return of_rows_kept(table, source, columns) | {
+    return of_rows_kept(table, source, columns) | of_no_others(table, source, columns)
+
+
+def of_no_others(table: str, source: str, columns: Mapping[str, str]) -> dict[str, str]:
+    """Every row is of a row of `source`."""
+    return {
         f"rows not of {source}": f"SELECT count(*) FROM {table} AS own ANTI JOIN {source} AS source ON {same(columns)}",
     }
 
@@ -93,6 +98,29 @@ def of_rows_kept(table: str, source: str, columns: Mapping[str, str]) -> dict[st
     return {
         f"rows of {source} that are missing": (
             f"SELECT count(*) FROM {source} AS source ANTI JOIN {table} AS own ON {same(columns)}"
+        )
+    }
+
+
+def of_ranks(table: str, groups: Sequence[str], function: str, rank: str, rows: int) -> dict[str, str]:
+    """In each group the ranks begin with 1, follow one another as the function gives them, and end with `rows`."""
+    partition = f"PARTITION BY {', '.join(quoted(groups))} " if groups else ""
+    ranks = f'SELECT "{rank}" AS _own, {function}() OVER ({partition}ORDER BY "{rank}") AS _wanted FROM {table}'
+    return {
+        f"ranks with a gap or beyond {rows}": (
+            f"SELECT count(*) FROM ({ranks}) WHERE _own IS DISTINCT FROM _wanted OR _own > {rows}"
+        )
+    }
+
+
+def of_first_rows(table: str, source: str, groups: Sequence[str], rows: int) -> dict[str, str]:
+    """Each group of `source` has `rows` rows there or more, or all that it has; groups are columns of both."""
+    names = "".join(f"{name}, " for name in quoted(groups))
+    both = f"SELECT {names}1 AS _own, 0 AS _all FROM {table} UNION ALL SELECT {names}0, 1 FROM {source}"
+    counts = f"SELECT {names}sum(_own) AS _own, sum(_all) AS _all FROM ({both}) GROUP BY ALL"
+    return {
+        f"groups with fewer rows than {source} gives, or more": (
+            f"SELECT count(*) FROM ({counts}) WHERE _own NOT BETWEEN least(_all, {rows}) AND _all"
         )
     }
 

@@ -1,11 +1,11 @@
-"""Random gold: aggregates by every kind of group and window, of those again, states, and views."""
+"""Random gold: aggregates by every kind of group and window, of those again, top lists, states, and views."""
 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
-from functools import partial
+from functools import cmp_to_key, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window as Over
@@ -238,6 +238,109 @@ def view(chance: random.Random, name: str, source: Drawn) -> Drawn:
         ]
 
     return Drawn(dataset, text, None if source.oracle is None else rows)
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """One order: SQL, what it is of a row, and how it is sorted."""
+
+    sql: str
+    value: Value
+    is_descending: bool = False
+    is_nulls_first: bool = True
+
+    def compare(self, one: Row, other: Row) -> int:
+        left, right = self.value(one), self.value(other)
+        if left is None or right is None:
+            found = (left is not None) - (right is not None)
+            return found if self.is_nulls_first else -found
+        return -sign_of(left, right) if self.is_descending else sign_of(left, right)
+
+
+def sign_of(one: Any, other: Any) -> int:
+    """How Spark compares two values of one type: texts by their bytes, structs and arrays part by part, null first."""
+    if isinstance(one, str):
+        one, other = one.encode(), other.encode()
+    if isinstance(one, dict):
+        one, other = list(one.values()), list(other.values())
+    if not isinstance(one, list):
+        return int(one > other) - int(one < other)
+    for left, right in zip(one, other, strict=False):
+        is_null = left is None or right is None
+        found = (left is not None) - (right is not None) if is_null else sign_of(left, right)
+        if found:
+            return found
+    return sign_of(len(one), len(other))
+
+
+def compared(orders: Sequence[Ordered], one: Row, other: Row) -> int:
+    return next((found for each in orders if (found := each.compare(one, other))), 0)
+
+
+def top(chance: random.Random, name: str, source: Drawn) -> Drawn:
+    """The first rows of each group of anything, or of the whole table; with rows that tie in every way."""
+    grain = source.dataset.outputs[-1].grain
+    # What a row is by bookkeeping alone, the oracle does not know; and a row of a window that comes back counts anew.
+    is_windowed = "window_start" in source.columns
+    all_ties = ["row_number"] * is_windowed or ["rank", "dense_rank"] + ["row_number"] * 2 * (grain[0][0] != "_")
+    ties, rows = chance.choice(all_ties), chance.randint(1, 3)
+    case = Asked("c", "c", partial(column, "c"))
+    if "c" not in source.columns:
+        case = Asked("one.c AS c", "c", partial(member, "one", "c"))
+    more = groups_of(source)
+    groups = chance.choice([[], [case], [case], [case], [case, *chance.sample(more, min(len(more), 1))]])
+    orders = orders_of(chance, source)
+    some = [each for each in source.columns if chance.random() < 0.5]
+    columns = chance.choice([None, list(dict.fromkeys([*some, *(each for each in grain if each[0] != "_")]))])
+    dataset, text = declared(
+        gold.top,
+        name,
+        source=source.dataset,
+        group_by=[each.sql for each in groups],
+        order_by=[each.sql for each in orders],
+        rows=rows,
+        ties=ties,
+        rank="place",
+        columns=columns,
+    )
+    last = [Ordered(each, partial(column, each)) for each in grain] if ties == "row_number" else []
+
+    def listed(truth: Truth) -> list[Row]:
+        found = []
+        for group, of_group in grouped(truth.rows[source.name], groups):
+            line = sorted(of_group, key=cmp_to_key(partial(compared, [*orders, *last])))
+            for place, row in zip(places(line, orders, ties), line, strict=True):
+                kept = {each: row[each] for each in columns or row if each[0] != "_"}
+                found += [kept | group | {"place": place}] if place <= rows else []
+        return found
+
+    return Drawn(dataset, text, listed if source.oracle else None)
+
+
+def orders_of(chance: random.Random, source: Drawn) -> list[Ordered]:
+    """One order or two, by columns and expressions, in either direction and with nulls at either end."""
+    kinds = ("int", "bigint", "string", "double", "boolean", "date", "timestamp")
+    names = [each for each, kind in source.columns.items() if kind in kinds or kind.startswith("decimal")]
+    found = []
+    for each in chance.sample(names, min(len(names), chance.randint(1, 2))):
+        is_odd = source.columns[each] == "int" and chance.random() < 0.5
+        sql, value = (f"{plain(each)} % 2", partial(modulo, each)) if is_odd else (plain(each), partial(column, each))
+        direction, nulls = chance.choice(["", " ASC", " DESC"]), chance.choice(["", " NULLS FIRST", " NULLS LAST"])
+        is_descending = direction == " DESC"
+        is_nulls_first = nulls == " NULLS FIRST" or (nulls == "" and not is_descending)
+        found.append(Ordered(sql + direction + nulls, value, is_descending, is_nulls_first))
+    return found
+
+
+def places(line: Sequence[Row], orders: Sequence[Ordered], ties: str) -> list[int]:
+    """The place of each row of a group in order."""
+    found: list[int] = []
+    for number, row in enumerate(line):
+        if number and ties != "row_number" and compared(orders, line[number - 1], row) == 0:
+            found.append(found[-1])
+        else:
+            found.append(found[-1] + 1 if found and ties == "dense_rank" else number + 1)
+    return found
 
 
 def state(chance: random.Random, name: str, source: Drawn) -> Drawn:

@@ -62,7 +62,9 @@ def world(seed: int, features: Features | None = None) -> World:
         found += [others, drawn_joins.within_interval(chance, "paired", facts, others)]
     elif more < 0.5:
         found.append(drawn_histories.from_changes(chance, "other_things", key, features))
-    return World(seed, features, (*found, *gold_of(chance, found)))
+    found += gold_of(chance, found)
+    # A chance of its own: what was drawn before there were top lists stays as it was.
+    return World(seed, features, (*found, top_of(random.Random(f"{seed}/top"), found)))
 
 
 def dimensions_of(chance: random.Random, key: KeyKind, features: Features) -> dict[str, Drawn]:
@@ -90,3 +92,9 @@ def gold_of(chance: random.Random, silver: Sequence[Drawn]) -> list[Drawn]:
     word = chance.choice([drawn_gold.again, drawn_gold.view, drawn_gold.state])
     made_from = by_name["silver.facts"] if word is drawn_gold.state else cells
     return [cells, figures, word(chance, word.__name__, made_from)]
+
+
+def top_of(chance: random.Random, others: Sequence[Drawn]) -> Drawn:
+    """The first rows of any table whose rows are known."""
+    by_name = {each.name: each for each in others if each.oracle is not None and each.columns}
+    return drawn_gold.top(chance, "top", by_name[chance.choice(sorted(by_name))])

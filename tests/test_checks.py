@@ -13,7 +13,7 @@ import pytest
 
 from sluice import gold
 from sluice.engine import gate as gates
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import expecting, ordered
 from sluice.errors import DeclarationError, SluiceError
 from sluice.model.expectations import Expectation, built_in, built_in_type, expect, suite
@@ -178,13 +178,13 @@ def test_recomputing_a_part_of_events_is_no_way_around_the_gate(lakehouse: Lakeh
     assert lakehouse.run()["silver.sales"].refused == ("few_pieces",)
 
     with pytest.raises(SluiceError, match=r"silver\.sales was refused: it would break few_pieces"):
-        lakehouse.runner().part_anew(lakehouse.catalogue.datasets, Part(since=at(0), until=at(24)))
+        lakehouse.runner().recompute_range(lakehouse.catalogue.datasets, BackfillRange(since=at(0), until=at(24)))
     assert lakehouse.rows("silver.sales", "id") == [("s1",)]
     assert lakehouse.rows("silver._fates", "fate") == []
 
     # Without the gate the same part is written, so the test can tell.
     lakehouse.catalogue = expecting(lakehouse.catalogue, {})
-    lakehouse.runner().part_anew(lakehouse.catalogue.datasets, Part(since=at(0), until=at(24)))
+    lakehouse.runner().recompute_range(lakehouse.catalogue.datasets, BackfillRange(since=at(0), until=at(24)))
     assert ("s2",) in lakehouse.rows("silver.sales", "id")
 
 

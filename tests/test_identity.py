@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from sluice import bronze, gold, silver
 from sluice.engine import touched
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.errors import SluiceError
 from sluice.model.ledger import Entry, RowCounts
 from sluice.model.scope import collect
@@ -334,10 +334,10 @@ def test_tables_of_an_older_version_are_made_anew(old: Lakehouse) -> None:
 def test_a_part_of_a_table_of_an_older_version_is_not_computed_by_itself(old: Lakehouse) -> None:
     before = {name: old.rows(name) for name in ("silver.east", fates_table)}
     east = next(dataset for dataset in old.catalogue.datasets if dataset.name == "silver.east")
-    part = Part.of(None, None, ["east/0/0"])
+    part = BackfillRange.of(None, None, ["east/0/0"])
     assert part is not None
     with pytest.raises(SluiceError, match="Compute all of it first"):
-        old.runner().part_anew([east], part)
+        old.runner().recompute_range([east], part)
     assert {name: old.rows(name) for name in before} == before
 
 

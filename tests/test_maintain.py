@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice import gold
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import expecting, ordered
 from sluice.errors import SluiceError, UsageError
 from sluice.expect import expect, suite
@@ -79,13 +79,13 @@ def test_a_part_is_computed_anew_in_place_and_what_is_outside_stays(lakehouse: L
     lakehouse.run()
     lakehouse.spark.sql(f"UPDATE delta.`{lakehouse.lake.path('gold.sold_daily')}` SET pieces = 99")
     runner = lakehouse.runner()
-    part = Part(since=at(24), until=at(72))
+    part = BackfillRange(since=at(24), until=at(72))
     (dataset,) = [each for each in lakehouse.catalogue.datasets if each.name == "gold.sold_daily"]
-    assert runner.part_anew([dataset], part) == {"gold.sold_daily": 2}
+    assert runner.recompute_range([dataset], part) == {"gold.sold_daily": 2}
     assert lakehouse.rows("gold.sold_daily", "pieces", "window_start") == [(1, 24.0), (1, 48.0), (99, 0.0), (99, 72.0)]
-    assert runner.part_anew([dataset], part) == {"gold.sold_daily": 0}
+    assert runner.recompute_range([dataset], part) == {"gold.sold_daily": 0}
 
     few = expect("column_values_to_be_between", column="pieces", max_value=50, severity="critical", name="few")
     lakehouse.catalogue = expecting(ordered([sold_daily]), {"gold.sold_daily": suite("gold.sold_daily", few)})
     with pytest.raises(SluiceError, match=r"gold\.sold_daily was refused: it would break few"):
-        lakehouse.runner().part_anew([dataset], Part(since=at(0), until=at(24)))
+        lakehouse.runner().recompute_range([dataset], BackfillRange(since=at(0), until=at(24)))

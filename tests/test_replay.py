@@ -8,7 +8,7 @@ import pytest
 
 from sluice import Project, gold, scaffold
 from sluice.api.driver import attended
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import Catalogue, ordered
 from sluice.engine.runner import Runner
 from sluice.errors import SluiceError, UsageError
@@ -60,7 +60,9 @@ def shop(opened_shop: Lakehouse, tmp_path: Path) -> Lakehouse:
     return opened_shop.copied_to(tmp_path)
 
 
-def build(lakehouse: Lakehouse, *names: str, catalogue: Catalogue | None = None, part: Part | None = None) -> Any:
+def build(
+    lakehouse: Lakehouse, *names: str, catalogue: Catalogue | None = None, part: BackfillRange | None = None
+) -> Any:
     """A replay, built."""
     declared = catalogue or lakehouse.catalogue
     planned = replaying.plan(lakehouse.lake, declared, names, part, "a test")
@@ -214,7 +216,7 @@ def damage(lakehouse: Lakehouse, table: str, change: str) -> None:
     lakehouse.spark.sql(change.format(f"delta.`{lakehouse.lake.path(table)}`"))
 
 
-first_day = Part(since=at(0), until=at(24))
+first_day = BackfillRange(since=at(0), until=at(24))
 damages = {
     "silver.sales": (
         "DELETE FROM {} WHERE id = 's2'",
@@ -260,7 +262,7 @@ def test_a_part_is_also_named_by_its_records(shop: Lakehouse) -> None:
             strict=True,
         )
     )
-    part = Part.of(None, None, ["sales/{partition}/{offset}".format(**position)])
+    part = BackfillRange.of(None, None, ["sales/{partition}/{offset}".format(**position)])
     replay = build(shop, "silver.sales", part=part)
     assert differing(replay) == {"silver.sales": (0, 1, 0)}
     promote(shop, replay)

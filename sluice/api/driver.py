@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from sluice.api.opened import Message, Opened
 from sluice.engine import land
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import Catalogue
 from sluice.engine.runner import Runner
 from sluice.errors import LakeLocked, SluiceError
@@ -65,7 +65,7 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
                 )
                 return {name: rows.total for name, rows in changed.items()}
             case "refresh":
-                return dict(runner.part_anew(datasets, request.part or Part()))
+                return dict(runner.recompute_range(datasets, request.part or BackfillRange()))
             case "check":
                 return checks.check(runner.spark, here.lake, catalogue, datasets)
             case "skip":

@@ -19,7 +19,7 @@ from sluice.api.quarantine import Quarantine
 from sluice.api.replays import Replays
 from sluice.api.results import Audit, Checked, Maintained, RunResult
 from sluice.api.sessions import EachCall, Given, Kept, Sessions
-from sluice.api.times import part_of, with_zone
+from sluice.api.times import backfill_range, with_zone
 from sluice.engine import catalogue as catalogues
 from sluice.engine.catalogue import Catalogue, Described
 from sluice.engine.runner import Event, Listener
@@ -209,7 +209,7 @@ class Project:
         {'gold.revenue_daily': 0}
         """
         known = self._here.catalogue().upstream_of(datasets).datasets
-        part = part_of(since, until)
+        part = backfill_range(since, until)
         if part is None:
             raise UsageError("Which event times? Give since, until, or both.")
         names = tuple(each.name for each in known if not datasets or each.name in datasets)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sluice.api.driver import asked
 from sluice.api.opened import Message, Opened
-from sluice.api.times import part_of
+from sluice.api.times import backfill_range
 from sluice.engine.runner import Event
 from sluice.operate import replay, requests
 from sluice.operate.replay import Replay
@@ -27,7 +27,7 @@ class Replays:
         records: Sequence[str] = (),
     ) -> Replay:
         """What `start` would compute: its `tables`; nothing is kept of it."""
-        part = part_of(since, until, records)
+        part = backfill_range(since, until, records)
         return replay.plan(self._here.lake, self._here.catalogue(), datasets, part, because)
 
     def start(
@@ -46,7 +46,7 @@ class Replays:
         """
         here = self._here
         catalogue = here.catalogue()
-        planned = replay.plan(here.lake, catalogue, datasets, part_of(since, until, records), because)
+        planned = replay.plan(here.lake, catalogue, datasets, backfill_range(since, until, records), because)
         with here.sessions.reading() as spark:
             for step in replay.build(spark, here.lake, catalogue, planned):
                 here.listener(Event("step", step))

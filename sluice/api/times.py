@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.errors import UsageError
 
 
@@ -14,6 +14,6 @@ def with_zone(time: datetime | None, name: str) -> datetime | None:
     return time
 
 
-def part_of(since: datetime | None, until: datetime | None, records: Sequence[str] = ()) -> Part | None:
+def backfill_range(since: datetime | None, until: datetime | None, records: Sequence[str] = ()) -> BackfillRange | None:
     """A backfill range, or records `topic/partition/first-last`; None when nothing is named."""
-    return Part.of(with_zone(since, "since"), with_zone(until, "until"), records)
+    return BackfillRange.of(with_zone(since, "since"), with_zone(until, "until"), records)

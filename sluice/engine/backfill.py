@@ -48,7 +48,7 @@ class Records(BaseModel):
         )
 
 
-class Part(BaseModel):
+class BackfillRange(BaseModel):
     """Event times from `since` until before `until`, or else `records`."""
 
     model_config = ConfigDict(frozen=True)
@@ -59,7 +59,7 @@ class Part(BaseModel):
 
     @classmethod
     def of(cls, since: datetime | None, until: datetime | None, records: Sequence[str]) -> Self | None:
-        """The part that is named, or None where nothing is; a UsageError where it cannot hold a row."""
+        """The range that is named, or None where nothing is; a UsageError where it cannot hold a row."""
         if not (since or until or records):
             return None
         if (since or until) and records:

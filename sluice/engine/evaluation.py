@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.model.completeness import EvaluationContext, later_of
 from sluice.model.datasets import Dataset, Output, microseconds
 from sluice.model.ledger import Cause, Commit, Entry, InputVersion, Reached, watermark_of
@@ -38,7 +38,7 @@ class Evaluation:
     pinned: Mapping[str, InputVersion]
     cause: Cause
     context: EvaluationContext
-    part: Part | None = None
+    backfill: BackfillRange | None = None
     fences: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
@@ -75,7 +75,7 @@ class Evaluation:
     @cached_property
     def rows_changed(self) -> int | None:
         """How many rows changed upstream, by the ledger; None where it does not say."""
-        if self.known is None or self.part is not None:
+        if self.known is None or self.backfill is not None:
             return None
         return sum(
             self.lake.rows_changed(source, self.known.entry.seen(source, now).version, now.version)
@@ -156,10 +156,10 @@ class Evaluation:
     def entry(self, reached: dict[str, Reached]) -> Entry:
         """The ledger entry of a commit of these rows."""
         # The rows outside of a backfill range are still by the declaration that they were made by.
-        is_part = self.part is not None and self.known is not None
+        is_backfill = self.backfill is not None and self.known is not None
         return Entry(
             dataset=self.dataset.name,
-            fingerprint=self.known.entry.fingerprint if is_part and self.known else self.dataset.fingerprint,
+            fingerprint=self.known.entry.fingerprint if is_backfill and self.known else self.dataset.fingerprint,
             cause=self.cause,
             inputs=dict(self.pinned),
             reached=reached,

@@ -81,7 +81,7 @@ def plan_of_scope(evaluation: Evaluation, scope: Scope, changes: "Mapping[str, D
     outputs = evaluation.dataset.outputs
     shaped, own = evaluation.shaped(scope, changes)
     new = {output.table: output.select(shaped) for output in outputs}
-    is_whole = evaluation.part is not None or scope.is_everything
+    is_whole = evaluation.backfill is not None or scope.is_everything
     if not is_whole and any(df.dtypes != evaluation.current[table].dtypes for table, df in new.items()):
         return plan_of_scope(evaluation, everything, {})
     entry = evaluation.entry(evaluation.reached(shaped, scope))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.engine.commit import commit
 from sluice.engine.evaluation import Evaluation
 from sluice.engine.gate import Verdict, judge
@@ -50,18 +50,18 @@ def refresh(
     dataset: Dataset,
     *,
     rebuild: bool = False,
-    part: Part | None = None,
+    backfill: BackfillRange | None = None,
     hold_changed: bool = False,
     pinned: Mapping[str, Commit] | None = None,
     gate: Sequence[Expectation] = (),
 ) -> Refreshed:
     """Brings the dataset's tables up to its inputs; does nothing when they are the versions it was computed from.
 
-    With `rebuild` all rows are recomputed, with `part` those in it. `pinned` are states of the inputs other than the
+    With `rebuild` all rows are recomputed, with `backfill` those in its range. `pinned` are states of the inputs other than the
     newest. With `hold_changed` a dataset whose declaration changed is left as it is. Rows that break something
     critical of the `gate` are not written.
     """
-    found = due(spark, lake, dataset, rebuild=rebuild, part=part, hold_changed=hold_changed, pinned=pinned)
+    found = due(spark, lake, dataset, rebuild=rebuild, backfill=backfill, hold_changed=hold_changed, pinned=pinned)
     if isinstance(found, Refreshed):
         return found
     plans = plan(found)
@@ -96,7 +96,7 @@ def due(
     dataset: Dataset,
     *,
     rebuild: bool = False,
-    part: Part | None = None,
+    backfill: BackfillRange | None = None,
     hold_changed: bool = False,
     pinned: Mapping[str, Commit] | None = None,
 ) -> Evaluation | Refreshed:
@@ -111,14 +111,14 @@ def due(
         return Refreshed(dataset.name, None)
     watermark = reached_by_all(dataset, pinned)
     versions = {name: commit.as_input for name, commit in pinned.items()}
-    cause = why(lake, dataset, known, versions, rebuild=rebuild, part=part)
+    cause = why(lake, dataset, known, versions, rebuild=rebuild, backfill=backfill)
     context = EvaluationContext.of(known.entry.watermark if known else None, watermark, datetime.now(UTC))
     if cause is None and dataset.keeps_time and context.has_moved:
         cause = "watermark"
     if cause is None:
         return Refreshed(dataset.name, None)
     fences = fences_of(lake, dataset, known)
-    return Evaluation(spark, lake, dataset, known, versions, cause, context, part, fences)
+    return Evaluation(spark, lake, dataset, known, versions, cause, context, backfill, fences)
 
 
 def fences_of(lake: TableFormat, dataset: Dataset, known: Commit | None) -> dict[str, int]:
@@ -165,19 +165,19 @@ def why(
     pinned: Mapping[str, InputVersion],
     *,
     rebuild: bool,
-    part: Part | None,
+    backfill: BackfillRange | None,
 ) -> Cause | None:
     """Why the dataset must be recomputed, or None when it is up to date."""
     if known is None:
         return "first build"
     if rebuild:
         return "rebuild"
-    if part is None and known.entry.fingerprint != dataset.fingerprint:
+    if backfill is None and known.entry.fingerprint != dataset.fingerprint:
         return "declaration changed"
-    if part is None and same_states(known.entry.inputs, pinned):
+    if backfill is None and same_states(known.entry.inputs, pinned):
         return None
     for name, now in pinned.items():
         then = known.entry.seen(name, now)
         if not then.is_state(now) and not lake.holds_changes(name, then, now):
             return "input rebuilt"
-    return "changes" if part is None else "replay"
+    return "changes" if backfill is None else "replay"

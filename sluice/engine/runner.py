@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.engine.blocked import Block, Blocks, blocked_by, is_of_data, reason_of, stops_all
 from sluice.engine.catalogue import Catalogue, Node
 from sluice.engine.culprit import find
@@ -194,12 +194,12 @@ class Runner:
             inputs = {name: commit.as_input for name, commit in newest_inputs(self.lake, node).items()}
         return f"{node.fingerprint} {self.catalogue.gate_of(node)}", inputs
 
-    def part_anew(self, datasets: Sequence[Dataset], part: Part) -> dict[str, int]:
-        """Computes a part of datasets anew in place, upstream first; returns how many rows that changed in each."""
+    def recompute_range(self, datasets: Sequence[Dataset], backfill: BackfillRange) -> dict[str, int]:
+        """Recomputes a range of datasets in place, upstream first; returns how many rows that changed in each."""
         changed = {}
         for dataset in datasets:
             with named_jobs(self.spark, dataset.name) as spark:
-                done = refresh(spark, self.lake, dataset, part=part, gate=self.catalogue.gate_of(dataset))
+                done = refresh(spark, self.lake, dataset, backfill=backfill, gate=self.catalogue.gate_of(dataset))
             if done.broken:
                 raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(done.broken)}.")
             changed[dataset.name] = done.rows.total

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.engine.evaluation import Evaluation, union
 from sluice.model.datasets import Dataset
 from sluice.model.scope import Scope, collect, everything
@@ -18,15 +18,15 @@ rebuild_share = 0.25
 def scope_of(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> Scope:
     """The rows that the changes touch; everything when that is a large part of the table."""
     touched = touched_by(evaluation, changes)
-    if evaluation.part is not None:
-        in_range = touched_in_range(evaluation, evaluation.part)
+    if evaluation.backfill is not None:
+        in_range = touched_in_range(evaluation, evaluation.backfill)
         if not in_range:
             return everything
         touched += in_range
     found = collect(union(touched))
     is_small = found.count <= rebuild_share * evaluation.own_count
     # A backfill range is no more than what was asked for, whatever that costs.
-    return found if evaluation.dataset.is_fold or evaluation.part is not None or is_small else everything
+    return found if evaluation.dataset.is_fold or evaluation.backfill is not None or is_small else everything
 
 
 def touched_by(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> "list[DataFrame]":
@@ -39,7 +39,7 @@ def touched_by(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> "l
     return touched
 
 
-def touched_in_range(evaluation: Evaluation, part: Part) -> "list[DataFrame]":
+def touched_in_range(evaluation: Evaluation, backfill: BackfillRange) -> "list[DataFrame]":
     """The scopes of input rows and of the table's rows in a range; none where neither has the columns to say so."""
     dataset = evaluation.dataset
     own = evaluation.current[dataset.name]
@@ -49,10 +49,10 @@ def touched_in_range(evaluation: Evaluation, part: Part) -> "list[DataFrame]":
         each = dataset.inputs[name]
         # When a version of a dimension began says little of the facts in the range; they say it themselves.
         if isinstance(each.source, Dataset) and each.source.tells_time:
-            in_range = part.rows(rows, each.source.event_time)
+            in_range = backfill.rows(rows, each.source.event_time)
             if in_range is not None:
                 touched.append(each.scope(in_range, tables))
-    in_range = part.rows(own, dataset.event_time)
+    in_range = backfill.rows(own, dataset.event_time)
     if in_range is not None:
         touched.append(dataset.scope_of(in_range))
     return touched
@@ -60,10 +60,10 @@ def touched_in_range(evaluation: Evaluation, part: Part) -> "list[DataFrame]":
 
 def keys_in_range(evaluation: Evaluation, judged: "DataFrame") -> Scope:
     """Of a fold: the keys of its records (`judged`) and rows in the range, and those that the changes touch."""
-    dataset, part = evaluation.dataset, evaluation.part
+    dataset, backfill = evaluation.dataset, evaluation.backfill
     touched = touched_by(evaluation, evaluation.changes())
     for df in (judged, evaluation.current[dataset.name]):
-        in_range = part.rows(df, dataset.event_time) if part else None
+        in_range = backfill.rows(df, dataset.event_time) if backfill else None
         if in_range is not None:
             touched.append(keys_of(dataset, in_range))
     return collect(union(touched)) if touched else everything

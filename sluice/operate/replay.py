@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import Catalogue
 from sluice.engine.commit import commit
 from sluice.engine.evaluation import union
@@ -48,7 +48,7 @@ class Replay(BaseModel):
     because: str
     datasets: tuple[str, ...]
     tables: tuple[str, ...]
-    part: Part | None = None
+    part: BackfillRange | None = None
     state: Literal["building", "built", "promoted"] = "building"
     fingerprints: dict[str, str]
     changed: tuple[str, ...]
@@ -129,7 +129,7 @@ def shadow(lake: Lake, replay: Replay, catalogue: Catalogue) -> tuple[Shadow, li
     return shadow_of(lake, f"{lake.root}/{folder(replay.name)}/lake", datasets), datasets
 
 
-def plan(lake: Lake, catalogue: Catalogue, names: Sequence[str], part: Part | None, because: str) -> Replay:
+def plan(lake: Lake, catalogue: Catalogue, names: Sequence[str], part: BackfillRange | None, because: str) -> Replay:
     """A replay of the named datasets, by default of those whose declaration changed, and of all made from them."""
     changed = [each.name for each in changed_datasets(lake, catalogue)]
     wanted = tuple(names or changed or ([each.name for each in catalogue.datasets] if part else ()))
@@ -170,7 +170,7 @@ def build(spark: "SparkSession", lake: Lake, catalogue: Catalogue, replay: Repla
             beside,
             dataset,
             rebuild=is_named and replay.part is None and here is not None,
-            part=replay.part if is_named else None,
+            backfill=replay.part if is_named else None,
             # Others whose declaration changed too wait for their own replay.
             hold_changed=not is_named,
             pinned=pinned(beside, dataset, here.commit if here else None),

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.errors import SluiceError
 from sluice.storage.files import Files
 
@@ -31,7 +31,7 @@ class Request(BaseModel):
     replay: str | None = None
     datasets: tuple[str, ...] = ()
     topic: str = ""
-    part: Part | None = None
+    part: BackfillRange | None = None
     share: float = 0
     seed: int = 0
     because: str = ""

@@ -13,7 +13,7 @@ from unittest import mock
 from sluice.engine import refresh as engine
 from sluice.engine import runner as run
 from sluice.engine import touched
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.log import Record, partition_of
 from sluice.operate import replay as replaying
 from sluice.operate.look import connection
@@ -167,8 +167,8 @@ def happened(what: str, lakehouse: Lakehouse, world: World) -> Lakehouse:
         return again
     if what == "part":
         since = a_time(chance, chance.randrange(3))
-        part = Part(since=since, until=since + timedelta(hours=chance.choice([1, 5, 30])))
-        changed = lakehouse.runner().part_anew(lakehouse.catalogue.datasets, part)
+        part = BackfillRange(since=since, until=since + timedelta(hours=chance.choice([1, 5, 30])))
+        changed = lakehouse.runner().recompute_range(lakehouse.catalogue.datasets, part)
         assert not any(changed.values()), f"computing {part} anew changed rows: {changed}"
     if what == "replay":
         names = [dataset.name for dataset in lakehouse.catalogue.datasets]

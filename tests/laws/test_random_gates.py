@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice import bronze, silver
-from sluice.engine.backfill import Part
+from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import expecting, ordered
 from sluice.errors import SluiceError
 from sluice.expect import expect, suite
@@ -47,7 +47,7 @@ def test_what_was_refused_is_written_by_nothing(spark: "SparkSession", tmp_path:
         again = Lakehouse(spark, tmp_path)
         again.catalogue = lakehouse.catalogue
         if what == "part":
-            part_anew(again, chance)
+            recompute_range(again, chance)
         else:
             again.run(rebuild=what == "rebuild")
         assert (again.rows("silver.sales"), again.rows("silver._fates")) == before, f"{what} (seed {seed})"
@@ -57,11 +57,11 @@ def sale(chance: random.Random, number: int, pieces: int) -> dict[str, object]:
     return {"id": f"s{number}", "sold_at": text(chance.randint(0, 48)), "pieces": pieces}
 
 
-def part_anew(lakehouse: Lakehouse, chance: random.Random) -> None:
+def recompute_range(lakehouse: Lakehouse, chance: random.Random) -> None:
     """What `sluice run --since --until` does, and Airflow every night."""
     since = chance.randint(0, 40)
-    part = Part(since=at(since), until=at(since + 24))
+    part = BackfillRange(since=at(since), until=at(since + 24))
     try:
-        lakehouse.runner().part_anew(lakehouse.catalogue.datasets, part)
+        lakehouse.runner().recompute_range(lakehouse.catalogue.datasets, part)
     except SluiceError as error:
         assert "refused" in str(error)  # noqa: PT017 - that it says nothing is as good

@@ -57,8 +57,8 @@ def refresh(
 ) -> Refreshed:
     """Brings the dataset's tables up to its inputs; does nothing when they are the versions it was computed from.
 
-    With `rebuild` all rows are recomputed, with `backfill` those in its range. `pinned` are states of the inputs other than the
-    newest. With `hold_changed` a dataset whose declaration changed is left as it is. Rows that break something
+    With `rebuild` all rows are recomputed, with `backfill` those in its range. `pinned` are states of the inputs other
+    than the newest. With `hold_changed` a dataset whose declaration changed is left as it is. Rows that break something
     critical of the `gate` are not written.
     """
     found = due(spark, lake, dataset, rebuild=rebuild, backfill=backfill, hold_changed=hold_changed, pinned=pinned)

@@ -19,7 +19,6 @@ from sluice.storage.small_writes import is_plain, taken
 from tests.kit import Lakehouse, frame, text
 from tests.shop import sales
 
-pytestmark = pytest.mark.spark
 sold = gold.aggregate("sold", source=sales, group_by=["product"], measures={"pieces": "sum(pieces)"})
 
 
@@ -192,6 +191,7 @@ def test_a_handful_is_few_rows_small_ones_and_of_plain_types(spark: SparkSession
     assert taken(long.selectExpr("named_struct('id', id) AS nested")) is None
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("kinds", "expected"),
     [

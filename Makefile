@@ -12,12 +12,16 @@ WORKERS ?= 2
 # How long `make soak` goes on, or the seeds that it is to ask and no others.
 MINUTES ?= 60
 SEEDS ?=
+PYTEST = env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# The marks of the tiers; each test belongs to one tier.
+SPARK = spark or process
+SERVED = servers or browser or install
 SERVERS = $(abspath $(DEMO))/servers
 export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow servers images servers-down test soak soak-faults lint docs format lock benchmark logstore clean prerequisites
+.PHONY: help demo airflow servers images servers-down test test-unit test-spark test-servers soak soak-faults lint docs format lock benchmark logstore clean prerequisites
 
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -63,7 +67,16 @@ servers-down: $(VENV)/.installed ## End them; their data stays
 	@$(BIN)/python -m infra.servers down --folder $(SERVERS)
 
 test: $(VENV)/.installed $(AIRFLOW)/.installed $(VENV)/.servers ## Every test
-	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	@$(PYTEST) $(TESTS)
+
+test-unit: $(VENV)/.installed ## Pure tests: no JVM, no process, under a minute
+	@$(PYTEST) -m "not ($(SPARK) or $(SERVED))" $(TESTS)
+
+test-spark: $(VENV)/.installed ## Tests with Spark, and commands in processes of their own
+	@$(PYTEST) -m "($(SPARK)) and not ($(SERVED))" $(TESTS)
+
+test-servers: $(VENV)/.installed $(AIRFLOW)/.installed $(VENV)/.servers ## Tests with servers, a browser or an installation
+	@$(PYTEST) -m "$(SERVED)" $(TESTS)
 
 soak: $(VENV)/.installed ## Random lakehouses for MINUTES=60, or of some SEEDS="1 2"
 	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/python -m tests.laws.soak --minutes $(MINUTES) --seeds $(SEEDS)

@@ -1,7 +1,8 @@
 """One Spark session for the whole run, and a lakehouse of one's own for each test that wants one."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from sluice.runtime.session import spark_session
 from sluice.runtime.settings import Settings
+from tests import tiers
 from tests.kit import Lakehouse
 
 if TYPE_CHECKING:
@@ -24,11 +26,21 @@ def pytest_configure() -> None:
     os.environ["SLUICE_JAVA_OPTIONS"] = light
 
 
+# Before `-m` selects.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that asks for Spark is marked so."""
     for item in items:
-        if {"spark", "lakehouse"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.spark)
+        tiers.mark(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """No process starts while a unit test runs."""
+    tiers.unit[:] = [item.nodeid] if tiers.is_unit(item) else []
+    try:
+        return (yield)
+    finally:
+        tiers.unit.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +63,15 @@ def spark() -> "Iterator[SparkSession]":
 def lakehouse(spark: "SparkSession", tmp_path: Path) -> Lakehouse:
     """An empty log and an empty lake."""
     return Lakehouse(spark, tmp_path)
+
+
+@pytest.fixture
+def spark_for_commands(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that run in this process use the session of the run."""
+
+    @contextmanager
+    def lent(settings: Settings, descriptors: object = ()) -> Iterator["SparkSession"]:
+        yield spark
+
+    monkeypatch.setattr("sluice.api.sessions.spark_session", lent)
+    monkeypatch.setattr("sluice.api.sessions.require_no_other", lambda settings: None)

@@ -72,7 +72,7 @@ def torn(tmp_path: Path) -> tuple[Log, Path, bytes]:
     return log, path, content
 
 
-@pytest.mark.servers
+@pytest.mark.process
 def test_the_http_receiver_is_unavailable_while_its_last_segment_is_torn(
     tmp_path: Path, torn: tuple[Log, Path, bytes]
 ) -> None:
@@ -92,7 +92,7 @@ def test_the_http_receiver_is_unavailable_while_its_last_segment_is_torn(
     assert [record.value for record in records_of(log, "t")] == [b"a", b"b", b"c"]
 
 
-@pytest.mark.servers
+@pytest.mark.process
 def test_the_statsd_receiver_waits_while_its_last_segment_is_torn(
     tmp_path: Path, torn: tuple[Log, Path, bytes]
 ) -> None:
@@ -107,6 +107,7 @@ def test_the_statsd_receiver_waits_while_its_last_segment_is_torn(
         assert receiver.ends(signal.SIGTERM) == 0
 
 
+@pytest.mark.process
 @pytest.mark.spark
 def test_a_run_whose_jvm_is_killed_says_so_and_the_next_one_ends_it(tmp_path: Path) -> None:
     scaffold.write(tmp_path)

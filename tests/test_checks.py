@@ -371,6 +371,7 @@ def add_results(root: str, process: int, times: int) -> None:
         Lake(root).add(pa.table({"said": [f"{process} {number}"]}), checks_table)
 
 
+@pytest.mark.process
 def test_two_checks_at_once_lose_no_result(tmp_path: Path) -> None:
     """Four processes, none of which knows of the others, make the table and add to it."""
     context = multiprocessing.get_context("spawn")

@@ -3,30 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sluice.log import Log
-
-
-def sluice(
-    *arguments: str, here: Path, environment: dict[str, str] | None = None, stdin: bytes = b""
-) -> subprocess.CompletedProcess[str]:
-    """Runs the command as a user does."""
-    done = subprocess.run(
-        [sys.executable, "-m", "sluice.cli", *arguments],
-        cwd=here,
-        env=os.environ | (environment or {}),
-        input=stdin,
-        capture_output=True,
-        check=False,
-    )
-    output = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
-    assert "Traceback" not in output.stderr
-    return output
+from tests.commands import sluice, sluice_process
 
 
 def refused(*arguments: str, here: Path, environment: dict[str, str] | None = None) -> str:
@@ -80,6 +62,7 @@ def fake_java(folder: Path, version: str) -> str:
     return str(folder)
 
 
+@pytest.mark.process
 def test_java_that_is_missing_or_too_old_is_told_before_spark_starts(tmp_path: Path) -> None:
     project = tmp_path / "mine"
     assert sluice("init", str(project), here=tmp_path).returncode == 0
@@ -93,6 +76,7 @@ def test_java_that_is_missing_or_too_old_is_told_before_spark_starts(tmp_path: P
     assert "is Java 8, too old" in old
 
 
+@pytest.mark.process
 def test_a_lake_that_another_run_holds_is_refused(tmp_path: Path) -> None:
     from sluice.storage.lock import lake_lock
 
@@ -100,7 +84,7 @@ def test_a_lake_that_another_run_holds_is_refused(tmp_path: Path) -> None:
     sluice("init", str(project), here=tmp_path)
     (project / ".sluice" / "log").mkdir(parents=True)
     with lake_lock(str(project / ".sluice" / "lake")):
-        done = sluice("run", here=project)
+        done = sluice_process("run", here=project)
     assert done.returncode == 1
     assert f"Another sluice (process {os.getpid()}) is writing the lake" in " ".join(done.stderr.split())
 
@@ -124,6 +108,7 @@ def test_a_topic_that_does_not_exist_is_named(tmp_path: Path) -> None:
     assert "has no topic nothing" in " ".join(done.stderr.split())
 
 
+@pytest.mark.usefixtures("spark_for_commands")
 def test_a_project_of_ones_own_runs(tmp_path: Path) -> None:
     """What the README of `sluice init` says, from another folder by --project."""
     project = tmp_path / "mine"
@@ -183,6 +168,7 @@ def test_a_project_of_ones_own_runs(tmp_path: Path) -> None:
     assert "cannot be answered" in refused("query", "SELECT * FROM gold.nothing", *named, here=tmp_path)
 
 
+@pytest.mark.usefixtures("spark_for_commands")
 def test_a_held_record_is_shown_and_released(tmp_path: Path) -> None:
     sluice("init", "mine", here=tmp_path)
     project = tmp_path / "mine"
@@ -221,6 +207,7 @@ def test_a_held_record_is_shown_and_released(tmp_path: Path) -> None:
     assert "cannot be answered" in refused(*then, "2000-01-01", here=project)
 
 
+@pytest.mark.process
 def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
     project = tmp_path / "mine"
     sluice("init", str(project), here=tmp_path)

@@ -17,7 +17,7 @@ from sluice.operate.look import audit, query
 from tests.end_to_end.scaffolded import Project, content
 from tests.kit import Lakehouse
 
-pytestmark = [pytest.mark.servers, pytest.mark.spark]
+pytestmark = [pytest.mark.process, pytest.mark.servers, pytest.mark.spark]
 
 
 @pytest.fixture(scope="module")

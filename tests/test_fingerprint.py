@@ -198,6 +198,7 @@ def test_the_lambdas_of_one_line_are_told_apart(project: Callable[..., str]) -> 
     assert project(wanted="add_one") != project(wanted="add_two")
 
 
+@pytest.mark.process
 def test_it_is_the_same_in_every_process_folder_and_with_every_seed_of_hashes(tmp_path: Path) -> None:
     said = "import shapes, sluice.model.fingerprint as f; print(f.fingerprint('gold.x', {'shape': shapes.shape}))"
     found = set()

@@ -33,7 +33,6 @@ from tests.kit import Lakehouse, text
 from tests.servers.kafka import Behind, Unreliable, proxied
 from tests.shop import sales
 
-pytestmark = [pytest.mark.servers, pytest.mark.spark]
 moment = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -260,6 +259,7 @@ class SecureKafka(Kafka):
         return KafkaLog(self.address, security, answer_seconds=3)
 
 
+@pytest.mark.servers
 def test_a_broker_with_tls_and_a_password(lakehouse: Lakehouse, tmp_path: Path) -> None:
     with running(SecureKafka(tmp_path / "secure")) as secure:
         lakehouse.log = secure.server.log('se"cret')
@@ -330,6 +330,8 @@ def order(number: int) -> dict[str, Any]:
     return {"order_id": f"n{number}", "placed_at": placed_at, "product_id": "tea", "quantity": 1}
 
 
+@pytest.mark.process
+@pytest.mark.spark
 def test_a_broker_killed_under_load_loses_and_doubles_nothing(kafka: Running[Kafka], log: KafkaLog) -> None:
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder, "project")

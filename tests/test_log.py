@@ -155,6 +155,7 @@ while True:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seconds", [0.05, 0.2, 0.45])
 def test_a_writer_killed_at_any_moment_leaves_whole_segments(tmp_path: Path, seconds: float) -> None:
     log = Log(tmp_path)
@@ -180,6 +181,7 @@ for number in range(40):
 """
 
 
+@pytest.mark.process
 def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     Log(tmp_path).create("t")
     writers = [subprocess.Popen([sys.executable, "-c", append_some, str(tmp_path), name]) for name in ("a", "b")]

@@ -10,6 +10,7 @@ from sluice.runtime import logstore
 from sluice.runtime.logstore.__main__ import class_path
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("javac") is None, reason="users of the jar need no compiler")
 def test_the_jar_is_what_its_source_gives(tmp_path: Path) -> None:
     logstore.build(tmp_path / "built.jar", class_path())

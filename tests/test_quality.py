@@ -147,6 +147,7 @@ def test_sales_are_as_declared_without_a_suite() -> None:
     assert dataset.fingerprint == sales.fingerprint
 
 
+@pytest.mark.process
 def test_the_suites_of_this_project_are_read_without_spark() -> None:
     look = (
         "import sys, pathlib; from sluice.engine.catalogue import load; "

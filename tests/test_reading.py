@@ -15,7 +15,6 @@ from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, statements, text
 from tests.shop import sales
 
-pytestmark = pytest.mark.spark
 sold = gold.aggregate("sold", source=sales, group_by=["product"], measures={"pieces": "sum(pieces)"})
 
 

@@ -36,12 +36,12 @@ from sluice.ingest.receivers import amqp, statsd
 from sluice.ingest.receivers.cli import http as listen_over_http
 from sluice.ingest.receivers.records import key_in, with_field
 from sluice.log import Log, StoredRecord
+from tests.commands import sluice
 from tests.servers.rabbitmq import RabbitMQ
 
 if TYPE_CHECKING:
     from tests.kit import Lakehouse
 
-pytestmark = pytest.mark.servers
 token = "a-token-of-these-tests-0123456789"
 orders_token = "another-token-for-orders-0123456789"
 new_orders_token = "the-next-token-for-orders-0123456789"
@@ -314,6 +314,7 @@ def test_requests_that_come_meanwhile_are_appended_together(served: Served) -> N
     assert len(served.log.segments("orders")) == before + 2
 
 
+@pytest.mark.process
 def test_a_token_writes_its_own_topics_and_is_replaced_without_a_gap(tmp_path: Path) -> None:
     tokens = f"{token},orders+returns:{orders_token},orders:{new_orders_token}"
     with listening(tmp_path, "http", "--port", "0", "--create", SLUICE_HTTP_TOKEN=tokens) as receiver:
@@ -334,24 +335,20 @@ def test_a_token_writes_its_own_topics_and_is_replaced_without_a_gap(tmp_path: P
 
 def test_topics_that_steer_the_engine_are_written_by_its_own_commands_alone(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("{}")
+    environment = {"SLUICE_LOG": str(tmp_path / "log"), "SLUICE_AMQP": "amqp://127.0.0.1:1/"}
     for command in (
         ["log", "append", "sluice_releases", str(tmp_path / "lines")],
         ["listen", "statsd", "--port", "0", "--topic", "sluice_releases"],
         ["listen", "amqp", "--queue", "q", "--topic", "sluice_releases"],
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "sluice.cli", *command, "--project", str(tmp_path)],
-            env=os.environ | {"SLUICE_LOG": str(tmp_path / "log"), "SLUICE_AMQP": "amqp://127.0.0.1:1/"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = sluice(*command, here=tmp_path, environment=environment)
         assert (done.returncode, "written by Sluice alone" in done.stderr) == (2, True), command
     assert not (tmp_path / "log").exists()
     with pytest.raises(UsageError, match="written by Sluice alone"):
         topics_of("sluice", [("public", "releases")])
 
 
+@pytest.mark.process
 def test_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
     Log(tmp_path / "log").create("orders")
     limits = ["--connections-max", "20", "--client-connections-max", "10", "--head-seconds-max", "600"]
@@ -363,6 +360,7 @@ def test_idle_connections_keep_nobody_out(tmp_path: Path) -> None:
         assert health(port)["status"] == "ok"
 
 
+@pytest.mark.process
 def test_requests_under_way_are_not_closed_for_new_ones(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", partitions=1)
     log.create("orders")
@@ -397,6 +395,7 @@ def requests_waiting(port: int) -> int | None:
         return None
 
 
+@pytest.mark.process
 def test_ready_says_whether_the_log_can_be_written(tmp_path: Path) -> None:
     Log(tmp_path / "log").create("orders")
     with listening(tmp_path, "http", "--port", "0") as receiver:
@@ -412,6 +411,7 @@ def test_ready_says_whether_the_log_can_be_written(tmp_path: Path) -> None:
         assert raw(port, request).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.process
 def test_https_is_served_with_a_certificate(tmp_path: Path) -> None:
     Log(tmp_path / "log").create("orders")
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
@@ -430,6 +430,7 @@ def test_https_is_served_with_a_certificate(tmp_path: Path) -> None:
     assert (code, "no certificate and private key" in said) == (2, True)
 
 
+@pytest.mark.process
 def test_topics_are_made_where_that_is_allowed(tmp_path: Path) -> None:
     with listening(tmp_path, "http", "--port", "0", "--create") as receiver:
         port = port_of(receiver)
@@ -478,6 +479,7 @@ def in_log(log: Log) -> Counter[tuple[str, bytes | None]]:
     return Counter((record.headers["idempotency_key"], record.value) for record in records_of(log, "orders"))
 
 
+@pytest.mark.process
 def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     log.create("orders")
@@ -502,6 +504,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     assert len(log.segments("orders")) < len(found)
 
 
+@pytest.mark.process
 def test_at_a_stop_what_was_let_in_is_acknowledged(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     log.create("orders")
@@ -523,6 +526,7 @@ def said_at_once(project: Path, *arguments: str, **settings: str) -> tuple[int, 
         return code, "".join(receiver.said)
 
 
+@pytest.mark.process
 def test_what_keeps_a_door_shut_is_told(tmp_path: Path, served: Served) -> None:
     code, said = said_at_once(tmp_path, "http", SLUICE_HTTP_TOKEN="")
     assert (code, "Set SLUICE_HTTP_TOKEN" in said) == (2, True)
@@ -570,6 +574,7 @@ def test_a_key_that_is_an_object_is_its_text_unless_it_is_too_deep() -> None:
     assert key_in(b'{"a":' + b"[" * 90_000 + b"]" * 90_000 + b"}", "a") is None
 
 
+@pytest.mark.process
 def test_what_comes_twice_has_the_fate_duplicate(lakehouse: "Lakehouse", tmp_path: Path) -> None:
     orders, payments = bronze.topic("orders"), bronze.topic("payments")
     lakehouse.declare(
@@ -612,6 +617,7 @@ def metrics_of(log: Log) -> list[dict[str, Any]]:
     return [json.loads(record.value or b"") for record in records_of(log, "metrics")]
 
 
+@pytest.mark.process
 def test_metrics_are_records_and_what_is_none_stays_as_it_came(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics", "--flush-seconds", "0.05") as receiver:
@@ -687,6 +693,7 @@ def test_any_line_is_a_metric_or_none(line: bytes) -> None:
         assert 0 < metric["sample_rate"] <= 1
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("where", "options"),
     [
@@ -720,6 +727,7 @@ def test_a_flood_is_appended_or_counted_as_lost(tmp_path: Path, where: str, opti
     assert any("datagrams in the kernel" in line for line in receiver.said)
 
 
+@pytest.mark.process
 def test_at_a_stop_what_the_kernel_holds_is_appended(tmp_path: Path) -> None:
     sent = 200
     with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics") as receiver:
@@ -734,6 +742,7 @@ def test_at_a_stop_what_the_kernel_holds_is_appended(tmp_path: Path) -> None:
     assert sum(each["name"] == "m" for each in metrics) + lost == sent
 
 
+@pytest.mark.process
 def test_metrics_wait_while_the_log_cannot_be_written(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     with listening(tmp_path, "statsd", "--port", "0", "--topic", "metrics", "--flush-seconds", "0.05") as receiver:
@@ -749,6 +758,7 @@ def test_metrics_wait_while_the_log_cannot_be_written(tmp_path: Path) -> None:
         assert receiver.ends() == 0
 
 
+@pytest.mark.process
 def test_metrics_and_losses_are_events_and_what_is_none_is_quarantined(lakehouse: "Lakehouse", tmp_path: Path) -> None:
     metrics = bronze.topic("metrics")
     schema = (
@@ -829,6 +839,7 @@ def ids_of(log: Log, topic: str) -> Counter[str]:
     return Counter(record.headers["message_id"] for record in records_of(log, topic))
 
 
+@pytest.mark.process
 def test_messages_come_again_after_a_kill_between_append_and_ack(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     log = Log(tmp_path / "log", partitions=2)
     log.create("orders")
@@ -855,6 +866,7 @@ def test_messages_come_again_after_a_kill_between_append_and_ack(rabbitmq: Rabbi
     assert {record.headers["routing_key"] for record in again} == {"redelivered"}
 
 
+@pytest.mark.process
 def test_nothing_confirmed_is_lost_when_door_and_broker_are_killed(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     producer = Producer(rabbitmq, "killed")
@@ -881,6 +893,7 @@ def test_nothing_confirmed_is_lost_when_door_and_broker_are_killed(rabbitmq: Rab
     assert values == {each: f'{{"n": {each}}}'.encode() for each in producer.confirmed}
 
 
+@pytest.mark.process
 def test_nothing_is_acknowledged_while_the_log_cannot_be_written(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     log.create("orders")
@@ -898,6 +911,7 @@ def test_nothing_is_acknowledged_while_the_log_cannot_be_written(rabbitmq: Rabbi
     assert producer.messages_left() == 0
 
 
+@pytest.mark.process
 def test_what_does_not_pass_by_itself_ends_the_door(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     to = ["amqp", "--queue", "nowhere", "--topic", "orders"]
     code, said = said_at_once(tmp_path, *to, SLUICE_AMQP=rabbitmq.url)

@@ -34,7 +34,6 @@ from tests.servers.s3 import Guarded, Unreliable, proxied, unconditional
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.servers
 conditional = "sluice.logstore.S3ConditionalLogStore"
 plain = "io.delta.storage.S3SingleDriverLogStore"
 # Long enough for a loaded machine to renew it, short enough to wait for.

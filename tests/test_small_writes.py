@@ -18,7 +18,6 @@ from sluice.storage.small_writes import is_plain, taken
 from tests.kit import Lakehouse, frame, text
 from tests.shop import sales
 
-pytestmark = pytest.mark.spark
 sold = gold.aggregate("sold", source=sales, group_by=["product"], measures={"pieces": "sum(pieces)"})
 
 
@@ -190,6 +189,7 @@ def test_a_small_write_is_of_few_rows_small_ones_and_of_plain_types(spark: Spark
     assert taken(long.selectExpr("named_struct('id', id) AS nested")) is None
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("kinds", "expected"),
     [

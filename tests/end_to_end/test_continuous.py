@@ -14,7 +14,7 @@ from sluice.log import Log, Record
 from sluice.operate.look import query
 from sluice.storage.delta import Lake
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.process, pytest.mark.spark]
 
 
 def wait_until(is_true: Callable[[], bool], run: "subprocess.Popen[bytes]") -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 root = Path(__file__).parents[2]
-pytestmark = pytest.mark.install
+pytestmark = [pytest.mark.install, pytest.mark.process, pytest.mark.spark]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from sluice.runtime.settings import Settings
 from sluice.storage.delta import Lake
 from tests.end_to_end.scaffolded import content
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.process, pytest.mark.spark]
 
 
 def is_begun(table: str) -> Callable[[Path], bool]:

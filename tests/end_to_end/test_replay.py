@@ -16,7 +16,7 @@ from sluice.log import Record
 from sluice.storage.delta import Lake
 from tests.end_to_end.scaffolded import Project, content, tables
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.process, pytest.mark.spark]
 march = ("--since", "2026-03-01", "--until", "2026-04-01")
 
 

@@ -24,7 +24,7 @@ from sluice.operate.look import audit, query
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse
 
-pytestmark = [pytest.mark.servers, pytest.mark.spark]
+pytestmark = [pytest.mark.process, pytest.mark.servers, pytest.mark.spark]
 declared = '''"""Orders of a shop whose products are rows of a database."""
 
 from sluice import bronze, gold, silver

@@ -19,10 +19,10 @@ from tests.faults.rounds import Life, damaged_file, delete, lived, runnings, sma
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.servers]
 given = os.environ.get("SLUICE_FAULTS_SEED")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", [int(given)] if given else [1])
 def test_every_acknowledged_record_is_there_once_after_any_fault(
     spark: "SparkSession", tmp_path: Path, seed: int
@@ -38,6 +38,7 @@ def test_every_acknowledged_record_is_there_once_after_any_fault(
     assert life.acknowledged
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("tried", writings)
 def test_each_fault_of_a_writer(spark: "SparkSession", tmp_path: Path, tried: str) -> None:
     """Each kind at least once, whatever the seed draws; what it leaves in the log can be read and appended to."""
@@ -53,6 +54,7 @@ def test_each_fault_of_a_writer(spark: "SparkSession", tmp_path: Path, tried: st
         assert life.refused or tried != "a disk that is full while a writer appends" or not folder.is_mount()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("tried", ["a disk that is full while tables are written", "the run's clock jumps"])
 def test_each_fault_of_a_run_beside_crashes(spark: "SparkSession", tmp_path: Path, tried: str) -> None:
     with small_disk(tmp_path) as folder:

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 
 from infra.servers import compose, jars, s3
 from infra.servers.server import project
+from tests.commands import sluice
 
 file = project / "docker-compose.yml"
 Compose = dict[str, Any]
@@ -26,6 +27,7 @@ def stack() -> Compose:
     return dict(YAML(typ="safe").load(file.read_text()))
 
 
+@pytest.mark.process
 def test_it_is_what_the_compose_specification_allows() -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -99,9 +101,7 @@ def test_the_commands_of_services_are_there(stack: Compose) -> None:
         match command:
             case ["sluice", *arguments]:
                 words = [word for word in arguments if not word.startswith("-")]
-                done = subprocess.run(
-                    [sys.executable, "-m", "sluice.cli", *words, "--help"], capture_output=True, text=True, check=False
-                )
+                done = sluice(*words, "--help", here=Path())
                 assert done.returncode == 0, command
                 options = [word for word in arguments if word.startswith("--")]
                 assert all(option in done.stdout for option in options), command

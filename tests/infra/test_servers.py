@@ -42,7 +42,6 @@ from sluice.runtime.settings import read_settings
 from tests.infra.listeners import listeners
 from tests.kit import Lakehouse
 
-pytestmark = pytest.mark.servers
 loopback = {"127.0.0.1"}
 
 
@@ -84,6 +83,7 @@ def test_a_topic_that_nobody_made_is_not_made_by_its_name(kafka: Running[Kafka])
     assert "mistyped" not in AdminClient({"bootstrap.servers": kafka.server.address}).list_topics(timeout=10).topics
 
 
+@pytest.mark.servers
 def test_s3_refuses_a_wrong_key_and_has_its_objects_after_a_crash(folder: Path) -> None:
     with running(S3(folder / "s3")) as s3:
         client = Minio(s3.server.address, access_key, s3.server.secret_key, secure=False)
@@ -102,6 +102,7 @@ def test_s3_refuses_a_wrong_key_and_has_its_objects_after_a_crash(folder: Path) 
         assert listeners(s3.pid) == loopback
 
 
+@pytest.mark.servers
 def test_of_writers_that_want_the_same_name_on_s3_one_gets_it(folder: Path) -> None:
     """Delta's commits hang on one request of S3: write this object only if it is not there."""
     with running(S3(folder / "s3-race")) as s3, ThreadPoolExecutor(8) as pool:
@@ -112,6 +113,7 @@ def test_of_writers_that_want_the_same_name_on_s3_one_gets_it(folder: Path) -> N
             assert Counter(answers) == {200: 1, 412: 7}
 
 
+@pytest.mark.servers
 def test_debezium_on_connect_makes_a_history(
     folder: Path, kafka: Running[Kafka], postgres: Running[Postgres], lakehouse: Lakehouse
 ) -> None:
@@ -187,6 +189,7 @@ def test_a_master_whose_pages_are_there_before_what_they_say_is_not_healthy_yet(
         pages.shutdown()
 
 
+@pytest.mark.servers
 def test_a_master_has_two_workers(folder: Path) -> None:
     with running(SparkMaster(folder / "master")) as master:
         address = master.server.address
@@ -199,12 +202,14 @@ def test_a_master_has_two_workers(folder: Path) -> None:
                 assert listeners(process.pid) == loopback
 
 
+@pytest.mark.servers
 def test_a_port_that_is_taken_is_said_before_the_other_is_taken_for_ours(postgres: Running[Postgres]) -> None:
     server = S3(postgres.server.folder.with_name("s3-second"), postgres.server.port)
     with pytest.raises(SluiceError, match=f"Port {server.port} is taken"), running(server):
         pass
 
 
+@pytest.mark.servers
 def test_a_server_that_does_not_start_says_why(folder: Path) -> None:
     server = Postgres(folder / "postgres-old")
     server.prepare()
@@ -213,6 +218,7 @@ def test_a_server_that_does_not_start_says_why(folder: Path) -> None:
         pass
 
 
+@pytest.mark.servers
 def test_a_stack_starts_in_order_comes_back_and_ends(folder: Path) -> None:
     stack = Stack(folder / "stack")
     stack.change_ports({name: free_port() for name in default_ports})
@@ -252,6 +258,7 @@ def test_names_and_ports_that_do_not_exist_are_wrong_use(tmp_path: Path) -> None
     assert Stack(tmp_path).chosen(["spark"]) == ["spark-master", "spark-worker-1", "spark-worker-2"]
 
 
+@pytest.mark.process
 def test_what_is_not_installed_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_SERVERS", str(tmp_path))
     assert cache() == tmp_path

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # An environment of its own: Airflow pins what it depends on, and never imports the engine.
 AIRFLOW := .venv-airflow
 PORT ?= 8080
-# Processes that run tests side by side, each a file at a time; the long files come first by their names.
+# Processes that run tests side by side, each a file at a time; the longest come first, by tests/durations.json.
 WORKERS ?= 2
 # How long `make soak` goes on, or the seeds that it is to ask and no others.
 MINUTES ?= 60
@@ -21,7 +21,7 @@ export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow servers images servers-down test test-unit test-spark test-servers soak soak-faults lint docs format lock benchmark logstore clean prerequisites
+.PHONY: help demo airflow servers images servers-down test test-unit test-spark test-servers durations soak soak-faults lint docs format lock benchmark logstore clean prerequisites
 
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -68,6 +68,9 @@ servers-down: $(VENV)/.installed ## End them; their data stays
 
 test: $(VENV)/.installed $(AIRFLOW)/.installed $(VENV)/.servers ## Every test
 	@$(PYTEST) $(TESTS)
+
+durations: $(VENV)/.installed $(AIRFLOW)/.installed $(VENV)/.servers ## Every test, and keep how long each file takes
+	@$(PYTEST) --keep-durations $(TESTS)
 
 test-unit: $(VENV)/.installed ## Pure tests: no JVM, no process, under a minute
 	@$(PYTEST) -m "not ($(SPARK) or $(SERVED))" $(TESTS)

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.runtime.session import spark_session
 from sluice.runtime.settings import Settings
-from tests import tiers
+from tests import durations, tiers
 from tests.kit import Lakehouse
 
 if TYPE_CHECKING:
@@ -22,8 +22,16 @@ light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 long = "-XX:ReservedCodeCacheSize=512m"
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--keep-durations", action="store_true", help="Keep the seconds of each file for later runs.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     os.environ["SLUICE_JAVA_OPTIONS"] = light
+    if config.getoption("--keep-durations") and not hasattr(config, "workerinput"):
+        if config.getoption("-m") or config.getoption("-k"):
+            raise pytest.UsageError("The durations are those of whole files: run them without -m and -k.")
+        config.pluginmanager.register(durations.Keeper())
 
 
 # Before `-m` selects.
@@ -31,6 +39,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         tiers.mark(item)
+    durations.longest_first(items)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,7 +12,7 @@ from sluice.engine.catalogue import Catalogue, ordered
 from sluice.engine.runner import Event, Runner
 from sluice.log import Log, Record
 from sluice.model.datasets import Dataset, Topic
-from sluice.operate.look import Law, audit, laws
+from sluice.operate.audit import IntegrityCheck, audit
 from sluice.quality.conservation import Fates
 from sluice.storage.delta import Lake
 
@@ -128,8 +128,8 @@ class Lakehouse:
         """The fates by dataset, for datasets of one topic."""
         return {each.dataset: each for each in self.audits()}
 
-    def laws(self) -> list[Law]:
-        return laws(self.lake, self.catalogue)
+    def laws(self) -> list[IntegrityCheck]:
+        return integrity(self.lake, self.catalogue)
 
     def fates(self) -> list[Row]:
         return self.rows("silver._fates", "fate", "reason", "detail")

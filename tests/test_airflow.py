@@ -23,7 +23,8 @@ from deltalake import DeltaTable
 from infra.servers import Postgres, running
 from sluice import scaffold
 from sluice.log import Log, Record
-from sluice.operate.look import audit, query
+from sluice.operate.audit import audit
+from sluice.operate.query import query
 from sluice.storage.delta import Lake
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]

@@ -11,8 +11,9 @@ from sluice.engine.plan import Plan
 from sluice.engine.runner import Event, Runner
 from sluice.errors import SparkEnded, UsageError
 from sluice.operate import quarantine
-from sluice.operate.look import State, status, stopped
+from sluice.operate.audit import stopped
 from sluice.operate.quarantine import consumer
+from sluice.operate.status import State, status
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, text
 

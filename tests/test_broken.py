@@ -15,7 +15,8 @@ from deltalake import write_deltalake
 from sluice import scaffold
 from sluice.errors import UsageError
 from sluice.log import Log, Record
-from sluice.operate.look import query, status
+from sluice.operate.query import query
+from sluice.operate.status import status
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse
 from tests.shop import sales

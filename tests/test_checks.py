@@ -18,7 +18,8 @@ from sluice.engine.catalogue import expecting, ordered
 from sluice.errors import DeclarationError, SluiceError
 from sluice.model.expectations import Expectation, built_in, built_in_type, expect, suite
 from sluice.operate import checks, replay, report
-from sluice.operate.look import query, status
+from sluice.operate.query import query
+from sluice.operate.status import status
 from sluice.quality.measure import measure
 from sluice.quality.results import checks_table, is_critical, state_of
 from sluice.storage.delta import Lake

@@ -9,7 +9,7 @@ from sluice import bronze, gold, silver
 from sluice.engine import touched
 from sluice.model.datasets import Dataset
 from sluice.operate import replay
-from sluice.operate.look import status
+from sluice.operate.status import status
 from sluice.windows import Window, session_window, sliding_window, window
 from tests.kit import Lakehouse, Row, text
 

@@ -13,7 +13,8 @@ import pytest
 from infra.servers import Running, SparkConnect, running
 from sluice.engine.catalogue import load
 from sluice.log import Record
-from sluice.operate.look import audit, query
+from sluice.operate.audit import audit
+from sluice.operate.query import query
 from tests.end_to_end.scaffolded import Project, content
 from tests.kit import Lakehouse
 

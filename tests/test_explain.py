@@ -9,7 +9,7 @@ from sluice import gold
 from sluice.errors import UsageError
 from sluice.model.datasets import Dataset
 from sluice.operate.explain import Explainer, Value
-from sluice.operate.look import query
+from sluice.operate.query import query
 from sluice.windows import window
 from tests.kit import Lakehouse, text
 from tests.shop import priced

@@ -26,7 +26,9 @@ from sluice.errors import LogError, LogGap, LogRecreated, LogUnreachable, Sluice
 from sluice.log import KafkaLog, KafkaSecurity, Record
 from sluice.log.kafka_batch import next_batch
 from sluice.model.ledger import LandedPartition
-from sluice.operate.look import audit, query, status
+from sluice.operate.audit import audit
+from sluice.operate.query import query
+from sluice.operate.status import status
 from sluice.runtime.settings import read_settings
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, text

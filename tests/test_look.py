@@ -9,7 +9,7 @@ import pytest
 from sluice import bronze, silver
 from sluice.cli.printing import shown
 from sluice.errors import UsageError
-from sluice.operate.look import query
+from sluice.operate.query import query
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, text
 from tests.shop import priced

@@ -13,7 +13,7 @@ from sluice.log import Log, Record
 from sluice.log.kafka_batch import next_batch as next_from_kafka
 from sluice.log.segment_batch import SegmentBatch
 from sluice.model.ledger import LandedPartition
-from sluice.operate.look import status
+from sluice.operate.status import status
 from tests.kit import Lakehouse, lines_without_checksums, text
 from tests.shop import sales
 

@@ -5,7 +5,7 @@ import pytest
 from sluice import bronze, silver
 from sluice.errors import UsageError
 from sluice.operate import quarantine
-from sluice.operate.look import status
+from sluice.operate.status import status
 from tests.kit import Lakehouse, at, text
 
 readings_topic = bronze.topic("readings")

@@ -23,11 +23,12 @@ from sluice.engine.catalogue import load
 from sluice.engine.runner import Runner
 from sluice.errors import LakeLocked, SluiceError, UsageError
 from sluice.log import Log, Record
-from sluice.operate.look import query
+from sluice.operate.query import query
 from sluice.storage import bucket, lease
 from sluice.storage.delta import Lake
 from sluice.storage.lock import is_locked, lake_lock
 from sluice.storage.s3 import S3
+from tests.commands import sluice, sluice_process
 from tests.end_to_end.scaffolded import content
 from tests.servers.s3 import Guarded, Unreliable, proxied, unconditional
 
@@ -301,19 +302,6 @@ def test_what_is_wrong_with_a_bucket_is_said(server: Running[Guarded], monkeypat
     assert "AWS_SECRET_ACCESS_KEY is not set" in said_by("s3a://sluice/lake")
 
 
-def sluice(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "sluice.cli", *arguments],
-        cwd=project,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
-
-
 def test_a_store_that_ignores_conditions_is_found_out(
     server: Running[Guarded], unguarded: Running[Server], tmp_path: Path
 ) -> None:
@@ -321,16 +309,16 @@ def test_a_store_that_ignores_conditions_is_found_out(
     Log(tmp_path / ".sluice" / "log").append("orders", [Record(b"{}")])
     with unconditional(unguarded.server) as address:
         known = unguarded.server.settings() | {"AWS_CA_BUNDLE": ""}
-        trusted = sluice(tmp_path, "doctor", "--json", **known)
+        trusted = sluice("doctor", "--json", here=tmp_path, environment=known)
         assert trusted.returncode == 0, trusted.stdout
         assert [each["check"] for each in json.loads(trusted.stdout)][-2:] == ["lake", "conditional writes"]
-        doubted = sluice(tmp_path, "doctor", "--json", **known | {"AWS_ENDPOINT_URL": address})
+        doubted = sluice("doctor", "--json", here=tmp_path, environment=known | {"AWS_ENDPOINT_URL": address})
         assert doubted.returncode == 1
         found = {each["check"]: each for each in json.loads(doubted.stdout)}
         assert found["lake"]["ok"]
         assert not found["conditional writes"]["ok"]
         assert "were told that their If-None-Match held" in found["conditional writes"]["found"]
-        refused = sluice(tmp_path, "run", **known | {"AWS_ENDPOINT_URL": address})
+        refused = sluice("run", here=tmp_path, environment=known | {"AWS_ENDPOINT_URL": address})
         assert refused.returncode == 1
         assert "SLUICE_SINGLE_WRITER=true" in refused.stderr
         with pytest.MonkeyPatch.context() as patch:
@@ -364,7 +352,13 @@ class OnS3:
         self.publish("orders", [json.dumps(order(number)).encode() for number in numbers])
 
     def sluice(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        done = sluice(self.project, *arguments, **self.environment)
+        done = sluice(*arguments, here=self.project, environment=self.environment)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def with_spark(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command that starts a Spark for S3, which the session of the tests is not."""
+        done = sluice_process(*arguments, here=self.project, environment=self.environment)
         assert done.returncode == 0, done.stderr
         return done
 
@@ -436,7 +430,7 @@ def test_a_project_on_s3_has_the_tables_that_it_has_on_files(on_s3: OnS3, driver
     assert all(each["balanced"] for each in on_s3.answer("audit"))
     assert on_s3.answer("query", "SELECT count(*)::int AS orders FROM silver.orders") == [{"orders": 4}]
     assert "nobody" not in {each["check"]: each["found"] for each in on_s3.answer("doctor")}["lake"]
-    (value,) = on_s3.answer("explain", "silver.orders", "order_id=1001")
+    (value,) = json.loads(on_s3.with_spark("explain", "silver.orders", "order_id=1001", "--json").stdout)
     assert value["row"]["quantity"] == 2
 
 
@@ -447,7 +441,8 @@ def test_a_check_on_s3_is_asked_of_the_run_and_its_report_is_there(on_s3: OnS3, 
     assert index == f"{on_s3.lake.root}/_reports/index.html"
     assert "silver.orders.html" in on_s3.lake.files.read("_reports/index.html")
     assert "silver.orders.html" in on_s3.sluice("report", "--show", "index.html").stdout
-    assert sluice(on_s3.project, "report", "--show", "../_lease.json", **on_s3.environment).returncode == 2
+    lease_file = ("report", "--show", "../_lease.json")
+    assert sluice(*lease_file, here=on_s3.project, environment=on_s3.environment).returncode == 2
     assert on_s3.lake.files.below("_requests") == []
 
 
@@ -458,7 +453,8 @@ def test_a_replay_on_s3_is_promoted_and_rolled_back(on_s3: OnS3, driver: object)
         text.replace('"sum(quantity * product.price_euro)"', '"sum(2 * quantity * product.price_euro)"')
     )
     try:
-        replay = on_s3.answer("replay", "start", "gold.revenue_daily", "--because", "a test")
+        start = ("replay", "start", "gold.revenue_daily", "--because", "a test", "--json")
+        replay = json.loads(on_s3.with_spark(*start).stdout)
         assert replay["state"] == "built"
         assert [each["updated"] for each in replay["compared"]] == [3]
         assert on_s3.answer("replay", "promote", replay["name"]) == {"gold.revenue_daily": 3}
@@ -498,7 +494,7 @@ def test_a_driver_that_slept_through_its_lease_ends_and_doubles_nothing(
     for pid in processes:
         os.kill(pid, signal.SIGSTOP)
     try:
-        done = on_s3.sluice("run")
+        done = on_s3.with_spark("run")
         assert f":{driver.pid}:" in done.stderr, "it waited for the lease"
     finally:
         for pid in reversed(processes):
@@ -524,10 +520,11 @@ def test_replies_that_are_lost_and_writes_that_come_twice_change_nothing(
             patch.setenv(name, value)
         for number in range(2):
             on_s3.orders(10 * number, 10)
-            done = sluice(on_s3.project, "run", **on_s3.environment | {"AWS_ENDPOINT_URL": address})
+            struck = on_s3.environment | {"AWS_ENDPOINT_URL": address}
+            done = sluice_process("run", here=on_s3.project, environment=struck)
             # It may ask to be run again, and never takes a lost reply for a store that ignores conditions.
             assert "does not keep conditions" not in done.stderr
-        on_s3.sluice("run")
+        on_s3.with_spark("run")
         on_s3.runner.until_caught_up()
         assert content(on_s3.lake) == content(on_s3.twin)
         assert all(each["balanced"] for each in on_s3.answer("audit"))

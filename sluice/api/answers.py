@@ -9,7 +9,7 @@ import pyarrow as pa
 from duckdb import StatementType, extract_statements
 
 from sluice.errors import UsageError
-from sluice.operate.look import answering, columns_of, connected, executed
+from sluice.operate.query import answering, columns_of, connected, executed
 from sluice.storage.delta import Lake
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from sluice.engine import catalogue as catalogues
 from sluice.engine.catalogue import Catalogue, Described
 from sluice.engine.runner import Event, Listener
 from sluice.errors import UsageError
-from sluice.operate import checks, doctor, explain, look, maintain, recompute, requests
+from sluice.operate import audit, checks, doctor, explain, maintain, recompute, requests, status
 from sluice.operate.doctor import Finding
 from sluice.operate.explain import Value as ExplainedValue
-from sluice.operate.look import State
 from sluice.operate.recompute import Recomputed
+from sluice.operate.status import State
 from sluice.runtime.session import tasks_of
 from sluice.runtime.settings import Settings, read_settings, require_plain_paths
 from sluice.storage.delta import Lake
@@ -222,7 +222,7 @@ class Project:
         does not follow (None: it does). A LogUnreachable when Kafka does not answer.
         """
         here = self._here
-        return look.status(here.lake, here.log, here.catalogue())
+        return status.status(here.lake, here.log, here.catalogue())
 
     def audit(self, recompute: float | None = None, seed: int | None = None) -> Audit:
         """Adds up what became of every landed record and every row; `balanced` is False when one is lost or doubled.
@@ -238,9 +238,9 @@ class Project:
         if recompute is not None and not 0 < recompute <= 1:
             raise UsageError(f"recompute={recompute} is no share of the rows; give for example 0.01, or 1 for all.")
         found = Audit(
-            fates=tuple(look.audit(here.lake, catalogue)),
-            laws=tuple(look.laws(here.lake, catalogue)),
-            stopped=tuple(look.stopped(here.lake, catalogue)),
+            fates=tuple(audit.audit(here.lake, catalogue)),
+            laws=tuple(audit.integrity(here.lake, catalogue)),
+            stopped=tuple(audit.stopped(here.lake, catalogue)),
         )
         if recompute is None:
             return found
@@ -274,7 +274,7 @@ class Project:
         from sluice.operate import report
 
         here = self._here
-        found = look.newest_checks(here.lake) if checked is None else checked.found
+        found = status.newest_checks(here.lake) if checked is None else checked.found
         return report.write(here.lake, here.catalogue(), found)
 
     def report_file(self, name: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.engine.runner import Event
-from sluice.operate.look import Law, Stopped
+from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.recompute import Recomputed
 from sluice.quality.conservation import Fates
 from sluice.quality.results import is_critical
@@ -71,12 +71,12 @@ class Audit:
     """What an audit found: what became of each record, the rows that break an integrity check, what is blocked."""
 
     fates: tuple[Fates, ...]
-    laws: tuple[Law, ...]
+    laws: tuple[IntegrityCheck, ...]
     stopped: tuple[Stopped, ...]
     recomputed: tuple[Recomputed, ...] = ()
 
     @property
-    def findings(self) -> tuple[Fates | Law | Stopped | Recomputed, ...]:
+    def findings(self) -> tuple[Fates | IntegrityCheck | Stopped | Recomputed, ...]:
         return (*self.fates, *self.laws, *self.stopped, *self.recomputed)
 
     @property

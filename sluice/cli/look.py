@@ -13,8 +13,8 @@ from sluice.api import Audit
 from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
 from sluice.cli.printing import out, print_json, print_table, shown
 from sluice.errors import UsageError
+from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.explain import Origin, Value
-from sluice.operate.look import Law, Stopped
 from sluice.operate.recompute import Recomputed
 from sluice.quality.conservation import Fates
 
@@ -93,7 +93,7 @@ def print_audit(found: Audit) -> None:
     print_recomputed(found.recomputed)
 
 
-def as_plain(found: Fates | Law | Stopped | Recomputed) -> dict[str, Any]:
+def as_plain(found: Fates | IntegrityCheck | Stopped | Recomputed) -> dict[str, Any]:
     """A finding of the audit for JSON."""
     return found.model_dump(mode="json") if isinstance(found, Recomputed) else asdict(found)
 

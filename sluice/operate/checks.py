@@ -11,7 +11,7 @@ from sluice.engine.catalogue import Catalogue
 from sluice.model.datasets import Dataset
 from sluice.model.expectations import Expectation, Suite
 from sluice.model.ledger import Commit
-from sluice.operate.look import connection
+from sluice.operate.query import connection
 from sluice.quality.built_in import BuiltIn, Scene, expected
 from sluice.quality.conservation import without_fates
 from sluice.quality.measure import Outcome, examples_max, measure

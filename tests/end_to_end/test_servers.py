@@ -20,7 +20,8 @@ from infra.servers import S3, Kafka, Postgres, Running, SparkMaster, SparkWorker
 from sluice.engine.catalogue import load
 from sluice.errors import LogUnreachable
 from sluice.log import KafkaLog, KafkaSecurity, Record
-from sluice.operate.look import audit, query
+from sluice.operate.audit import audit
+from sluice.operate.query import query
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse
 

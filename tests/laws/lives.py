@@ -16,7 +16,7 @@ from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
 from sluice.log import Record, partition_of
 from sluice.operate import replay as replaying
-from sluice.operate.look import connection
+from sluice.operate.query import connection
 from tests.kit import Lakehouse
 from tests.laws.drawn import Row, Said
 from tests.laws.lakehouses import World

@@ -18,7 +18,7 @@ from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError
 from sluice.model.expectations import built_in_type
 from sluice.model.rules import row_rules
-from sluice.operate.look import query
+from sluice.operate.query import query
 from sluice.quality.results import checks_table, state_of
 from sluice.storage.delta import Lake
 

@@ -1,33 +1,20 @@
-"""Look at a lake without starting Spark: SQL over its tables, their state, and the audit of their records."""
+"""Where every topic and dataset stands: what has landed, what waits, and why something is not current."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import duckdb
-
 from sluice.engine.blocked import Block, blocks
 from sluice.engine.catalogue import Catalogue, ordered
 from sluice.engine.land import held_by, lost, waiting
-from sluice.errors import LogError, LogUnreachable, UsageError
+from sluice.errors import LogError, LogUnreachable
 from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
-from sluice.model.integrity import of_dataset
 from sluice.model.ledger import Entry, InputVersion, LandedPartition
-from sluice.quality.conservation import Fates, fates_of, without_fates
+from sluice.operate.query import query
 from sluice.quality.results import checks_table
-from sluice.shapes.fates import fates_table
 from sluice.storage.delta import Lake
-
-
-@dataclass(frozen=True)
-class Table:
-    """The answer to a query."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -46,108 +33,6 @@ class State:
     updated_at: datetime | None
     held: str | None = None
     lags: Mapping[int, int] = field(default_factory=dict)
-
-
-@contextmanager
-def connection(
-    lake: Lake,
-    known_at: datetime | None = None,
-    versions: Mapping[str, int | None] | None = None,
-    *,
-    allow_files: bool = False,
-) -> "Iterator[duckdb.DuckDBPyConnection]":
-    """The same as `connected`, closed at the end."""
-    with connected(lake, known_at, versions, allow_files=allow_files) as found:
-        yield found
-
-
-def connected(
-    lake: Lake,
-    known_at: datetime | None = None,
-    versions: Mapping[str, int | None] | None = None,
-    *,
-    allow_files: bool = False,
-) -> "duckdb.DuckDBPyConnection":
-    """A DuckDB connection in which every table of the lake is a view of its name, as it is or as it was known.
-
-    With `versions` there are these tables alone, as they were at these versions, or are (None). A query reaches no file
-    and no address beside them, unless `allow_files`.
-    """
-    found = duckdb.connect()
-    try:
-        found.execute("SET TimeZone = 'UTC'")
-        for layer in ("bronze", "silver", "gold"):
-            found.execute(f"CREATE SCHEMA {layer}")
-        for table in lake.tables() if versions is None else versions:
-            layer, name = table.split(".")
-            try:
-                rows = lake.arrow(table, known_at, None if versions is None else versions[table])
-            except Exception as error:  # noqa: BLE001 - one broken table hides no other
-                said = f"{table} cannot be read: {' '.join(str(error).split())[:500]}".replace("'", "''")
-                found.execute(f"CREATE VIEW {layer}.\"{name}\" AS SELECT error('{said}')")
-                continue
-            if rows is None:
-                continue
-            found.register(f"_{layer}_{name}", rows)
-            found.execute(f'CREATE VIEW {layer}."{name}" AS SELECT * FROM "_{layer}_{name}"')
-        # Otherwise a name in a query could also mean a variable of this program.
-        found.execute("SET python_enable_replacements = false")
-        if not allow_files:
-            # Not even the folder for what does not fit into memory: it would be one that a query may use.
-            found.execute("SET temp_directory = ''")
-            found.execute("SET enable_external_access = false")
-        found.execute("SET lock_configuration = true")
-    except BaseException:
-        found.close()
-        raise
-    return found
-
-
-def query(lake: Lake, sql: str, known_at: datetime | None = None, *, allow_files: bool = False) -> Table:
-    """The rows that a SQL query gives, from what is known or was known at a time; a UsageError says what is wrong."""
-    with connection(lake, known_at, allow_files=allow_files) as found, answering():
-        answer = executed(found, sql)
-        return Table(columns_of(answer), answer.fetchall())
-
-
-def executed(found: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.DuckDBPyConnection":
-    """The answer to a query, not fetched yet."""
-    if not duckdb.extract_statements(sql):
-        raise UsageError("The query asks for nothing; write for example SELECT * FROM gold.sold LIMIT 5")
-    return found.execute(sql)
-
-
-def columns_of(answer: "duckdb.DuckDBPyConnection") -> list[str]:
-    return [column[0] for column in answer.description or []]
-
-
-@contextmanager
-def answering() -> Iterator[None]:
-    """A UsageError says what is wrong with a query."""
-    try:
-        yield
-    except duckdb.Error as error:
-        raise UsageError(f"The query cannot be answered: {error}") from error
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """A topic or dataset that a run could not bring up to date, since when and why."""
-
-    dataset: str
-    since: datetime
-    reason: str
-    balanced: bool = False
-
-
-def stopped(lake: Lake, catalogue: Catalogue) -> list[Stopped]:
-    """What is blocked."""
-    found = blocks(lake.files)
-    return [
-        Stopped(node.name, found[node.name].since, str(found[node.name]))
-        for node in catalogue.nodes
-        if node.name in found
-    ]
 
 
 def status(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[State]:
@@ -177,7 +62,7 @@ def topic_state(lake: Lake, log: AnyLog, topic: Topic, blocked: Mapping[str, Blo
         offsets={partition: each.next_offset for partition, each in sorted(landed.items())},
         lag=sum(lags.values()),
         watermark=None,
-        updated_at=moment(commit.timestamp_ms) if commit else None,
+        updated_at=time_of(commit.timestamp_ms) if commit else None,
         held=wrong,
         lags=lags,
     )
@@ -256,9 +141,9 @@ def dataset_state(
         lag=behind,
         # A history has one too, but nobody waits for it.
         watermark=commit.entry.watermark if dataset.keeps_time else None,
-        updated_at=moment(commit.timestamp_ms),
+        updated_at=time_of(commit.timestamp_ms),
         held=stopped
-        or (f"refused: {broken}" if checked_at > moment(commit.timestamp_ms) else held(commit.entry, dataset)),
+        or (f"refused: {broken}" if checked_at > time_of(commit.timestamp_ms) else not_current(commit.entry, dataset)),
     )
 
 
@@ -277,57 +162,12 @@ def versions_behind(seen: InputVersion | None, newest: InputVersion) -> int:
     return 0 if seen.is_state(newest) else max(1, newest.version - seen.version)
 
 
-def held(entry: Entry, dataset: Dataset) -> str | None:
+def not_current(entry: Entry, dataset: Dataset) -> str | None:
     """Why a table is not what its declaration says; None when it is."""
     if entry.fingerprint == dataset.fingerprint:
         return None
     return "rolled back" if entry.rejected == dataset.fingerprint else "declaration changed"
 
 
-def moment(milliseconds: int) -> datetime:
+def time_of(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-def audit(lake: Lake, catalogue: Catalogue) -> list[Fates]:
-    """The fates of all landed records, for each dataset that consumes a topic."""
-    present = set(lake.tables())
-    with connection(lake) as found:
-        if fates_table not in present:
-            without_fates(found)
-        return [
-            fates_of(found, dataset, topic)
-            for dataset in catalogue.datasets
-            for topic in dataset.topics
-            if dataset.name in present and f"bronze.{topic}" in present
-        ]
-
-
-@dataclass(frozen=True)
-class Law:
-    """What must hold between a dataset and what it is made from, and how many rows break it."""
-
-    dataset: str
-    law: str
-    broken: int
-
-    @property
-    def balanced(self) -> bool:
-        return self.broken == 0
-
-
-def laws(lake: Lake, catalogue: Catalogue) -> list[Law]:
-    """Every law of every dataset that is there with all its inputs."""
-    present = set(lake.tables())
-    with connection(lake) as found:
-        return [
-            Law(dataset.name, law, count_of(found, sql))
-            for dataset in catalogue.datasets
-            if {dataset.name, *[each.source.name for each in dataset.inputs.values()]} <= present
-            for law, sql in of_dataset(dataset).items()
-        ]
-
-
-def count_of(found: "duckdb.DuckDBPyConnection", sql: str) -> int:
-    """The one number that a query gives."""
-    answer = found.execute(sql).fetchone()
-    return int(answer[0]) if answer else 0

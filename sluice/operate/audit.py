@@ -1,0 +1,79 @@
+"""The audit: what became of every landed record, what must hold between tables, and what is blocked."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import duckdb
+
+from sluice.engine.blocked import blocks
+from sluice.engine.catalogue import Catalogue
+from sluice.model.integrity import of_dataset
+from sluice.operate.query import connection
+from sluice.quality.conservation import Fates, fates_of, without_fates
+from sluice.shapes.fates import fates_table
+from sluice.storage.delta import Lake
+
+
+def audit(lake: Lake, catalogue: Catalogue) -> list[Fates]:
+    """The fates of all landed records, for each dataset that consumes a topic."""
+    present = set(lake.tables())
+    with connection(lake) as found:
+        if fates_table not in present:
+            without_fates(found)
+        return [
+            fates_of(found, dataset, topic)
+            for dataset in catalogue.datasets
+            for topic in dataset.topics
+            if dataset.name in present and f"bronze.{topic}" in present
+        ]
+
+
+@dataclass(frozen=True)
+class IntegrityCheck:
+    """What must hold between a dataset and what it is made from, and how many rows break it."""
+
+    dataset: str
+    law: str
+    broken: int
+
+    @property
+    def balanced(self) -> bool:
+        return self.broken == 0
+
+
+def integrity(lake: Lake, catalogue: Catalogue) -> list[IntegrityCheck]:
+    """The integrity checks of every dataset that is there with all its inputs."""
+    present = set(lake.tables())
+    with connection(lake) as found:
+        return [
+            IntegrityCheck(dataset.name, law, count_of(found, sql))
+            for dataset in catalogue.datasets
+            if {dataset.name, *[each.source.name for each in dataset.inputs.values()]} <= present
+            for law, sql in of_dataset(dataset).items()
+        ]
+
+
+def count_of(found: "duckdb.DuckDBPyConnection", sql: str) -> int:
+    """The one number that a query gives."""
+    answer = found.execute(sql).fetchone()
+    return int(answer[0]) if answer else 0
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A topic or dataset that a run could not bring up to date, since when and why."""
+
+    dataset: str
+    since: datetime
+    reason: str
+    balanced: bool = False
+
+
+def stopped(lake: Lake, catalogue: Catalogue) -> list[Stopped]:
+    """What is blocked."""
+    found = blocks(lake.files)
+    return [
+        Stopped(node.name, found[node.name].since, str(found[node.name]))
+        for node in catalogue.nodes
+        if node.name in found
+    ]

@@ -1,0 +1,102 @@
+"""SQL over the tables of a lake, without Spark: as they are, or as they were known at a time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import duckdb
+
+from sluice.errors import UsageError
+from sluice.storage.delta import Lake
+
+
+@dataclass(frozen=True)
+class Table:
+    """The answer to a query."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@contextmanager
+def connection(
+    lake: Lake,
+    known_at: datetime | None = None,
+    versions: Mapping[str, int | None] | None = None,
+    *,
+    allow_files: bool = False,
+) -> "Iterator[duckdb.DuckDBPyConnection]":
+    """The same as `connected`, closed at the end."""
+    with connected(lake, known_at, versions, allow_files=allow_files) as found:
+        yield found
+
+
+def connected(
+    lake: Lake,
+    known_at: datetime | None = None,
+    versions: Mapping[str, int | None] | None = None,
+    *,
+    allow_files: bool = False,
+) -> "duckdb.DuckDBPyConnection":
+    """A DuckDB connection in which every table of the lake is a view of its name, as it is or as it was known.
+
+    With `versions` there are these tables alone, as they were at these versions, or are (None). A query reaches no file
+    and no address beside them, unless `allow_files`.
+    """
+    found = duckdb.connect()
+    try:
+        found.execute("SET TimeZone = 'UTC'")
+        for layer in ("bronze", "silver", "gold"):
+            found.execute(f"CREATE SCHEMA {layer}")
+        for table in lake.tables() if versions is None else versions:
+            layer, name = table.split(".")
+            try:
+                rows = lake.arrow(table, known_at, None if versions is None else versions[table])
+            except Exception as error:  # noqa: BLE001 - one broken table hides no other
+                said = f"{table} cannot be read: {' '.join(str(error).split())[:500]}".replace("'", "''")
+                found.execute(f"CREATE VIEW {layer}.\"{name}\" AS SELECT error('{said}')")
+                continue
+            if rows is None:
+                continue
+            found.register(f"_{layer}_{name}", rows)
+            found.execute(f'CREATE VIEW {layer}."{name}" AS SELECT * FROM "_{layer}_{name}"')
+        # Otherwise a name in a query could also mean a variable of this program.
+        found.execute("SET python_enable_replacements = false")
+        if not allow_files:
+            # Not even the folder for what does not fit into memory: it would be one that a query may use.
+            found.execute("SET temp_directory = ''")
+            found.execute("SET enable_external_access = false")
+        found.execute("SET lock_configuration = true")
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def query(lake: Lake, sql: str, known_at: datetime | None = None, *, allow_files: bool = False) -> Table:
+    """The rows that a SQL query gives, from what is known or was known at a time; a UsageError says what is wrong."""
+    with connection(lake, known_at, allow_files=allow_files) as found, answering():
+        answer = executed(found, sql)
+        return Table(columns_of(answer), answer.fetchall())
+
+
+def executed(found: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.DuckDBPyConnection":
+    """The answer to a query, not fetched yet."""
+    if not duckdb.extract_statements(sql):
+        raise UsageError("The query asks for nothing; write for example SELECT * FROM gold.sold LIMIT 5")
+    return found.execute(sql)
+
+
+def columns_of(answer: "duckdb.DuckDBPyConnection") -> list[str]:
+    return [column[0] for column in answer.description or []]
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """A UsageError says what is wrong with a query."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise UsageError(f"The query cannot be answered: {error}") from error

@@ -341,6 +341,19 @@ with Project.create(sys.argv[1]) as first, Project(sys.argv[1]) as second:
     other.wait()
     said["and after it was killed"] = second.run().up_to_date
     said["signals"] = signal.getsignal(signal.SIGINT) is mine
+
+def interrupt(event):
+    if event.kind == "started" and event.name == "gold.revenue_daily":
+        raise KeyboardInterrupt
+
+third = Project(sys.argv[1], on_event=interrupt)
+jvm = third.spark.sparkContext._gateway.proc
+try:
+    third.run()
+except KeyboardInterrupt:
+    said["an interrupt ends it before the lock"] = jvm.poll() is not None and not is_locked(third.settings.lake_root)
+# Nobody closes this one.
+said["left open"] = third.spark.range(3).count()
 print(json.dumps(said))
 """
 
@@ -360,7 +373,10 @@ def test_a_project_starts_keeps_and_ends_a_session_of_its_own(tmp_path: Path) ->
         "another starts": 8,
         "and after it was killed": 8,
         "signals": True,
+        "an interrupt ends it before the lock": True,
+        "left open": 3,
     }
+    assert "Traceback" not in done.stderr
 
 
 def test_declarations_import_none_of_it() -> None:

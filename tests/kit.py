@@ -12,7 +12,7 @@ from sluice.engine.catalogue import Catalogue, ordered
 from sluice.engine.runner import Event, Runner
 from sluice.log import Log, Record
 from sluice.model.datasets import Dataset, Topic
-from sluice.operate.audit import IntegrityCheck, audit
+from sluice.operate.audit import IntegrityCheck, audit, integrity
 from sluice.quality.conservation import Fates
 from sluice.storage.delta import Lake
 

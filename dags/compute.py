@@ -1,4 +1,4 @@
-"""One DAG a layer that computes days anew: for Airflow's own backfill, and each night for the day before."""
+"""One DAG a layer that recomputes days: for Airflow's own backfill, and each night for the day before."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from airflow.sdk import CronDataIntervalTimetable, dag, get_current_context, tas
 from lakehouse import project
 from lakehouse.defaults import asset, deadline, start_date, with_alerts
 
-meaning = """### Computes the days of {layer} anew, from its inputs as they are now
+meaning = """### Recomputes the days of {layer} from its inputs as they are now
 
 Each run is one day of event time. Only rows that differ are written, so a run that is repeated, or overlaps with the
 continuous one, changes nothing twice. To go over a range of days: **Trigger → Backfill**, or `airflow backfill create`.
@@ -29,7 +29,7 @@ def compute(layer: str):
         deadline=deadline(f"compute_{layer}"),
         tags=["lakehouse", layer, "backfill"],
         doc_md=meaning.format(layer=layer),
-        default_args=with_alerts(f"computing {layer} anew"),
+        default_args=with_alerts(f"recomputing {layer}"),
     )
     def days():
         tasks = {}
@@ -41,14 +41,14 @@ def compute(layer: str):
                 inlets=[asset({**source, "name": source["name"]}) for source in upstream(node)],
                 doc_md=node["meaning"],
             )
-            def anew(name: str, data_interval_start=None, data_interval_end=None) -> dict[str, int]:
+            def recompute(name: str, data_interval_start=None, data_interval_end=None) -> dict[str, int]:
                 since, until = (each.strftime("%Y-%m-%dT%H:%M:%S") for each in (data_interval_start, data_interval_end))
                 changed = project.call("run", name, "--since", since, "--until", until)
                 events = get_current_context()["outlet_events"]
                 events[asset({"name": name, "layer": layer})].extra = {"since": since, "until": until, "rows": changed}
                 return changed
 
-            tasks[node["name"]] = anew(node["name"])
+            tasks[node["name"]] = recompute(node["name"])
         for node in nodes:
             for source in node["sources"]:
                 if source in tasks:

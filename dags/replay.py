@@ -53,7 +53,7 @@ because = Param("", type="string", minLength=3, maxLength=500, title="Why", desc
     },
 )
 def replay():
-    """### Computes tables anew beside the live ones, and puts them in place when a person approves
+    """### Recomputes tables beside the live ones, and promotes them when a person approves
 
     The live tables stay readable, and the continuous run goes on. What would change is the result of the task
     `compare`, and stands in the approval. `rollback` undoes a promotion.

@@ -127,7 +127,7 @@ def test_a_log_made_anew_is_an_error_even_when_it_is_longer(lakehouse: Lakehouse
     lakehouse.declare(declared()).publish("readings", reading("a", 0.5)).run()
     lakehouse.log.segments("readings")[0].path.unlink()
     lakehouse.publish("readings", reading("x", 0.5), reading("y", 0.5), reading("z", 0.5))
-    with pytest.raises(LogRecreated, match="made anew"):
+    with pytest.raises(LogRecreated, match="created again"):
         lakehouse.run()
 
 

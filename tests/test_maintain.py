@@ -1,4 +1,4 @@
-"""Maintenance changes no row and no cursor; a part is computed anew in place; the log forgets only what landed."""
+"""Maintenance changes no row and no cursor; a range is recomputed in place; the log forgets only what landed."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""The receivers: what was acknowledged is in the log, whatever is killed meanwhile, and what is lost is counted."""
+"""Receivers: what was acknowledged is in the log, whatever is killed meanwhile, and what is lost is counted."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Replays: tables computed anew beside the live ones, compared, promoted and rolled back."""
+"""Replays: tables recomputed beside the live ones, compared, promoted and rolled back."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

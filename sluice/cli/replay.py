@@ -11,9 +11,7 @@ from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
 from sluice.cli.printing import out, print_changed, print_json, print_table
 from sluice.operate.replay import Replay
 
-replay_app = typer.Typer(
-    no_args_is_help=True, help="Compute tables anew beside the live ones, compare, and put them in place."
-)
+replay_app = typer.Typer(no_args_is_help=True, help="Recompute tables beside the live ones, compare, and promote them.")
 ReplayName = Annotated[str, typer.Argument(metavar="REPLAY", help="Its name, as sluice replay list tells it.")]
 
 
@@ -21,7 +19,7 @@ ReplayName = Annotated[str, typer.Argument(metavar="REPLAY", help="Its name, as 
 def replay_start(  # noqa: PLR0917 - options, each given by its name
     because: Annotated[str, typer.Option(help="Why; it stays in the ledger.")],
     datasets: Annotated[
-        list[str] | None, typer.Argument(help="Datasets to compute anew; none: those whose declaration changed.")
+        list[str] | None, typer.Argument(help="Datasets to recompute; none: those whose declaration changed.")
     ] = None,
     project: ProjectFolder = Path(),
     since: Annotated[
@@ -32,7 +30,7 @@ def replay_start(  # noqa: PLR0917 - options, each given by its name
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which tables it would compute.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute datasets anew in a shadow, with all that is made from them, and show what would change."""
+    """Recompute datasets in a shadow, with everything downstream, and show what would change."""
     with opened(project) as here:
         do = here.replays.plan if dry_run else here.replays.start
         found = do(*datasets or [], because=because, since=utc(since), until=utc(until), records=records or [])

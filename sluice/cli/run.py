@@ -31,7 +31,7 @@ def run(  # noqa: PLR0917 - options, each given by its name
         bool, typer.Option("--attached", help="Stop when the process that started it is gone.")
     ] = False,
     since: Annotated[
-        datetime | None, typer.Option(formats=time_formats, help="Compute anew event times from here on (UTC) …")
+        datetime | None, typer.Option(formats=time_formats, help="Recompute event times from here on (UTC) …")
     ] = None,
     until: Annotated[
         datetime | None, typer.Option(formats=time_formats, help="… and before this, of these datasets alone.")
@@ -40,13 +40,15 @@ def run(  # noqa: PLR0917 - options, each given by its name
 ) -> None:
     """Land what the log holds and refresh all that depends on it, until caught up.
 
-    With --since or --until, compute that part of the datasets anew in place instead, by the run under way if there is
+    With --since or --until, recompute that range of the datasets in place instead, by the run under way if there is
     one; only what differs is written.
     """
     names = datasets or []
     if since or until:
         if continuous or rebuild:
-            raise UsageError("A part is computed once: give --since and --until without --continuous and --rebuild.")
+            raise UsageError(
+                "Give --since and --until without --continuous and --rebuild: a range is recomputed once."
+            )
         with opened(project) as here:
             changed = here.backfill(*names, since=utc(since), until=utc(until))
         print_changed("rows changed", changed, as_json=as_json)

@@ -79,7 +79,7 @@ def fresh_offsets(
     """The offsets of a partition that have not landed."""
     before = landed.get(partition)
     if before is not None and before.head != topic_id:
-        raise recreated(topic, "was deleted and made anew")
+        raise recreated(topic, "was deleted and created again")
     # A partition that is added later must be seen from its beginning; the first look takes what there is.
     seen = before.next_offset if before else 0 if landed else held[partition].start
     if seen > held[partition].stop:

@@ -151,8 +151,8 @@ def require_landed(
             f"topic {topic}, partition {partition}: offsets up to {landed.next_offset - 1} have landed, but the log "
             f"ends at offset {end}: {end} to {landed.next_offset - 1} are gone from it, and new records would get "
             "these offsets again. Put the old log back. If it is lost, let the log go on at offset "
-            f"{landed.next_offset}: sluice log skip {topic} --because REASON. Give a log that was made anew another "
-            "topic name or lake (SLUICE_LAKE)."
+            f"{landed.next_offset}: sluice log skip {topic} --because REASON. Give a log that was created again "
+            "another topic name or lake (SLUICE_LAKE)."
         )
     if last is None:
         raise recreated(topic, partition, landed)
@@ -171,7 +171,7 @@ def end_of(segments: Sequence[Segment], start: int, last: Segment | None, landed
 def recreated(topic: str, partition: int, landed: LandedPartition) -> LogRecreated:
     return LogRecreated(
         f"topic {topic}, partition {partition}: {landed.next_offset} records have landed, but the log no longer "
-        f"holds the segment at offset {landed.segment} that they came from. It was deleted or made anew. Put the "
+        f"holds the segment at offset {landed.segment} that they came from. It was deleted or created again. Put the "
         "old log back, or give the new one another topic name or lake (SLUICE_LAKE). If that segment alone is lost and "
         "another is in its place, move that one away, go on, and append its values again: "
         f"sluice log skip {topic} --because REASON"

@@ -98,7 +98,7 @@ def release(log: AnyLog, dataset: Dataset, records: Sequence[HeldRecord], becaus
     if stuck:
         raise UsageError(
             f"{dataset.name}: records held for {', '.join(stuck)} cannot be used as they are. Append them corrected "
-            f"(sluice log append), or change the declaration: then all records are judged anew. "
+            f"(sluice log append), or change the declaration: then all records are judged again. "
             f"What can be released: {', '.join(releasable(dataset))}."
         )
     return say(

@@ -1,4 +1,4 @@
-"""Replay: compute tables anew beside the live ones, show what would change, and put it in place in one step.
+"""Replay: recompute tables beside the live ones, show what would change, and promote it in one step.
 
 A changed declaration, a part of the past that is doubted, a table that was damaged: each is computed in a shadow from
 the very inputs that the live table was computed from, so that what differs is due to the declaration or the damage
@@ -35,9 +35,9 @@ replaced_by = ("declaration changed", "rebuild", "promoted")
 
 
 class Replay(BaseModel):
-    """A replay: what is computed anew and why, how far it is, and what it would change.
+    """A replay: what is recomputed and why, how far it is, and what it would change.
 
-    `datasets` are those computed anew, `tables` these and all that is made from them. `versions` are those of the live
+    `datasets` are those recomputed, `tables` these and all that is made from them. `versions` are those of the live
     tables that it began from.
     """
 
@@ -134,7 +134,7 @@ def plan(lake: Lake, catalogue: Catalogue, names: Sequence[str], part: BackfillR
     changed = [each.name for each in changed_datasets(lake, catalogue)]
     wanted = tuple(names or changed or ([each.name for each in catalogue.datasets] if part else ()))
     if not wanted:
-        raise UsageError("No declaration changed since the tables were made. Name the datasets to compute anew.")
+        raise UsageError("No declaration changed since the tables were made. Name the datasets to recompute.")
     affected = catalogue.downstream_of(wanted)
     missing = [name for name in wanted if lake.last_commit(name) is None]
     if missing:
@@ -218,7 +218,7 @@ def require_accepted(what: str, verdicts: Mapping[str, Verdict | None]) -> None:
 
 def require_promotable(replay: Replay, datasets: Sequence[Dataset]) -> None:
     """A SluiceError when the shadow is not what the declarations say now, or not all of it."""
-    again = f"Begin anew: sluice replay start {' '.join(replay.datasets)}"
+    again = f"Start again: sluice replay start {' '.join(replay.datasets)}"
     if replay.state == "building":
         raise SluiceError(f"The replay {replay.name} was never built to its end. {again}")
     if replay.fingerprints != {each.name: each.fingerprint for each in datasets}:

@@ -20,7 +20,7 @@ look_again_seconds = 0.2
 
 
 class Request(BaseModel):
-    """What is to be done: promote a replay, roll datasets back, compute a part of them anew, check or maintain them.
+    """What is to be done: promote a replay, roll datasets back, recompute a range of them, check or maintain them.
 
     Or `skip` what a topic has lost, or `recompute` a `share` of the rows to compare them.
     """

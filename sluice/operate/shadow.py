@@ -1,6 +1,6 @@
-"""A shadow of a lake: some of its tables copied, to be computed anew while everybody reads the others.
+"""A shadow of a lake: some of its tables copied, to be recomputed while everybody reads the others.
 
-A copy is a shallow clone, so it costs no data; what is computed anew stands beside it. The engine refreshes a shadow
+A copy is a shallow clone, so it costs no data; what is recomputed stands beside it. The engine refreshes a shadow
 like any lake.
 """
 

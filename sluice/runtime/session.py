@@ -52,13 +52,13 @@ spark_settings = {
     "spark.ui.retainedJobs": "200",
     "spark.ui.retainedStages": "200",
     "spark.ui.retainedTasks": "2000",
-    # The same of the files that it listed, up to 250 MB; we list them anew each time.
+    # The same of the files that it listed, up to 250 MB; we list them again each time.
     "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
     # A difference is computed once and for all before it is merged.
     "spark.databricks.delta.merge.materializeSource": "none",
 }
 
-# For a handful of rows planning is the work: no second look at each plan, and no code compiled for each projection.
+# For a few rows planning is the work: no second look at each plan, and no code compiled for each projection.
 unadapted = {"spark.sql.adaptive.enabled": "false", "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
 uncompiled = unadapted | {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 settings_up_to_rows = {1_000: uncompiled, 1_000_000: unadapted}

@@ -196,7 +196,7 @@ def turned_snapshots(
     """The times of the snapshots that a change feed of their `rows` made whole, or made whole no more."""
     times = changed.select(taken_at).distinct()
     if "_change_type" not in changed.columns:
-        # Rows as they are, of a part that is computed anew, say nothing of what was before.
+        # Rows as they are, of a range that is recomputed, say nothing of what was before.
         return times
     now = rows.join(F.broadcast(times), [taken_at], "left_semi")
     before = undone(now, changed, (*keys, taken_at, "_change", *([row_count] if row_count else [])))

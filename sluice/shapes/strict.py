@@ -30,7 +30,7 @@ blank = r"[ \t\n\r]*+"
 an_object_ends_in_an_array = rf"\}}{blank}\]"
 number_text = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 # How Spark writes a number with a fraction, or beyond the range of a double, into a column of text.
-written_anew = r'\A(?:-?[0-9]+\.[0-9]+(?:E-?[0-9]+)?|"-?Infinity")\z'
+rewritten = r'\A(?:-?[0-9]+\.[0-9]+(?:E-?[0-9]+)?|"-?Infinity")\z'
 
 
 def options(record_bytes_max: int) -> dict[str, str]:
@@ -236,7 +236,7 @@ def is_infinite(number: "Column") -> "Column":
 def is_altered(value: "Column", text: "Column") -> "Column":
     """Whether a number in a column of text is not as it was written (1.10 becomes 1.1): the text has no such value."""
     is_suspect = F.contains(value, F.lit(".")) | value.isin('"Infinity"', '"-Infinity"')
-    return is_suspect & apart(value, lambda each: each.rlike(written_anew) & ~F.rlike(text, as_written(each)))
+    return is_suspect & apart(value, lambda each: each.rlike(rewritten) & ~F.rlike(text, as_written(each)))
 
 
 def as_written(value: "Column") -> "Column":

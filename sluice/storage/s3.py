@@ -1,4 +1,4 @@
-"""Where an object store is, and how each library is told of it: by AWS's own variables.
+"""Where an object store is, and how each library learns of it: by AWS's own variables.
 
 `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN` are read by the libraries themselves, so no key is
 ever in a setting, an option or a log. The rest is here: the address, the region, an authority of one's own.

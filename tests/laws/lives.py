@@ -1,4 +1,4 @@
-"""Lives of a lakehouse: the same records in other batches, in another order, with restarts and parts computed anew."""
+"""Lives of a lakehouse: the same records in other batches, in another order, with restarts and recomputed ranges."""
 
 import random
 from collections import Counter
@@ -158,7 +158,7 @@ def publish(lakehouse: Lakehouse, batch: Sequence[Said]) -> None:
 
 
 def happened(what: str, lakehouse: Lakehouse, world: World) -> Lakehouse:
-    """A restart; a part computed anew, which changes no row; or a replay that is promoted, and changes none either."""
+    """A restart; a recomputed range, which changes no row; or a replay that is promoted, and changes none either."""
     chance = random.Random(f"{world.seed}/part")
     if what == "restart":
         again = Lakehouse(lakehouse.spark, lakehouse.folder, lakehouse.log.default_partitions)
@@ -169,7 +169,7 @@ def happened(what: str, lakehouse: Lakehouse, world: World) -> Lakehouse:
         since = a_time(chance, chance.randrange(3))
         part = BackfillRange(since=since, until=since + timedelta(hours=chance.choice([1, 5, 30])))
         changed = lakehouse.runner().recompute_range(lakehouse.catalogue.datasets, part)
-        assert not any(changed.values()), f"computing {part} anew changed rows: {changed}"
+        assert not any(changed.values()), f"recomputing {part} changed rows: {changed}"
     if what == "replay":
         names = [dataset.name for dataset in lakehouse.catalogue.datasets]
         planned = replaying.plan(lakehouse.lake, lakehouse.catalogue, [chance.choice(names)], None, "a law")

@@ -1,4 +1,4 @@
-"""What a gate has refused is written by nothing: no later run, no part computed anew, no restart."""
+"""What a gate has refused is written by nothing: no later run, no recomputed range, no restart."""
 
 import os
 import random

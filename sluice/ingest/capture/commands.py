@@ -57,7 +57,7 @@ def postgres(  # noqa: PLR0917 - options, each given by its name
         retained_bytes_warned=warn_retained_mb << 20,
         report_seconds=report_seconds,
     )
-    # A signal ends a snapshot at once: the next start takes it anew. From here on a transaction is finished first.
+    # A signal ends a snapshot at once: the next start takes it again. From here on a transaction is finished first.
     stream = made.begin(new_snapshot=new_snapshot)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -87,7 +87,7 @@ class Capture:
             raise UsageError(
                 f"The slot {self.slot} exists, and the log {self.log} has no topic {', '.join(missing)}: the slot "
                 "was made for other tables, or for another log. Capture new tables with another --slot and "
-                "--publication, or begin anew with --new-snapshot."
+                "--publication, or start again with --new-snapshot."
             )
         self.tell("resumed", f"going on from {lsn_text(slot.confirmed_lsn)}", confirmed_lsn=slot.confirmed_lsn)
         return True

@@ -61,7 +61,7 @@ class Snapshot:
         """
         slot = slot_of(session, temporary)
         if slot is None or slot.restart_lsn is None:
-            raise SluiceError(f"The temporary slot {temporary} is gone. Start again; the snapshot is taken anew.")
+            raise SluiceError(f"The temporary slot {temporary} is gone. Start again; the snapshot is taken again.")
         return slot.restart_lsn, one(session, "SELECT clock_timestamp()")[0]
 
     def append_all(self, reader: "Connection", exported: str, lsn: int, at: datetime) -> None:
@@ -124,7 +124,7 @@ def source(table: Table) -> str:
 
 
 def require_unchanged(reader: "Connection", table: Table) -> None:
-    """A SluiceError where the table was written anew after the snapshot, which would find it empty."""
+    """A SluiceError where the table was rewritten after the snapshot, which would find it empty."""
     files = rows(
         reader,
         "SELECT relfilenode = pg_relation_filenode(oid) FROM pg_class WHERE relfilenode <> 0 AND "

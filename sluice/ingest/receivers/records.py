@@ -34,7 +34,7 @@ def key_in(value: bytes, field: str) -> str | None:
 def with_field(value: bytes, field: str, text: str) -> bytes:
     """A JSON object with one more field at its beginning; one that has the field, or is no object, stays as it is.
 
-    The field is put into the bytes: to write the whole object anew would change its numbers.
+    The field is put into the bytes: to write the whole object again would change its numbers.
     """
     found = object_in(value)
     if found is None or field in found:

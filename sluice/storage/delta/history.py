@@ -89,7 +89,7 @@ class History(Tables):
     def holds_changes(self, table: str, then: InputVersion, now: InputVersion) -> bool:
         """False when the changes from `then` to `now` cannot be read.
 
-        So it is when the table was made anew in between or went back to a state before `then`, and when the log no
+        So it is when the table was created again in between or went back to a state before `then`, and when the log no
         longer reaches back.
         """
         if then.epoch != now.epoch or then.version > now.version or self.oldest_version(table) > then.version + 1:

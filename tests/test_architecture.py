@@ -43,3 +43,33 @@ def test_what_differs_between_a_folder_and_a_bucket_is_known_in_the_storage_room
     }
     # A setting is told from a path before it is a place.
     assert users == {"storage/location.py", "runtime/settings.py"}
+
+
+# Of 250 between modules, when all stood in one folder. A new one is a decision: it belongs into ARCHITECTURE.md too.
+arrows_max = 38
+
+
+def room(module: str) -> str:
+    """The package of a module; the words of a declaration are one."""
+    name = [*module.split("."), ""][1]
+    return "words" if name in ("bronze", "silver", "gold", "expect", "windows") else name
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules of ours that a module imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "sluice":
+            yield from (f"sluice.{each.name}" for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sluice."):
+            yield str(node.module)
+
+
+def test_rooms_depend_on_few_others() -> None:
+    found = {
+        (room(".".join(["sluice", *path.relative_to(package).with_suffix("").parts])), room(module))
+        for path in package.rglob("*.py")
+        if "project" not in path.parts
+        for module in imported(path)
+    }
+    arrows = {(one, other) for one, other in found if one != other and other not in ("errors", "Project", "")}
+    assert len(arrows) <= arrows_max, sorted(arrows)

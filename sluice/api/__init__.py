@@ -1,21 +1,37 @@
-"""Sluice from Python: a `Project`, what its methods return, and what it tells while it works."""
+"""Sluice from Python: a `Project`, what its methods return, and what it says while it works."""
 
 from sluice.api.answers import Answer
 from sluice.api.opened import Message
 from sluice.api.project import Project
 from sluice.api.results import Audit, Checked, Maintained, RunResult, TopicOffsets
-from sluice.engine.runner import Event
+from sluice.engine.runner import Event, Listener
 from sluice.log import Record
+from sluice.operate.audit import IntegrityCheck, Stopped
+from sluice.operate.explain import Origin, Value
+from sluice.operate.recompute import Recomputed
+from sluice.operate.replay import Replay
+from sluice.quality.conservation import Fates
+from sluice.quality.results import is_critical, state_of
 
 __all__ = [
     "Answer",
     "Audit",
     "Checked",
     "Event",
+    "Fates",
+    "IntegrityCheck",
+    "Listener",
     "Maintained",
     "Message",
+    "Origin",
     "Project",
+    "Recomputed",
     "Record",
+    "Replay",
     "RunResult",
+    "Stopped",
     "TopicOffsets",
+    "Value",
+    "is_critical",
+    "state_of",
 ]

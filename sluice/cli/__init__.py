@@ -5,11 +5,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import typer
-from obstore.exceptions import BaseError
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from rich.markup import escape
 
+from sluice.api.failures import Foreign, message_of
 from sluice.cli import check, look, project, run
 from sluice.cli.log import log_app
 from sluice.cli.printing import err, printable
@@ -18,8 +16,6 @@ from sluice.cli.replay import replay_app, rollback
 from sluice.errors import SluiceError
 from sluice.ingest.capture.commands import capture_app
 from sluice.ingest.receivers.cli import listen_app
-from sluice.runtime.session import spark_message
-from sluice.storage import bucket
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 commands: dict[str, Callable[..., None]] = {
@@ -55,12 +51,8 @@ def main() -> None:
         app()
     except SluiceError as error:
         fail(str(error), error.exit_code)
-    except (PySparkException, Py4JError) as error:
-        fail(spark_message(error), 1)
-    except (BaseError, OSError) as error:
-        if not bucket.is_of_store(error):
-            fail(f"{getattr(error, 'filename', None) or 'A file'}: {getattr(error, 'strerror', None) or error}.", 1)
-        fail(f"The object store failed: {' '.join(str(error).split())[:500]} Try again, or: sluice doctor", 1)
+    except Foreign as error:
+        fail(message_of(error), 1)
 
 
 def fail(message: str, exit_code: int) -> NoReturn:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.api import Checked, Project
+from sluice.api import Checked, Project, is_critical, state_of
 from sluice.cli.options import AsJson, ProjectFolder, opened
 from sluice.cli.printing import err, out, print_json, print_table
-from sluice.quality import results
+from sluice.errors import UsageError
 
 
 def check(
@@ -35,9 +35,10 @@ def check(
 
 def reported(here: Project, found: Checked) -> str:
     """Where the report of a check is, or what is not installed and has to be."""
-    from sluice.operate import report
-
-    return report.missing() or f"Report: {here.report(found)}"
+    try:
+        return f"Report: {here.report(found)}"
+    except UsageError as error:
+        return str(error)
 
 
 def print_checked(found: Checked, with_suite: Set[str]) -> None:
@@ -50,7 +51,7 @@ def print_checked(found: Checked, with_suite: Set[str]) -> None:
                 next((row["version"] for row in rows), None),
                 sum(row["verdict"] == "passed" for row in rows),
                 sum(row["verdict"] != "passed" for row in rows),
-                results.state_of(rows),
+                state_of(rows),
                 "yes" if dataset in with_suite else "none",
             ]
             for dataset, rows in found.found.items()
@@ -64,7 +65,7 @@ def print_checked(found: Checked, with_suite: Set[str]) -> None:
                 [
                     row["dataset"],
                     row["expectation"],
-                    "critical" if results.is_critical(row) else row["severity"],
+                    "critical" if is_critical(row) else row["severity"],
                     row["unexpected_rows"],
                     row["rows"],
                     row["message"] or row["observed"],

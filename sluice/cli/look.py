@@ -9,14 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from sluice.api import Audit
+from sluice.api import Audit, Fates, IntegrityCheck, Origin, Recomputed, Stopped, Value
 from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
 from sluice.cli.printing import out, print_json, print_table, shown
 from sluice.errors import UsageError
-from sluice.operate.audit import IntegrityCheck, Stopped
-from sluice.operate.explain import Origin, Value
-from sluice.operate.recompute import Recomputed
-from sluice.quality.conservation import Fates
 
 
 def status(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:

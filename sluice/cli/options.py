@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from sluice.api import Event, Project
+from sluice.api import Event, Listener, Project
 from sluice.cli.printing import err, print_message
 from sluice.cli.progress import RunProgress
-from sluice.engine.runner import Listener
 
 ProjectFolder = Annotated[Path, typer.Option("--project", help="The project's folder.", show_default="here")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from sluice.api import Replay
 from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
 from sluice.cli.printing import out, print_changed, print_json, print_table
-from sluice.operate.replay import Replay
 
 replay_app = typer.Typer(no_args_is_help=True, help="Recompute tables beside the live ones, compare, and promote them.")
 ReplayName = Annotated[str, typer.Argument(metavar="REPLAY", help="Its name, as sluice replay list tells it.")]

@@ -46,9 +46,7 @@ def run(  # noqa: PLR0917 - options, each given by its name
     names = datasets or []
     if since or until:
         if continuous or rebuild:
-            raise UsageError(
-                "Give --since and --until without --continuous and --rebuild: a range is recomputed once."
-            )
+            raise UsageError("Give --since and --until without --continuous and --rebuild: a range is recomputed once.")
         with opened(project) as here:
             changed = here.backfill(*names, since=utc(since), until=utc(until))
         print_changed("rows changed", changed, as_json=as_json)

@@ -14,7 +14,7 @@ from sluice.engine.refresh import due
 from sluice.engine.touched import scope_of
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.scope import Scope, collect, everything
-from sluice.runtime.collected import collected
+from sluice.quality.collected import collected
 from sluice.shapes.parse import bronze_position, position
 from sluice.storage.table_format import TableFormat
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import functions as F
 
-from sluice.runtime.collected import collected
+from sluice.quality.collected import collected
 from sluice.shapes.difference import differing_pairs
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from sluice.errors import UsageError
 from sluice.model.datasets import Dataset
 from sluice.model.ledger import Commit
 from sluice.model.scope import collect
-from sluice.runtime.collected import collected
+from sluice.quality.collected import collected
 from sluice.shapes.difference import change_columns, sign
 from sluice.shapes.parse import position
 from sluice.storage.delta import Lake

@@ -18,7 +18,7 @@ from sluice.model.completeness import EvaluationContext
 from sluice.model.datasets import Dataset, Output
 from sluice.model.ledger import Commit, InputVersion
 from sluice.model.scope import collect, everything
-from sluice.runtime.collected import collected
+from sluice.quality.collected import collected
 from sluice.shapes.difference import change_columns, differing_pairs
 from sluice.storage.delta import Lake
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from sluice.errors import DeclarationError
 from sluice.model.expectations import Expectation
 from sluice.model.rules import holds, require_value, row_rules
-from sluice.runtime.collected import collected
+from sluice.quality.collected import collected
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

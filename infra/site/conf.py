@@ -10,7 +10,7 @@ from infra.site import generated
 project = "Sluice"
 author = "The Sluice authors"
 root_doc = "README"
-include_patterns = ["*.md", "benchmarks/README.md", "docs/**.md"]
+include_patterns = ["*.md", "benchmarks/README.md", "docs/**.md", "examples/README.md"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
 # Links to headings work as they do where the files are hosted; a link that does not resolve is a warning.

@@ -379,6 +379,7 @@ def test_a_project_starts_keeps_and_ends_a_session_of_its_own(tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.process
 def test_declarations_import_none_of_it() -> None:
     heavy = ("sluice.api", "sluice.storage", "duckdb", "deltalake")
     look = f"import sys; from sluice import bronze, gold; print([each for each in {heavy} if each in sys.modules])"

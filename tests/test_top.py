@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice import bronze, gold, silver
-from sluice.engine import refresh as engine
+from sluice.engine import touched
 from sluice.errors import DeclarationError
 from sluice.model.datasets import Dataset
 from sluice.model.ledger import RowCounts
@@ -101,7 +101,7 @@ def found_in(lakehouse: Lakehouse, ties: Ties) -> dict[str, str]:
 
 
 def test_a_top_list_is_right_after_each_change(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "rebuild_share", 1e9)
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
     lakehouse.declare(*[best(f"by_{ties}", ties=ties) for ties in tables])
     lakehouse.publish("scores", *[each for game, before, _ in sentences for each in said(game, before, hour=1)])
     lakehouse.run()
@@ -121,7 +121,7 @@ def test_a_top_list_is_right_after_each_change(lakehouse: Lakehouse, monkeypatch
 def test_rows_without_a_group_are_one_and_a_list_without_groups_is_of_the_whole_table(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "rebuild_share", 1e9)
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
     overall = best("overall", group_by=[], order_by="points", ties="rank", rows=1, rank="place", columns=None)
     lakehouse.declare(best(), overall)
     players = [score(None, "ann", 3), score(None, "bob", 2), score("go", "cid", 1), score("go", "dan", 1)]
@@ -247,7 +247,7 @@ def test_a_list_goes_stale_where_rows_are_not_looked_at_as_they_were(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Top, "touched", only_as_they_are)
-    monkeypatch.setattr(engine, "rebuild_share", 1e9)
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
     lakehouse.declare(best())
     lakehouse.publish("scores", score("go", "ann", 9), score("chess", "bob", 7)).run()
     lakehouse.publish("scores", score("go", "ann", 9, hour=1) | {"game": "chess"}).run()

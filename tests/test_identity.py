@@ -12,13 +12,13 @@ from sluice.engine.backfill import BackfillRange
 from sluice.errors import SluiceError
 from sluice.model.ledger import Entry, RowCounts
 from sluice.model.scope import collect
+from sluice.model.small import taken
 from sluice.operate.explain import Explainer
 from sluice.runtime.connect import require_no_substitution
 from sluice.shapes.difference import operation
 from sluice.shapes.fates import fates_table
 from sluice.storage import small_writes
 from sluice.storage.delta import Lake
-from sluice.storage.small_writes import taken
 from sluice.windows import session_window
 from tests.kit import Lakehouse, Row, rows_of, text
 
@@ -214,7 +214,7 @@ def test_a_scope_of_fractions_finds_its_rows_in_files(spark: "SparkSession", tmp
         Entry(dataset=name, rows=RowCounts(updated=1)),
         lake.fence(name, name),
         grain=["k"],
-        condition=scope.condition_sql([("k", "k")], "own."),
+        condition=scope.condition([("k", "k")], "own."),
     )
     assert (lake.row_count(name), lake.read(spark, name).where("n = 9").count()) == (len(numbers), 1)
 
@@ -235,7 +235,7 @@ def test_rows_with_hostile_keys_are_replaced(spark: "SparkSession", tmp_path: Pa
                 Entry(dataset=name, rows=RowCounts(updated=len(part))),
                 lake.fence(name, name),
                 grain=["k"],
-                condition=scope.condition_sql([("k", "k")], "own."),
+                condition=scope.condition([("k", "k")], "own."),
                 few=taken(changed) if few else None,
             )
         assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs") is few
@@ -266,7 +266,7 @@ def test_the_bounds_of_a_scope_skip_files(spark: "SparkSession", tmp_path: Path)
         # A file that is not skipped is missing.
         assert spark.read.format("delta").load(path).where(scope.condition([(name, name)])).count() == 3
     for name in numbers.columns:
-        condition = scope.condition_sql([(name, name)], "own.")
+        condition = scope.condition([(name, name)], "own.")
         merge = f"MERGE INTO delta.`{path}` AS own USING wanted ON own.n = wanted.n AND {condition}"
         spark.sql(f"{merge} WHEN MATCHED THEN UPDATE SET own.k = own.k").collect()
 

@@ -10,11 +10,12 @@ from pyspark.sql.types import StructType
 
 from sluice import gold
 from sluice.errors import Superseded
+from sluice.model import small
 from sluice.model.ledger import Entry, RowCounts
+from sluice.model.small import is_plain, taken
 from sluice.shapes.difference import operation, sign
 from sluice.storage import small_writes
 from sluice.storage.delta import Lake
-from sluice.storage.small_writes import is_plain, taken
 from tests.kit import Lakehouse, frame, text
 from tests.shop import sales
 
@@ -47,7 +48,7 @@ def test_what_comes_after_the_first_build_is_written_without_spark(lakehouse: La
 def test_more_rows_and_larger_ones_are_written_by_spark(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
-    monkeypatch.setattr(small_writes, bound, most)
+    monkeypatch.setattr(small, bound, most)
     lakehouse.declare(sales)
     lakehouse.publish("sales", sale(1))
     lakehouse.run()
@@ -182,8 +183,8 @@ def test_a_small_write_is_of_few_rows_small_ones_and_of_plain_types(spark: Spark
     nothing = taken(few.limit(0))
     assert nothing is not None
     assert nothing.schema == rows.schema
-    assert taken(spark.range(small_writes.rows_max)) is not None
-    assert taken(spark.range(small_writes.rows_max + 1)) is None
+    assert taken(spark.range(small.rows_max)) is not None
+    assert taken(spark.range(small.rows_max + 1)) is None
     long = few.selectExpr("repeat(id, 200 * 1024) AS id")
     assert taken(long) is None
     assert taken(long.selectExpr("named_struct('id', id) AS nested")) is None

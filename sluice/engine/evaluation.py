@@ -3,22 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from sluice.engine.backfill import BackfillRange
+from sluice.model import small
 from sluice.model.completeness import EvaluationContext, later_of
 from sluice.model.datasets import Dataset, Output, microseconds
 from sluice.model.ledger import Cause, Commit, Entry, InputVersion, Reached, watermark_of
 from sluice.model.scope import Scope, everything
 from sluice.model.times import instant
-from sluice.runtime.session import optimize, sized_for
+from sluice.runtime.session import sized_for
 from sluice.shapes.difference import change_columns
 from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
+    from pyarrow import Table as ArrowTable
     from pyspark.sql import DataFrame, SparkSession
 
 Frames = Mapping[str, "DataFrame"]
@@ -97,15 +99,20 @@ class Evaluation:
     def rows(self, name: str, scope: Scope, changes: Frames) -> "DataFrame":
         """The rows of an input that the scope needs, and the new ones of a fold."""
         each = self.dataset.inputs[name]
-        within = each.within(self.inputs[name], scope)
-        if scope.is_everything or not each.arrivals or name not in changes:
-            return within
-        return within.unionByName(changes[name].where("_change_type = 'insert'").drop(*change_columns))
+        found = each.within(self.inputs[name], scope)
+        if not scope.is_everything and each.arrivals and name in changes:
+            found = found.unionByName(changes[name].where("_change_type = 'insert'").drop(*change_columns))
+        return self.alone(found, each.source.name, scope)
 
     def own(self, output: Output, scope: Scope) -> "DataFrame":
         """The rows of an output that the scope may change."""
         rows = self.current[output.table].where(output.slice_condition())
-        return scope.filter(rows, output.scope_columns, output.prune_columns)
+        return self.alone(scope.filter(rows, output.scope_columns, output.prune_columns), output.table, scope)
+
+    def alone(self, df: "DataFrame", table: str, scope: Scope) -> "DataFrame":
+        """Rows of a small scope in one partition, unless their table is large: nothing of them is then shuffled."""
+        is_small = not scope.is_everything and scope.count <= small.rows_max
+        return df.coalesce(1) if is_small and self.lake.row_count(table) <= small.read_alone_max else df
 
     def shaped(self, scope: Scope, changes: Frames) -> "tuple[DataFrame, dict[str, DataFrame]]":
         """What the shape makes of the scope's input rows, and the rows that the outputs have in the scope."""
@@ -113,12 +120,12 @@ class Evaluation:
         own = {each.table: self.own(each, scope) for each in self.dataset.outputs} if self.known else {}
         if not scope.is_everything and (self.dataset.is_fold or self.dataset.completeness):
             # The shape reads them, and so does the difference.
-            own = {table: df.localCheckpoint() for table, df in own.items()}
+            own = {table: self.computed(df, scope)[0] for table, df in own.items()}
         shaped = self.dataset.shape(rows, {} if scope.is_everything else own)
         shaped = self.with_states(shaped, own.get(self.dataset.name))
         if len(self.dataset.outputs) > 1:
-            # Computed once for both; unlike a cache, a checkpoint also spares the writes from planning it again.
-            shaped = self.computed(shaped, scope)
+            # Computed once for both; unlike a cache, this also spares the writes from planning it again.
+            shaped, _ = self.computed(shaped, scope)
         return shaped, own
 
     def folded_from_nothing(self) -> "DataFrame":
@@ -131,11 +138,20 @@ class Evaluation:
         completeness = self.dataset.completeness
         return completeness.judged(df, own, self.context) if completeness and completeness.bears_on(df) else df
 
-    def computed(self, df: "DataFrame", scope: Scope) -> "DataFrame":
-        """Rows of a scope, computed once, with the settings that suit how many rows they are made of."""
-        optimize(df)
-        with sized_for(self.spark, None if scope.is_everything else self.rows_to_read(scope)):
-            return df.localCheckpoint()
+    def computed(self, df: "DataFrame", scope: Scope) -> "tuple[DataFrame, ArrowTable | None]":
+        """Rows of a scope, computed once, with the settings that suit how many rows they are made of.
+
+        The driver takes them where they are few.
+        """
+        sized = partial(sized_for, self.spark, None if scope.is_everything else self.rows_to_read(scope))
+        if not scope.is_everything and scope.count <= small.rows_max:
+            few = small.taken(df, sized=sized)
+            if few is not None:
+                return small.local(df, few), few
+        small.optimize(df)
+        with sized():
+            df = df.localCheckpoint()
+        return df, small.taken(df)
 
     def rows_to_read(self, scope: Scope) -> int:
         """About how many input rows the scope needs: the same share of the inputs as it has of the table."""

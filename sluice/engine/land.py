@@ -15,7 +15,7 @@ from sluice.errors import SluiceError
 from sluice.log import AnyLog, Batch
 from sluice.model.datasets import Output, Topic
 from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts
-from sluice.storage.small_writes import taken
+from sluice.model.small import taken
 from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
 from sluice.model.scope import Scope, everything
 from sluice.runtime.session import sized_for
 from sluice.shapes.difference import difference, operation
-from sluice.storage.small_writes import taken
 
 if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
@@ -142,8 +141,7 @@ def planned(
                 f"computed by itself. Compute all of it first: sluice run {evaluation.dataset.name}"
             )
         return replace(whole, entry=entry.model_copy(update={"epoch_from": evaluation.known.version + 1}))
-    changed = evaluation.computed(difference(own, new, output.grain), scope)
-    few = taken(changed)
+    changed, few = evaluation.computed(difference(own, new, output.grain), scope)
     counts = counts_of(changed, few)
     if counts.total == 0:
         return without_change(evaluation, output, entry)

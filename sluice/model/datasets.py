@@ -93,7 +93,7 @@ class Output:
     def condition(self, scope: "Scope", prefix: str = "") -> str:
         """The condition of a MERGE, of literals only, that rows of the table can be in the scope."""
         pairs = [*self.scope_columns, *self.prune_columns]
-        return f"{self.slice_condition(prefix)} AND {scope.condition_sql(pairs, prefix)}"
+        return f"{self.slice_condition(prefix)} AND {scope.condition(pairs, prefix)}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,15 +1,21 @@
 """The scope of a refresh: which rows of a dataset the changes upstream touch.
 
-Delta skips files only by literals, so a scope also knows the bounds of its columns, and puts them into every read and
-into the MERGE. They come from data, so no text is made of them that SQL could take for anything else.
+Files are skipped by literals alone, so a scope also knows the values of its columns where they are few, and else the
+ranges that they are in, and puts them into every read and into the MERGE. They come from data, so no text is made of
+them that SQL could take for anything else.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
+
+from sluice.model.small import is_local, local, taken
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -17,36 +23,38 @@ if TYPE_CHECKING:
 Pairs = Iterable[tuple[str, str]]
 
 broadcast_rows_max = 200_000
+# Beyond, values are one list, by which Parquet's filters skip pages, and ranges, by which files are skipped.
+compared_max = 16
 ordered = ("timestamp", "timestamp_ntz", "date", "string", "bigint", "int", "smallint", "tinyint", "boolean")
 fractions = ("double", "float")
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and the greatest value of a scope's column, as text and the type it is of, and whether it has nulls."""
+    """What is known of the values of a scope's column, in SQL: the ranges that they are in, in order, from the least
+    to the greatest of each; all `values` where they are few; and whether there are nulls.
+    """
 
-    least_text: str | None
-    greatest_text: str | None
-    kind: str
+    ranges: tuple[tuple[str, str], ...]
     has_nulls: bool
+    values: tuple[str, ...] | None = None
 
     @property
     def least(self) -> "Column":
-        return F.lit(self.least_text).cast(self.kind)
+        return F.expr(self.ranges[0][0] if self.ranges else "NULL")
 
     @property
     def greatest(self) -> "Column":
-        return F.lit(self.greatest_text).cast(self.kind)
+        return F.expr(self.ranges[-1][1] if self.ranges else "NULL")
 
-    def holds(self, column: str) -> "Column":
-        """The condition that `column` can be in the scope."""
-        return self._or_null(F.col(column).between(self.least, self.greatest), column)
-
-    def holds_sql(self, column: str) -> str:
-        """The same as SQL, for MERGE."""
-        least, greatest = (literal(text, self.kind) for text in (self.least_text, self.greatest_text))
-        condition = f"{column} BETWEEN {least} AND {greatest}"
-        return f"({condition} OR {column} IS NULL)" if self.has_nulls else f"({condition})"
+    def holds(self, column: str) -> str:
+        """The condition, in SQL, that `column` can be in the scope; exactly that it is, where all values are known."""
+        compared = [f"{column} = {value}" for value in self.values or ()]
+        within = [f"{column} BETWEEN {least} AND {greatest}" for least, greatest in self.ranges]
+        found = any_of(compared if 0 < len(compared) <= compared_max else within)
+        if len(compared) > compared_max:
+            found = f"({found} AND {column} IN ({', '.join(self.values or ())}))"
+        return f"({found} OR {column} IS NULL)" if self.has_nulls else found
 
     def reaches(self, start: str, end: str) -> "Column":
         """The condition that the half-open interval [start, end) can hold a value of the scope; a null end is open."""
@@ -63,11 +71,15 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Scope:
-    """Distinct rows of scope columns; `rows` is None when the scope is everything."""
+    """Distinct rows of scope columns; `rows` is None when the scope is everything.
+
+    Where they are few, `literals` are the same rows in SQL, without the columns that no literal can be written of.
+    """
 
     rows: "DataFrame | None" = None
     count: int = 0
-    bounds: dict[str, Bounds] = field(default_factory=dict)
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    literals: Sequence[Mapping[str, str | None]] | None = None
 
     @property
     def is_everything(self) -> bool:
@@ -80,19 +92,13 @@ class Scope:
             raise ValueError("everything has no rows")
         return self.rows
 
-    def condition(self, pairs: Pairs) -> "Column":
-        """The condition that rows of a table can be in the scope; `pairs` are (its column, the scope's column)."""
-        known = [bounds.holds(f"`{column}`") for column, bounds in self._bounded(pairs)]
-        return reduce(lambda left, right: left & right, known) if known else F.lit(True)
+    def condition(self, pairs: Pairs, prefix: str = "") -> str:
+        """The condition, in SQL, that rows of a table can be in the scope.
 
-    def condition_sql(self, pairs: Pairs, prefix: str = "") -> str:
-        """The same as SQL, for MERGE."""
-        known = [bounds.holds_sql(f"{prefix}`{column}`") for column, bounds in self._bounded(pairs)]
+        `pairs` are (its column, the scope's column), and `prefix` stands before each of its columns.
+        """
+        known = [self.bounds[name].holds(f"{prefix}`{column}`") for column, name in pairs if name in self.bounds]
         return " AND ".join(known) or "true"
-
-    def _bounded(self, pairs: Pairs) -> list[tuple[str, Bounds]]:
-        """The columns whose values in the scope have bounds."""
-        return [(column, self.bounds[name]) for column, name in pairs if name in self.bounds]
 
     def filter(self, df: "DataFrame", match: Pairs, prune: Pairs = ()) -> "DataFrame":
         """The rows of `df` in the scope; `match` and `prune` pair a column of `df` with one of the scope."""
@@ -100,9 +106,35 @@ class Scope:
             return df
         match = list(match)
         df = df.where(self.condition([*match, *prune]))
-        if not match:
+        if not match or self.is_exact(match):
             return df
+        if compared := self.compared(match):
+            return df.where(compared)
         return df.join(*self._wanted(match), "left_semi")
+
+    def is_exact(self, match: "list[tuple[str, str]]") -> bool:
+        """Whether the condition holds for the scope's rows and no others: one column, and all of its values known."""
+        names = [name for _, name in match]
+        return len(names) == 1 and names[0] in self.bounds and self.bounds[names[0]].values is not None
+
+    def compared(self, match: "list[tuple[str, str]]") -> str | None:
+        """The condition that a row is one of the scope, each named by its values; None where that cannot be said."""
+        names = [name for _, name in match]
+        if self.literals is None or any(name not in self.bounds or self.bounds[name].values is None for name in names):
+            return None
+        rows = dict.fromkeys(tuple(row[name] for name in names) for row in self.literals)
+        if len(rows) > compared_max:
+            return None
+        columns = [column for column, _ in match]
+        return any_of(
+            [
+                " AND ".join(
+                    f"`{column}` IS NULL" if value is None else f"`{column}` = {value}"
+                    for column, value in zip(columns, row, strict=True)
+                )
+                for row in rows
+            ]
+        )
 
     def mark(self, df: "DataFrame", match: Pairs, name: str) -> "DataFrame":
         """All rows of `df`, with a column `name` that says whether they are in the scope."""
@@ -126,8 +158,66 @@ everything = Scope()
 
 
 def collect(rows: "DataFrame") -> Scope:
-    """Computes the scope's distinct rows once and brings only its bounds to the driver."""
-    rows = rows.distinct().localCheckpoint()
+    """Computes the scope's distinct rows once; brings them to the driver where they are few, and else their bounds."""
+    rows = rows.distinct()
+    # What is made of rows that the driver has is computed there at once.
+    few = taken(rows) if is_local(rows) else None
+    if few is None:
+        rows = rows.localCheckpoint()
+        few = taken(rows)
+    return of_many(rows) if few is None else of_few(rows, few)
+
+
+def of_few(rows: "DataFrame", few: pa.Table) -> Scope:
+    """The scope of distinct rows that the driver has."""
+    kinds = dict(rows.dtypes)
+    said = {name: [literal(each, kind) for each in few[name]] for name, kind in kinds.items() if is_literal(kind)}
+    bounds: dict[str, Bounds | None] = {name: bounds_of_values(few[name], kinds[name]) for name in said}
+    bounds |= {name: bounds_of_fractions(few[name], kind) for name, kind in kinds.items() if kind in fractions}
+    literals = [dict(zip(said, each, strict=True)) for each in zip(*said.values(), strict=True)]
+    known = {name: each for name, each in bounds.items() if each is not None}
+    return Scope(local(rows, few), few.num_rows, known, literals)
+
+
+def bounds_of_values(column: "pa.ChunkedArray[Any]", kind: str) -> Bounds:
+    """All values of a column, in order."""
+    distinct = pc.unique(column).drop_null()
+    values = cast("pa.Array[Any]", distinct.take(pc.array_sort_indices(distinct)))
+    texts = [text for each in values if (text := literal(each, kind)) is not None]
+    return Bounds(ranges_of(values, texts), column.null_count > 0, tuple(texts))
+
+
+def ranges_of(values: "pa.Array[Any]", texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """At most `compared_max` ranges that hold all values, which are sorted: parted at the widest gaps between them."""
+    if not texts:
+        return ()
+    gaps = list(range(1, len(texts)))
+    if len(texts) > compared_max:
+        gaps = widest_gaps(values) or [len(texts) * at // compared_max for at in range(1, compared_max)]
+    return tuple((texts[start], texts[end - 1]) for start, end in pairwise([0, *gaps, len(texts)]))
+
+
+def widest_gaps(values: "pa.Array[Any]") -> list[int] | None:
+    """Where the widest gaps between sorted values end; None where values have no distance."""
+    if not (pa.types.is_integer(values.type) or pa.types.is_temporal(values.type)):
+        return None
+    bits = pa.int32() if values.type.bit_width == 32 else pa.int64()
+    places = [int(each) for each in values.cast(bits).to_pylist() if each is not None]
+    gaps = sorted(range(1, len(places)), key=lambda at: places[at] - places[at - 1])
+    return sorted(gaps[1 - compared_max :])
+
+
+def bounds_of_fractions(column: "pa.ChunkedArray[Any]", kind: str) -> Bounds | None:
+    """The least and the greatest number; None where one is not a number, since some files leave these out."""
+    numbers = [each for each in column.to_pylist() if each is not None]
+    if any(math.isnan(each) for each in numbers):
+        return None
+    least, greatest = (str(each(numbers)) if numbers else None for each in (min, max))
+    return bounds_of(least, greatest, kind, has_nulls=column.null_count > 0)
+
+
+def of_many(rows: "DataFrame") -> Scope:
+    """The scope of distinct rows that were computed already."""
     figures = ["count(*) AS count"]
     bounded = [(name, kind) for name, kind in rows.dtypes if is_ordered(kind)]
     for name, _ in bounded:
@@ -139,7 +229,9 @@ def collect(rows: "DataFrame") -> Scope:
         ]
     found = rows.selectExpr(*figures).collect()[0]
     bounds = {
-        name: bounds_of(found[f"least_{name}"], found[f"greatest_{name}"], kind, bool(found[f"has_nulls_{name}"]))
+        name: bounds_of(
+            found[f"least_{name}"], found[f"greatest_{name}"], kind, has_nulls=bool(found[f"has_nulls_{name}"])
+        )
         for name, kind in bounded
         # Where files say the least and the greatest of their numbers, some leave out what is not a number.
         if not (kind in fractions and found[f"greatest_{name}"] == "NaN")
@@ -147,18 +239,41 @@ def collect(rows: "DataFrame") -> Scope:
     return Scope(rows, found["count"], bounds)
 
 
-def bounds_of(least: str | None, greatest: str | None, kind: str, has_nulls: bool) -> Bounds:
+def bounds_of(least: str | None, greatest: str | None, kind: str, *, has_nulls: bool) -> Bounds:
     """The bounds of a column; a reader of files may take -0.0 for less than 0.0, which are one number."""
+    if least is None or greatest is None:
+        return Bounds((), has_nulls)
     if kind in fractions:
-        least = "-0.0" if least == "0.0" else least
-        greatest = "0.0" if greatest == "-0.0" else greatest
-    return Bounds(least, greatest, kind, has_nulls)
+        least, greatest = ("-0.0" if least == "0.0" else least), ("0.0" if greatest == "-0.0" else greatest)
+    return Bounds(((typed(least, kind), typed(greatest, kind)),), has_nulls)
 
 
-def literal(text: str | None, kind: str) -> str:
-    """A value as SQL of its type, written in hexadecimal: no quote, escape or variable in it means anything."""
-    value = "NULL" if text is None else f"CAST(X'{text.encode().hex()}' AS string)"
-    return f"CAST({value} AS {kind})"
+def literal(value: "pa.Scalar[Any]", kind: str) -> str | None:
+    """A value as SQL of its type; None for null."""
+    if not value.is_valid:
+        return None
+    if kind == "timestamp":
+        return f"timestamp_micros({value.cast(pa.int64())})"
+    if kind == "date":
+        return f"date_from_unix_date({value.cast(pa.int32())})"
+    if isinstance(value, pa.StringScalar | pa.BinaryScalar):
+        text = f"X'{value.as_buffer().to_pybytes().hex()}'"
+        return text if kind == "binary" else f"CAST({text} AS string)"
+    return typed(str(value.as_py()), kind)
+
+
+def typed(text: str, kind: str) -> str:
+    """A text as SQL of a type, written in hexadecimal: no quote, escape or variable in it means anything."""
+    return f"CAST(CAST(X'{text.encode().hex()}' AS string) AS {kind})"
+
+
+def any_of(conditions: Sequence[str]) -> str:
+    return f"({' OR '.join(f'({each})' for each in conditions)})" if conditions else "false"
+
+
+def is_literal(kind: str) -> bool:
+    """Whether every value of a type can be written in SQL so that it is equal to itself alone."""
+    return kind in (*ordered, "binary") or kind.startswith("decimal(")
 
 
 def is_ordered(kind: str) -> bool:

@@ -26,7 +26,7 @@ from sluice.storage.lock import Lock
 from sluice.storage.s3 import log_store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 spark_ended = (
     "Spark stopped: its JVM ended. Run again: nothing was lost. If it was killed for memory, "
@@ -42,6 +42,8 @@ spark_settings = {
     # Spark's own default, INT96, knows no statistics and ends in the year 2262 for other readers.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.ansi.enabled": "true",
+    # Values of a scope that are listed are looked for as such, and not as one range.
+    "spark.sql.parquet.pushdown.inFilterThreshold": "1000",
     # Else `${env:HOME}` within a statement, or a value in one, is replaced by what it names.
     "spark.sql.variable.substitute": "false",
     # Defaults are sized for clusters: 200 shuffle tasks and 50 tasks to read a table's log.
@@ -85,12 +87,6 @@ def change(spark: "SparkSession", settings: Mapping[str, str | None]) -> None:
             spark.conf.unset(name)
         else:
             spark.conf.set(name, value)
-
-
-def optimize(df: "DataFrame") -> None:
-    """Optimizes a frame now: what Delta asks its tables' logs meanwhile is small, whatever the frame's own size."""
-    if not connect.is_remote():
-        df._jdf.queryExecution().optimizedPlan()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from sluice.model.scope import Scope
 from sluice.model.sql import backticked, columns_read, fold, named_expression
+from sluice.model.truncation import times_of
 from sluice.shapes.difference import sign
 from sluice.shapes.windows import Window, group_names
 
@@ -76,12 +77,18 @@ class Groups:
 
     def within(self, df: "DataFrame", scope: Scope) -> "DataFrame":
         """The rows in the scope's groups, with the columns of their group: a row once for each group that it is in."""
-        grouped, names = self.grouped(df), tuple(self.expressions)
+        grouped, names = self.grouped(df.where(self.reach(scope, df))), tuple(self.expressions)
         if self.window is None:
             return scope.filter(grouped, [(f"_group_{name}", name) for name in names])
         if scope.is_everything:
             return self.window.place(grouped, names)
         return self.window.within(grouped, scope, names)
+
+    def reach(self, scope: Scope, df: "DataFrame") -> str:
+        """The condition, of literals, that a row can be in the scope's groups by the times that these are made of."""
+        bounds = {text: scope.bounds[name] for name, text in self.expressions.items() if name in scope.bounds}
+        known = [times_of(text, each, dict(df.dtypes)) for text, each in bounds.items()]
+        return " AND ".join(each for each in known if each) or "true"
 
 
 def consolidated(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":

@@ -3,9 +3,11 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from pyspark import SparkContext
 from pyspark.sql import functions as F
+from pyspark.sql import is_remote
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from sluice.model.ddl import column_names, column_types
@@ -16,7 +18,11 @@ from sluice.shapes import strict
 from sluice.shapes.canonical import digest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import Column, DataFrame
+
+Made = TypeVar("Made")
 
 position = ("_topic", "_partition", "_offset")
 bronze_position = tuple(name.removeprefix("_") for name in position)
@@ -104,6 +110,18 @@ class Parsing:
             for each in cast("StructType", StructType.fromDDL(self.schema))
         }
 
+    @cached_property
+    def _made(self) -> dict[tuple[object, str], Any]:
+        return {}
+
+    def once(self, make: "Callable[[Parsing], Made]", name: str | None = None) -> "Made":
+        """What `make` says of this, made once for each JVM: columns are hundreds of calls to it."""
+        home = "connect" if is_remote() else SparkContext._gateway
+        key = (home, name or make.__name__)
+        if key not in self._made:
+            self._made[key] = make(self)
+        return cast("Made", self._made[key])
+
     @property
     def read_type(self) -> StructType:
         """What the JSON is read as; Debezium's envelope may be inside another with its schema."""
@@ -148,13 +166,23 @@ def parse(records: "DataFrame", parsing: Parsing, said: "DataFrame | None" = Non
     Of the records that a command has `said` to be held (`_is_held`), no condition of the declaration is evaluated: it
     may be one that cannot be.
     """
-    size = F.octet_length("value")
-    text = F.when(size <= parsing.record_bytes_max, F.col("value").cast("string"))
-    options = strict.options(parsing.record_bytes_max)
     is_held = F.lit(False) if said is None else F.coalesce("_is_held", F.lit(False))
     records = records if said is None else with_commands(records, said)
-    parsed = records.select(
-        is_held.alias("_held"),
+    parsed = records.select(is_held.alias("_held"), *parsing.once(texts_of))
+    named = parsed.withColumn("_read", parsing.once(read_of)).select("*", *parsing.once(row_of))
+    named = named.withColumn("_fault", parsing.once(fault_of))
+    if parsing.changes:
+        named = named.withColumns(parsing.once(change_of))
+    if parsing.event_time:
+        named = named.withColumns(parsing.once(times_of))
+    return named.select(*parsing.once(lambda each: result_of(each, named), "result"))
+
+
+def texts_of(parsing: Parsing) -> "list[Column]":
+    """Where a record is, its text, and what Spark reads in it."""
+    size = F.octet_length("value")
+    text = F.when(size <= parsing.record_bytes_max, F.col("value").cast("string"))
+    return [
         F.col("topic").alias("_topic"),
         F.col("partition").alias("_partition"),
         F.col("offset").alias("_offset"),
@@ -162,30 +190,26 @@ def parse(records: "DataFrame", parsing: Parsing, said: "DataFrame | None" = Non
         size.alias("_size"),
         text.alias("_text"),
         F.json_object_keys(text).alias("_names"),
-        F.from_json(text, parsing.read_type, options).alias("_parsed"),
-    )
-    named = parsed.withColumn("_read", read_of(parsing)).select("*", *row_of(parsing))
-    named = named.withColumn("_fault", fault_of(parsing, options))
-    if parsing.changes:
-        named = named.withColumns(change_of(parsing, parsing.changes))
-    if parsing.event_time:
-        named = named.withColumns(times_of(parsing, parsing.event_time))
-    rule = broken_rule(parsing)
+        F.from_json(text, parsing.read_type, strict.options(parsing.record_bytes_max)).alias("_parsed"),
+    ]
+
+
+def result_of(parsing: Parsing, named: "DataFrame") -> "list[Column]":
+    """The columns of a parsed record, of those that parsing has `named`."""
     payload = digest(named, parsing.digested)
     if parsing.changes:
         # A record that changes nothing is no duplicate of another such.
         payload = F.when(F.col("_change") == "none", digest(named, position)).otherwise(payload)
-    return named.select(
-        *parsing.columns,
-        *position,
-        "_timestamp",
+    names = [*parsing.columns, *position, "_timestamp"]
+    return [
+        *[F.col(f"`{name}`") for name in names],
         payload.alias("_digest"),
         unknown_fields(parsing).alias("_unknown_fields"),
-        *(["_lateness_seconds"] if parsing.event_time else []),
-        *(["_change"] if parsing.changes else []),
-        *(["_moved_from"] if parsing.format == "debezium" else []),
-        rule.alias("_rule"),
-    )
+        *([F.col("_lateness_seconds")] if parsing.event_time else []),
+        *([F.col("_change")] if parsing.changes else []),
+        *([F.col("_moved_from")] if parsing.format == "debezium" else []),
+        broken_rule(parsing).alias("_rule"),
+    ]
 
 
 def with_commands(records: "DataFrame", said: "DataFrame") -> "DataFrame":
@@ -215,8 +239,9 @@ def read_of(parsing: Parsing) -> "Column":
     return F.expr(f"if({enveloped('op')} = 'd', {enveloped('before')}, {enveloped('after')})")
 
 
-def fault_of(parsing: Parsing, options: dict[str, str]) -> "Column":
+def fault_of(parsing: Parsing) -> "Column":
     """The rule that a record breaks as JSON of these types, or null."""
+    options = strict.options(parsing.record_bytes_max)
     text, is_corrupt = F.col("_text"), F.col("_parsed").getField(strict.corrupt).isNotNull()
     faults = [
         strict.text_fault(text, is_corrupt, F.col("_names"), options),
@@ -228,9 +253,11 @@ def fault_of(parsing: Parsing, options: dict[str, str]) -> "Column":
     return F.coalesce(*faults)
 
 
-def change_of(parsing: Parsing, changes: Changes) -> "dict[str, Column]":
+def change_of(parsing: Parsing) -> "dict[str, Column]":
     """What a record does to what is known of its key."""
-    kind = F.lit("set")
+    changes, kind = parsing.changes, F.lit("set")
+    if changes is None:
+        return {}
     found: dict[str, Column] = {}
     if changes.row_count is not None:
         kind = F.when(F.col(changes.row_count) == 0, "none").otherwise(kind)
@@ -255,8 +282,9 @@ def unless_held(condition: "Column") -> "Column":
     return F.when(~F.col("_held"), condition)
 
 
-def times_of(parsing: Parsing, event_time: str) -> "dict[str, Column]":
+def times_of(parsing: Parsing) -> "dict[str, Column]":
     """The event time by the receiver's clock, and how long after it the record was received."""
+    event_time = str(parsing.event_time)
     log_time = F.col("_timestamp")
     received = F.coalesce(F.col(parsing.received_time), log_time) if parsing.received_time else log_time
     event = F.col(event_time)

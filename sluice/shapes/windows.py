@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 
 from sluice.errors import DeclarationError
 from sluice.model.datasets import require_duration
-from sluice.model.scope import Scope
+from sluice.model.scope import Scope, any_of
+from sluice.model.sql import backticked
 from sluice.shapes.as_of import Joined, facts_within, merged
 
 if TYPE_CHECKING:
@@ -231,8 +232,9 @@ class Sliding(Window):
 
 def starts_reach(column: str, scope: Scope, longest: str) -> "Column":
     """The condition that a row can be in the scope's windows, none longer than `longest`."""
-    bounds, at = scope.bounds["window_start"], F.col(column)
-    return (at >= bounds.least) & (at < bounds.greatest + F.expr(f"INTERVAL {longest}"))
+    name, length = backticked(column), f"INTERVAL {longest}"
+    ranges = scope.bounds["window_start"].ranges
+    return F.expr(any_of([f"{name} >= {least} AND {name} < {greatest} + {length}" for least, greatest in ranges]))
 
 
 def window(column: str, duration: str, *, every: str | None = None) -> Fixed:

@@ -1,20 +1,18 @@
 """Small reads and writes: when the driver does them itself instead of a job of Spark, and every threshold of that."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import StructType
 
+from sluice.model import small
 from sluice.model.ledger import Entry
 
 if TYPE_CHECKING:
     from pyarrow import Scalar
-    from pyspark.sql import DataFrame
 
-rows_max = 1_000
-row_bytes_max = 128 * 1024
 # Each is named in a condition, whose cost grows with the square of their number: 0.05 s for three, 0.3 s for a hundred.
 replaced_rows_max = 100
 # Below, it is cheaper to write a file again (0.2 s for 170,000 rows) than to mark rows in it (1.3 s), and to look for
@@ -26,24 +24,6 @@ listed_files_max = 32
 # Each costs two requests, one after the other.
 listed_objects_max = 4
 pattern_signs = set("{}[]*?\\%")
-# What Spark and Arrow mean the same by.
-numbers = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp"}
-texts = {"string", "binary"}
-
-
-def taken(df: "DataFrame", count: int = 0) -> pa.Table | None:
-    """The rows of a frame that was computed already; None when they are many, or large, or of types unlike Arrow's.
-
-    `count` is how many they are, where that is known.
-    """
-    if count > rows_max or not is_plain(df.schema):
-        return None
-    sizes = [f"coalesce(octet_length(CAST(`{name}` AS string)), 0L)" for name, kind in df.dtypes if kind not in numbers]
-    # What is too large never leaves Spark.
-    row = f"IF({' + '.join(['0L', *sizes])} <= {row_bytes_max}, array(struct(*)), array()) AS row"
-    found = df.limit(rows_max + 1).selectExpr(row).toArrow()["row"].combine_chunks()
-    rows = cast(pa.StructArray, cast("pa.ListArray[Any]", found).flatten())
-    return pa.Table.from_struct_array(rows) if len(rows) == len(found) <= rows_max else None
 
 
 def is_replaceable(schema: StructType, rows: pa.Table, grain: Sequence[str]) -> bool:
@@ -52,18 +32,6 @@ def is_replaceable(schema: StructType, rows: pa.Table, grain: Sequence[str]) -> 
     is_keyed = all(kinds[name] not in ("float", "double") for name in grain)
     is_flat = not any(kinds[name].startswith(("struct", "array", "map")) for name in grain)
     return 0 < rows.num_rows <= replaced_rows_max and is_keyed and is_flat and bool(grain)
-
-
-def is_plain(kind: DataType) -> bool:
-    """Whether a type is known to go through Arrow as it is."""
-    match kind:
-        case StructType():
-            return all(is_plain(field.dataType) for field in kind.fields)
-        case ArrayType():
-            return is_plain(kind.elementType)
-        case MapType():
-            return is_plain(kind.keyType) and is_plain(kind.valueType)
-    return kind.simpleString() in numbers | texts or kind.simpleString().startswith("decimal(")
 
 
 def any_of(keys: pa.Table) -> str:
@@ -108,13 +76,13 @@ def plain_files(table: DeltaTable, path: str, files_max: int) -> list[str] | Non
     # What Spark takes for a pattern, or unescapes.
     is_literal = not any(pattern_signs & set(file) for file in files)
     is_plain = table.protocol().min_reader_version == 1 and is_below and is_literal
-    return files if is_plain and 0 < len(files) <= files_max else None
+    return files if is_plain and len(files) <= files_max else None
 
 
 def are_few_changes(commits: Sequence[Mapping[str, Any]], entries: Sequence[Entry | None]) -> bool:
     """Whether commits changed so few rows that the driver reads them: it has written each of them, and counted."""
     is_alone = all(each.get("engineInfo", "").startswith("delta-rs") for each in commits)
-    return bool(commits) and is_alone and None not in entries and rows_in(entries) <= rows_max
+    return bool(commits) and is_alone and None not in entries and rows_in(entries) <= small.rows_max
 
 
 def rows_in(entries: Sequence[Entry | None]) -> int:

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 from pyarrow import RecordBatchReader
 from pyspark.sql.types import StructType
 
+from sluice.model.small import frame_of
 from sluice.shapes.difference import feed
 from sluice.storage.delta.history import History, entries_of
 from sluice.storage.delta.opened import count_rows, has_deletion_vectors
@@ -46,6 +47,8 @@ class Reader(History):
         """The rows of a table, at a version when one is given."""
         found = self.open(table, version)
         files = plain_files(found, self.path(table), self.location.listed_files_max)
+        if files == []:
+            return frame_of(spark, None, spark_schema(found))
         if files is None:
             return spark.read.format("delta").option("versionAsOf", found.version()).load(self.path(table))
         schema = spark_schema(found)
@@ -61,8 +64,7 @@ class Reader(History):
             found = self.open(table, until)
             schema = StructType([*spark_schema(found), *feed])
             rows = RecordBatchReader.from_stream(found.load_cdf(since + 1, until)).read_all()
-            # PySpark knows no Arrow table without batches.
-            return spark.createDataFrame(rows.select(schema.names) if rows else [], schema)
+            return frame_of(spark, rows.select(schema.names), schema)
         return (
             spark.read.format("delta")
             .option("readChangeFeed", "true")

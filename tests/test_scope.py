@@ -1,0 +1,133 @@
+"""A scope names its rows exactly where they are few, and files are skipped by what it says, whatever the values are."""
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from sluice.model import scope as scopes
+from sluice.model import small
+from sluice.model.scope import collect
+from sluice.model.truncation import times_of
+from tests.kit import rows_of
+
+values: dict[str, st.SearchStrategy[Any]] = {
+    "string": st.text(st.sampled_from("ab'\"\\%_$\x00é🛫"), max_size=3),
+    "binary": st.binary(max_size=2),
+    "bigint": st.sampled_from([-(2**63), 2**63 - 1, *range(40)]),
+    "tinyint": st.sampled_from([-128, 127, 0, 1]),
+    "boolean": st.booleans(),
+    "decimal(38,10)": st.sampled_from([Decimal("-0.0000000001"), Decimal("12345678901234567890.5"), Decimal(0)]),
+    "date": st.dates(date(1, 1, 1), date(9999, 12, 31)),
+    "timestamp": st.integers(-62_135_510_400, 253_402_214_400).map(lambda each: datetime.fromtimestamp(each, UTC)),
+    "double": st.sampled_from([0.0, -0.0, float("nan"), float("inf"), float("-inf"), 1.5, 0.1]),
+    "struct<a:string,b:int>": st.tuples(st.sampled_from(["x", None]), st.integers(0, 2)),
+}
+searched = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[StructType, list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """The types of two columns, the rows of a table, and those of a scope, of which some are in the table."""
+    kinds = draw(st.lists(st.sampled_from(sorted(values)), min_size=1, max_size=2))
+    rows = st.tuples(*[st.none() | values[kind] for kind in kinds])
+    table = draw(st.lists(rows, min_size=1, max_size=60))
+    wanted = draw(st.lists(st.sampled_from(table), max_size=40)) + draw(st.lists(rows, max_size=3))
+    return StructType.fromDDL(", ".join(f"c{at} {kind}" for at, kind in enumerate(kinds))), table, wanted
+
+
+@searched
+@given(drawn=worlds())
+@pytest.mark.parametrize("is_few", [True, False])
+def test_a_scope_finds_its_rows_and_no_others(
+    spark: SparkSession, drawn: tuple[StructType, list[tuple[Any, ...]], list[tuple[Any, ...]]], *, is_few: bool
+) -> None:
+    schema, table, wanted = drawn
+    with pytest.MonkeyPatch.context() as patched:
+        if not is_few:
+            patched.setattr(small, "rows_max", -1)
+        scope = collect(spark.createDataFrame(wanted, schema))
+        df = spark.createDataFrame(table, schema).withColumn("_n", F.monotonically_increasing_id())
+        found = scope.filter(df, [(name, name) for name in schema.names])
+        oracle = df.join(
+            spark.createDataFrame(wanted, schema).distinct().toDF(*[f"w_{name}" for name in schema.names]),
+            [F.col(name).eqNullSafe(F.col(f"w_{name}")) for name in schema.names],
+            "left_semi",
+        )
+        assert rows_of(found, "_n") == rows_of(oracle, "_n")
+        # What only prunes may keep more, and loses nothing.
+        pruned = scope.filter(df, [], [(name, name) for name in schema.names])
+        assert set(rows_of(oracle, "_n")) <= set(rows_of(pruned, "_n"))
+
+
+def test_a_scope_that_forgets_its_nulls_is_found_out(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant of the law above."""
+    table = spark.createDataFrame([("a",), (None,)], "c string")
+    known = scopes.bounds_of_values
+    monkeypatch.setattr(
+        scopes, "bounds_of_values", lambda *said: scopes.Bounds(known(*said).ranges, False, known(*said).values)
+    )
+    assert collect(table).filter(table, [("c", "c")]).count() == 1
+
+
+@pytest.mark.parametrize("count", [1, scopes.compared_max, scopes.compared_max + 1, 400])
+def test_files_are_skipped_by_each_value_or_range(spark: SparkSession, tmp_path: Path, count: int) -> None:
+    path = str(tmp_path / "table")
+    rows = spark.range(40_000).selectExpr("id", "timestamp_seconds(id * 3600) AS at", "sha2(string(id), 256) AS key")
+    rows.repartitionByRange(40, "id").write.format("delta").save(path)
+    # At the beginning and at the end, and nothing between.
+    half = max(count // 2, 1)
+    scope = collect(rows.where(f"id < {half} OR id >= 40000 - {count - half}").select("id", "at"))
+    for name in ("id", "at"):
+        found = scope.filter(spark.read.format("delta").load(path), [(name, name)])
+        assert found.count() == count
+        assert len(found.inputFiles()) <= 2, name
+
+
+truncations = [
+    ("to_date(at)", "date"),
+    ("date(`at`)", "date"),
+    ("CAST(at AS date)", "date"),
+    ("date_trunc('hour', at)", "timestamp"),
+    ("date_trunc('WEEK', at)", "timestamp"),
+    ("date_trunc('quarter', at)", "timestamp"),
+    ("to_date(from_utc_timestamp(at, 'Pacific/Kiritimati'))", "date"),
+    ("date_trunc('month', to_utc_timestamp(at, 'America/New_York'))", "timestamp"),
+]
+odd_times = [
+    "0001-01-01",
+    "1969-12-31 23:59:59.999999",
+    "2026-01-31 23:30:00",
+    "9999-12-31 23:59:59",
+    "294247-01-10 03:00:00",
+]
+
+
+@pytest.mark.parametrize(("expression", "kind"), truncations)
+def test_the_rows_of_a_truncated_time_are_within_its_bounds(spark: SparkSession, expression: str, kind: str) -> None:
+    # Spark cannot move the last of all times to a zone.
+    times = odd_times if "utc" not in expression else odd_times[1:-1]
+    rows = spark.createDataFrame([(each,) for each in [*times, None]], "t string").selectExpr("CAST(t AS timestamp) at")
+    groups = rows.selectExpr(f"{expression} AS g").distinct()
+    for text in [row[0] for row in groups.selectExpr("CAST(g AS string)").collect()]:
+        scope = collect(groups.where(f"g <=> CAST({'NULL' if text is None else repr(text)} AS {kind})"))
+        assert scope.count == 1
+        condition = times_of(expression, scope.bounds["g"], dict(rows.dtypes))
+        assert condition is not None
+        inside = rows.where(f"{expression} <=> CAST({'NULL' if text is None else repr(text)} AS {kind})")
+        assert inside.where(condition).count() == inside.count() > 0
+
+
+@pytest.mark.parametrize(
+    "expression", ["to_date(name)", "year(at)", "to_date(at, 'yyyy')", "date_trunc(unit, at)", "at", "to_date(gone)"]
+)
+def test_what_is_no_truncation_of_a_known_time_says_nothing_of_it(spark: SparkSession, expression: str) -> None:
+    bounds = collect(spark.range(1)).bounds["id"]
+    assert times_of(expression, bounds, {"at": "timestamp", "name": "string", "unit": "string"}) is None

@@ -24,7 +24,7 @@ def write(lake: TableFormat, plan: Plan) -> RowCounts:
         move_cursor(lake, plan)
     elif plan.change == "all":
         only, cluster_by = dict(plan.output.slice), plan.output.cluster_by
-        lake.replace_rows(plan.rows, table, plan.entry, plan.fence, only=only, cluster_by=cluster_by)
+        lake.replace_rows(plan.rows, table, plan.entry, plan.fence, only=only, cluster_by=cluster_by, few=plan.few)
         return RowCounts(inserted=lake.row_count(table))
     elif plan.change == "added":
         lake.append_rows(plan.rows, table, plan.entry, plan.fence, plan.few)

@@ -111,8 +111,18 @@ class Evaluation:
 
     def alone(self, df: "DataFrame", table: str, scope: Scope) -> "DataFrame":
         """Rows of a small scope in one partition, unless their table is large: nothing of them is then shuffled."""
-        is_small = not scope.is_everything and scope.count <= small.rows_max
-        return df.coalesce(1) if is_small and self.lake.row_count(table) <= small.read_alone_max else df
+        is_single = self.is_small(scope) and self.lake.row_count(table) <= small.read_alone_max
+        return df.coalesce(1) if is_single else df
+
+    def is_small(self, scope: Scope) -> bool:
+        """Whether the driver takes what is made of the scope: it, or all that there is, is of few rows."""
+        return (self.input_count if scope.is_everything else scope.count) <= small.rows_max
+
+    def rows_to_shape(self, scope: Scope) -> int | None:
+        """How many rows a scope is made of, at first sight; None: many."""
+        if not scope.is_everything:
+            return scope.count
+        return self.input_count if self.is_small(scope) else None
 
     def shaped(self, scope: Scope, changes: Frames) -> "tuple[DataFrame, dict[str, DataFrame]]":
         """What the shape makes of the scope's input rows, and the rows that the outputs have in the scope."""
@@ -143,8 +153,8 @@ class Evaluation:
 
         The driver takes them where they are few.
         """
-        sized = partial(sized_for, self.spark, None if scope.is_everything else self.rows_to_read(scope))
-        if not scope.is_everything and scope.count <= small.rows_max:
+        sized = partial(sized_for, self.spark, self.rows_to_read(scope))
+        if self.is_small(scope):
             few = small.taken(df, sized=sized)
             if few is not None:
                 return small.local(df, few), few
@@ -153,8 +163,10 @@ class Evaluation:
             df = df.localCheckpoint()
         return df, small.taken(df)
 
-    def rows_to_read(self, scope: Scope) -> int:
+    def rows_to_read(self, scope: Scope) -> int | None:
         """About how many input rows the scope needs: the same share of the inputs as it has of the table."""
+        if scope.is_everything:
+            return self.rows_to_shape(scope)
         return max(scope.count, scope.count * self.input_count // max(self.own_count, 1))
 
     def reached(self, shaped: "DataFrame", scope: Scope) -> dict[str, Reached]:

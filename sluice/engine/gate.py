@@ -39,7 +39,7 @@ def judge(plans: Sequence[Plan], gate: Sequence[Expectation]) -> Verdict:
     *others, own = plans
     if not gate or own.rows is None:
         return Verdict(tuple(plans))
-    if own.change == "all":
+    if own.change == "all" and own.few is None:
         # Looked at before it is written, and computed once.
         own = replace(own, rows=own.rows.localCheckpoint())
     return Verdict((*others, own), tuple(measure(prospect(own), gate, own.output.grain)))

@@ -55,9 +55,9 @@ def land(spark: "SparkSession", lake: TableFormat, log: AnyLog, topic: Topic, *,
 def planned(topic: Topic, known: Commit | None, entry: Entry, rows: "DataFrame") -> Plan:
     """Adds the rows to the topic's table, or makes it of them."""
     output, counts = Output(topic.name, grain=(), scope_columns=()), entry.rows
-    if known is None:
-        return Plan(output, "all", entry, 0, None, is_cursor=True, rows=rows, counts=counts)
     few = taken(rows, counts.inserted)
+    if known is None:
+        return Plan(output, "all", entry, 0, None, is_cursor=True, rows=rows, counts=counts, few=few)
     return Plan(output, "added", entry, known.fence, known, is_cursor=True, rows=rows, counts=counts, few=few)
 
 

@@ -11,6 +11,7 @@ from sluice.errors import SluiceError
 from sluice.model.datasets import Output, same_names
 from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
 from sluice.model.scope import Scope, everything
+from sluice.model.small import local, taken
 from sluice.runtime.session import sized_for
 from sluice.shapes.difference import difference, operation
 
@@ -65,7 +66,7 @@ def plan(evaluation: Evaluation) -> Plans:
         scope = scope_of(evaluation, changes) if is_incremental else everything
     if not scope.is_everything and scope.count == 0:
         return unchanged(evaluation)
-    with sized_for(evaluation.spark, None if scope.is_everything else scope.count):
+    with sized_for(evaluation.spark, evaluation.rows_to_shape(scope)):
         return plan_of_scope(evaluation, scope, changes)
 
 
@@ -132,7 +133,8 @@ def planned(
     """What makes the output's rows of the scope equal to `new`; `own` are those it has, where they were read."""
     whole = Plan(output, "all", entry, evaluation.fences[output.table], evaluation.known, rows=new)
     if evaluation.known is None:
-        return whole
+        few = taken(new) if evaluation.is_small(scope) else None
+        return whole if few is None else replace(whole, rows=local(new, few), few=few)
     own = evaluation.own(output, scope) if own is None else own
     if own.dtypes != new.dtypes:
         if not scope.is_everything:

@@ -63,8 +63,12 @@ class TableFormat(Protocol):
         *,
         only: Mapping[str, str] | None = None,
         cluster_by: Sequence[str] = (),
+        few: ArrowTable | None = None,
     ) -> None:
-        """Writes all rows of a table, or of `only` one slice, in one commit; Superseded when another was faster."""
+        """Writes all rows of a table, or of `only` one slice, in one commit; `few` are the same where they are few.
+
+        Superseded when another was faster.
+        """
 
     def append_rows(self, df: "DataFrame", table: str, entry: Entry, fence: int, few: ArrowTable | None = None) -> None:
         """Adds rows in one commit; `few` are the same rows where they are few. Superseded when another was faster."""

@@ -6,11 +6,13 @@ The engine calls these with what its gate has judged (`sluice.engine.commit`).
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
+from pyarrow import Schema as ArrowSchema
 from pyarrow import Table as ArrowTable
 from pyarrow import compute as pc
 from pyspark.sql import functions as F
@@ -54,11 +56,16 @@ class Writer(Reader):
         *,
         only: Mapping[str, str] | None = None,
         cluster_by: Sequence[str] = (),
+        few: ArrowTable | None = None,
     ) -> None:
         """Writes all rows of a table, or of `only` one slice of it, in one commit; makes the table if need be.
 
-        Of this and the other ways to write rows: Superseded when another driver was faster (`fence`).
+        `few` are the same rows where they are a handful, and are written without Spark. Of this and the other ways to
+        write rows: Superseded when another driver was faster (`fence`).
         """
+        if few is not None and self.is_written_alone(table) and self.is_makeable(table, few, is_shared=bool(only)):
+            self.replace_alone(table, entry, fence, few, only or {})
+            return
         if only:
             self.create_shared(df, table, partition_by=list(only))
             self.retype_shared(df, table, partition_by=list(only))
@@ -183,10 +190,7 @@ class Writer(Reader):
         instead_of: str | None = None,
     ) -> None:
         """Adds rows, or puts them in the place of others, without Spark; like Spark nothing when another was faster."""
-        said = CommitProperties(
-            custom_metadata={"userMetadata": entry.to_json()},
-            app_transactions=[Transaction(entry.dataset, fence + 1)],
-        )
+        said = properties(entry, fence)
 
         def write() -> None:
             found = self.open(table)
@@ -206,6 +210,51 @@ class Writer(Reader):
             )
 
         in_turn(table, write)
+
+    def is_makeable(self, table: str, rows: ArrowTable, *, is_shared: bool) -> bool:
+        """Whether a table is not there yet; a shared one may be, with columns as these are."""
+        if not self.exists(table):
+            return True
+        return is_shared and self.open(table).schema() == Schema.from_arrow(nullable(rows.schema))
+
+    def replace_alone(self, table: str, entry: Entry, fence: int, rows: ArrowTable, only: Mapping[str, str]) -> None:
+        """Makes a table of these rows, or puts them in the place of `only` one slice of a shared one."""
+        rows = rows.cast(nullable(rows.schema))
+        if only:
+            with creation:
+                if not self.exists(table):
+                    self.create(table, rows.schema, list(only))
+            # Before its first commit a dataset has no rows in a shared table.
+            condition = " AND ".join(f"`{name}` = '{value}'" for name, value in only.items()) if fence else None
+            self.commit_alone(table, entry, fence, rows, instead_of=condition)
+            return
+        configuration: Any = table_properties
+
+        def write() -> None:
+            if self.exists(table):
+                self.require_written(table, entry)
+                return
+            write_deltalake(
+                self.path(table),
+                rows,
+                mode="error",
+                configuration=configuration,
+                storage_options=self.storage_options,
+                commit_properties=properties(entry, fence),
+            )
+
+        in_turn(table, write)
+
+    def create(self, table: str, schema: "ArrowSchema", partition_by: Sequence[str]) -> None:
+        """Makes an empty table."""
+        configuration: Any = table_properties
+        DeltaTable.create(
+            self.path(table),
+            Schema.from_arrow(schema),
+            partition_by=list(partition_by),
+            configuration=configuration,
+            storage_options=self.storage_options,
+        )
 
     def replaced_file_bytes(self, found: DeltaTable) -> int | None:
         """How large files should be when rows are put in the place of others, so that the next time few are read."""
@@ -241,10 +290,7 @@ class Writer(Reader):
 
         Superseded when another driver was faster: it would say that the rows which that one wrote are not there yet.
         """
-        said = CommitProperties(
-            custom_metadata={"userMetadata": entry.to_json()},
-            app_transactions=[Transaction(entry.dataset, fence + 1)],
-        )
+        said = properties(entry, fence)
 
         def write() -> None:
             found = self.open(table)
@@ -272,6 +318,28 @@ class Writer(Reader):
 def signed(entry: Entry, fence: int) -> dict[str, str]:
     """What a commit says of itself, as options of the one write; as settings of a session they outlive it."""
     return {"userMetadata": entry.to_json(), "txnAppId": entry.dataset, "txnVersion": str(fence + 1)}
+
+
+def properties(entry: Entry, fence: int) -> CommitProperties:
+    """The same of a commit without Spark."""
+    return CommitProperties(
+        custom_metadata={"userMetadata": entry.to_json()}, app_transactions=[Transaction(entry.dataset, fence + 1)]
+    )
+
+
+def nullable(schema: "ArrowSchema") -> "ArrowSchema":
+    """The columns as Spark writes them: any may be null, and so may any field in one."""
+    return pa.schema([pa.field(each.name, nullable_kind(each.type)) for each in schema])
+
+
+def nullable_kind(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, nullable_kind(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, nullable_kind(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(nullable_kind(kind.key_type), nullable_kind(kind.item_type))
+    return kind
 
 
 def in_turn(table: str, write: Callable[[], None]) -> None:

@@ -11,6 +11,7 @@ from sluice.engine.land import held_by, lost, waiting
 from sluice.errors import LogError, LogUnreachable
 from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
+from sluice.model.expectations import is_critical_sql
 from sluice.model.ledger import Entry, InputVersion, LandedPartition
 from sluice.operate.query import query
 from sluice.quality.results import checks_table
@@ -108,8 +109,7 @@ def refusals(lake: Lake) -> dict[str, tuple[datetime, str]]:
         lake,
         f"WITH checked AS (SELECT *, max(checked_at) OVER (PARTITION BY dataset) AS newest FROM {checks_table}) "
         "SELECT dataset, checked_at, string_agg(expectation, ', ' ORDER BY expectation) FROM checked "
-        "WHERE checked_at = newest AND version IS NULL "
-        "AND (verdict = 'error' OR (verdict = 'failed' AND severity = 'critical')) GROUP BY ALL",
+        f"WHERE checked_at = newest AND version IS NULL AND {is_critical_sql} GROUP BY ALL",
     )
     return {dataset: (checked_at, broken) for dataset, checked_at, broken in found.rows}
 

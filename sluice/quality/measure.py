@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from sluice.errors import DeclarationError
-from sluice.model.expectations import Expectation
+from sluice.model.expectations import Expectation, Verdict, is_critical
 from sluice.model.rules import holds, require_value, row_rules
 from sluice.quality.collected import collected
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 examples_max = 10
-Verdict = Literal["passed", "failed", "error"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ class Outcome:
 
     @property
     def is_critical(self) -> bool:
-        """True when nobody should read the table."""
-        return self.verdict == "error" or (self.verdict == "failed" and self.expectation.severity == "critical")
+        """True when the table should not be read."""
+        return is_critical(self.verdict, self.expectation.severity)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from sluice.shapes.difference import operation
 from sluice.shapes.fates import fates_table
 from sluice.storage import small_writes
 from sluice.storage.delta import Lake
-from sluice.storage.small_writes import taken
+from sluice.storage.small_writes import small_rows
 from sluice.windows import session_window
 from tests.kit import Lakehouse, Row, rows_of, text
 
@@ -138,11 +138,11 @@ def test_a_correction_that_moves_a_value_is_kept_and_reaches_gold(lakehouse: Lak
     assert is_as_rebuilt(lakehouse)
 
 
-@pytest.mark.parametrize("alone", [True, False], ids=["by the driver", "by Spark"])
+@pytest.mark.parametrize("is_small", [True, False], ids=["by the driver", "by Spark"])
 def test_hostile_keys_are_keys_like_others(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, alone: bool
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
 ) -> None:
-    if not alone:
+    if not is_small:
         monkeypatch.setattr(small_writes, "replaced_rows_max", 0)
     # No scope is large enough to be everything.
     monkeypatch.setattr(touched, "rebuild_share", 1e9)
@@ -223,11 +223,11 @@ def test_rows_with_hostile_keys_are_replaced(spark: "SparkSession", tmp_path: Pa
     lake, name = Lake(str(tmp_path)), "gold.hostile"
     known = spark.createDataFrame([(key, 0) for key in hostile], "k string, n int")
     lake.replace_rows(known, name, Entry(dataset=name), 0)
-    for few in (True, False):
+    for is_small in (True, False):
         said = F.lit("updated").alias(operation)
         for start in range(0, len(hostile), 9):
             part = hostile[start : start + 9]
-            changed = spark.createDataFrame([(key, 1 + few) for key in part], "k string, n int").select("*", said)
+            changed = spark.createDataFrame([(key, 1 + is_small) for key in part], "k string, n int").select("*", said)
             scope = collect(changed.select("k"))
             lake.merge_rows(
                 changed,
@@ -236,10 +236,10 @@ def test_rows_with_hostile_keys_are_replaced(spark: "SparkSession", tmp_path: Pa
                 lake.fence(name, name),
                 grain=["k"],
                 condition=scope.condition_sql([("k", "k")], "own."),
-                few=taken(changed) if few else None,
+                small=small_rows(changed) if is_small else None,
             )
-        assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs") is few
-        assert rows_of(lake.read(spark, name)) == sorted([(key, 1 + few) for key in hostile], key=repr)
+        assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs") is is_small
+        assert rows_of(lake.read(spark, name)) == sorted([(key, 1 + is_small) for key in hostile], key=repr)
 
 
 def test_the_bounds_of_a_scope_skip_files(spark: "SparkSession", tmp_path: Path) -> None:

@@ -177,8 +177,8 @@ def test_a_table_keeps_its_small_files_when_rows_in_it_are_replaced(spark: Spark
     for number in range(3):
         changed = rows.where(f"id % 40000 = {number}").selectExpr("id", "'new' AS said", "'updated' AS _operation")
         entry = Entry(dataset=name, because=str(number))
-        few = small_writes.taken(changed)
-        lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=["id"], few=few)
+        small = small_writes.small_rows(changed)
+        lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=["id"], small=small)
     assert lake.row_count(name) == 100_000
     assert lake.read(spark, name).where("said = 'new'").count() == 9
     written = lake.open(name).get_add_actions(flatten=True)["num_records"].to_pylist()

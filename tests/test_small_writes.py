@@ -14,7 +14,7 @@ from sluice.model.ledger import Entry, RowCounts
 from sluice.shapes.difference import operation, sign
 from sluice.storage import small_writes
 from sluice.storage.delta import Lake
-from sluice.storage.small_writes import is_plain, taken
+from sluice.storage.small_writes import is_plain, small_rows
 from tests.kit import Lakehouse, frame, text
 from tests.shop import sales
 
@@ -63,10 +63,12 @@ def test_of_two_that_follow_the_same_state_one_writes(lakehouse: Lakehouse) -> N
     lake, rows = lakehouse.lake, lakehouse.lake.read(lakehouse.spark, "silver.sales")
     fence = lake.fence("silver.sales", "silver.sales")
     entry = Entry(dataset="silver.sales", rows=RowCounts(inserted=1), because="the first")
-    lake.append_rows(rows, "silver.sales", entry, fence, taken(rows))
+    lake.append_rows(rows, "silver.sales", entry, fence, small_rows(rows))
     version = lake.newest_version("silver.sales")
     with pytest.raises(Superseded):
-        lake.append_rows(rows, "silver.sales", entry.model_copy(update={"because": "the second"}), fence, taken(rows))
+        lake.append_rows(
+            rows, "silver.sales", entry.model_copy(update={"because": "the second"}), fence, small_rows(rows)
+        )
     assert lake.newest_version("silver.sales") == version
 
 
@@ -79,7 +81,7 @@ def test_a_late_note_does_not_hide_rows_that_another_driver_wrote(lakehouse: Lak
     assert known is not None
     late = known.unchanged(known.entry.model_copy(update={"because": "nothing changed"}))
     rows = lake.read(lakehouse.spark, name)
-    lake.append_rows(rows, name, Entry(dataset=name, rows=RowCounts(inserted=1)), known.fence, taken(rows))
+    lake.append_rows(rows, name, Entry(dataset=name, rows=RowCounts(inserted=1)), known.fence, small_rows(rows))
     written = lake.last_commit(name)
     assert written is not None
     with pytest.raises(Superseded):
@@ -91,7 +93,7 @@ def test_a_late_note_does_not_hide_rows_that_another_driver_wrote(lakehouse: Lak
     assert noted is not None
     assert noted.as_input == written.as_input
     with pytest.raises(Superseded):
-        lake.append_rows(rows, name, Entry(dataset=name, because="late"), written.fence, taken(rows))
+        lake.append_rows(rows, name, Entry(dataset=name, because="late"), written.fence, small_rows(rows))
 
 
 def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(lakehouse: Lakehouse) -> None:
@@ -109,9 +111,9 @@ def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(lakehouse: Lak
         def open(self, name: str, version: int | None = None) -> object:
             return next(opened, None) or super().open(name, version)
 
-    few = taken(rows)
-    lake.append_rows(rows, table, Entry(dataset="silver.others", rows=RowCounts(inserted=1)), 0, few)
-    Late(lake.root).append_rows(rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0, few)
+    small = small_rows(rows)
+    lake.append_rows(rows, table, Entry(dataset="silver.others", rows=RowCounts(inserted=1)), 0, small)
+    Late(lake.root).append_rows(rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0, small)
     assert lake.row_count(table) == 3
     assert (lake.fence(table, "silver.others"), lake.fence(table, "silver.third")) == (1, 1)
 
@@ -129,11 +131,11 @@ keys = {
 
 
 @pytest.mark.parametrize("kind", keys)
-@pytest.mark.parametrize("is_alone", [True, False])
+@pytest.mark.parametrize("is_small", [True, False])
 def test_rows_are_replaced_by_keys_of_any_plain_kind(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_alone: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_small: bool
 ) -> None:
-    if not is_alone:
+    if not is_small:
         monkeypatch.setattr(small_writes, "replaced_rows_max", 0)
     values = [f"CAST({value} AS {kind})" for value in dict.fromkeys([*keys[kind], "NULL"])]
     *known, new = values
@@ -150,7 +152,7 @@ def test_rows_are_replaced_by_keys_of_any_plain_kind(
         f"({new}, 9, named_struct('n', 9), 'inserted')",
     ).toDF("key", "part", "st", operation)
     entry = Entry(dataset=name, rows=RowCounts(inserted=1, updated=1, deleted=1))
-    lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=["key", "part"], few=taken(changed))
+    lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=["key", "part"], small=small_rows(changed))
 
     after = rows(
         f"({known[0]}, 0, named_struct('n', -1))",
@@ -160,9 +162,9 @@ def test_rows_are_replaced_by_keys_of_any_plain_kind(
     now = lake.read(spark, name)
     assert (now.exceptAll(after).count(), after.exceptAll(now).count()) == (0, 0)
     feed = lake.changes(spark, name, 0, 1).withColumn("_sign", sign())
-    told = feed.groupBy("key", "part", "st").agg({"_sign": "sum"}).where("`sum(_sign)` <> 0")
-    assert told.count() == 4
-    assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs" if is_alone else "Apache-Spark")
+    changed_rows = feed.groupBy("key", "part", "st").agg({"_sign": "sum"}).where("`sum(_sign)` <> 0")
+    assert changed_rows.count() == 4
+    assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs" if is_small else "Apache-Spark")
 
 
 def test_what_is_replaced_can_be_filtered_by_text_with_pyarrow(lakehouse: Lakehouse) -> None:
@@ -176,17 +178,17 @@ def test_what_is_replaced_can_be_filtered_by_text_with_pyarrow(lakehouse: Lakeho
 
 def test_a_small_write_is_of_few_rows_small_ones_and_of_plain_types(spark: SparkSession) -> None:
     few = frame(spark, "id string, at hours", [("a", 1.0), ("b", 2.0)])
-    rows = taken(few)
+    rows = small_rows(few)
     assert rows is not None
     assert rows.equals(few.toArrow())
-    nothing = taken(few.limit(0))
+    nothing = small_rows(few.limit(0))
     assert nothing is not None
     assert nothing.schema == rows.schema
-    assert taken(spark.range(small_writes.rows_max)) is not None
-    assert taken(spark.range(small_writes.rows_max + 1)) is None
+    assert small_rows(spark.range(small_writes.rows_max)) is not None
+    assert small_rows(spark.range(small_writes.rows_max + 1)) is None
     long = few.selectExpr("repeat(id, 200 * 1024) AS id")
-    assert taken(long) is None
-    assert taken(long.selectExpr("named_struct('id', id) AS nested")) is None
+    assert small_rows(long) is None
+    assert small_rows(long.selectExpr("named_struct('id', id) AS nested")) is None
 
 
 @pytest.mark.usefixtures("spark")

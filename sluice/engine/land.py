@@ -15,7 +15,7 @@ from sluice.errors import SluiceError
 from sluice.log import AnyLog, Batch
 from sluice.model.datasets import Output, Topic
 from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts
-from sluice.storage.small_writes import taken
+from sluice.storage.small_writes import small_rows
 from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def planned(topic: Topic, known: Commit | None, entry: Entry, rows: "DataFrame")
     output, counts = Output(topic.name, grain=(), scope_columns=()), entry.rows
     if known is None:
         return Plan(output, "all", entry, 0, None, is_cursor=True, rows=rows, counts=counts)
-    few = taken(rows, counts.inserted)
-    return Plan(output, "added", entry, known.fence, known, is_cursor=True, rows=rows, counts=counts, few=few)
+    small = small_rows(rows, counts.inserted)
+    return Plan(output, "added", entry, known.fence, known, is_cursor=True, rows=rows, counts=counts, small=small)
 
 
 def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":

@@ -13,7 +13,7 @@ from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
 from sluice.model.scope import Scope, everything
 from sluice.runtime.session import sized_for
 from sluice.shapes.difference import difference, operation
-from sluice.storage.small_writes import taken
+from sluice.storage.small_writes import small_rows
 
 if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
@@ -26,7 +26,7 @@ class Plan:
 
     `known` is the dataset's last commit, and `fence` the number that the table's next commit must follow. A `change`
     of 'none' writes no rows; the dataset's own table then moves its cursor (`is_cursor`) if that is not there already.
-    Rows that are few are in `few` too; `before` is the table as it is.
+    For a small write, `small` has the rows in Arrow too; `before` is the table as it is.
     """
 
     output: Output
@@ -38,7 +38,7 @@ class Plan:
     rows: "DataFrame | None" = None
     scope: Scope = everything
     counts: RowCounts = no_rows
-    few: "ArrowTable | None" = None
+    small: "ArrowTable | None" = None
     before: "DataFrame | None" = None
 
     def over(self, inputs: Mapping[str, InputVersion]) -> "Plan":
@@ -143,16 +143,16 @@ def planned(
             )
         return replace(whole, entry=entry.model_copy(update={"epoch_from": evaluation.known.version + 1}))
     changed = evaluation.computed(difference(own, new, output.grain), scope)
-    few = taken(changed)
-    counts = counts_of(changed, few)
+    small = small_rows(changed)
+    counts = counts_of(changed, small)
     if counts.total == 0:
         return without_change(evaluation, output, entry)
     made = entry.model_copy(update={"rows": counts, "epoch_from": evaluation.known.entry.epoch_from})
     found = replace(whole, entry=made, scope=scope, counts=counts, before=evaluation.current[output.table])
     if counts.total > counts.inserted:
-        return replace(found, change="difference", rows=changed, few=few)
-    few = None if few is None else few.drop_columns([operation])
-    return replace(found, change="added", rows=changed.drop(operation), few=few)
+        return replace(found, change="difference", rows=changed, small=small)
+    small = None if small is None else small.drop_columns([operation])
+    return replace(found, change="added", rows=changed.drop(operation), small=small)
 
 
 def without_change(evaluation: Evaluation, output: Output, entry: Entry) -> Plan:
@@ -161,10 +161,10 @@ def without_change(evaluation: Evaluation, output: Output, entry: Entry) -> Plan
     return Plan(output, "none", entry, evaluation.fences[output.table], evaluation.known, is_cursor=is_cursor)
 
 
-def counts_of(changed: "DataFrame", few: "ArrowTable | None") -> RowCounts:
+def counts_of(changed: "DataFrame", small: "ArrowTable | None") -> RowCounts:
     """How many rows a difference inserts, updates and deletes."""
-    if few is not None:
-        return RowCounts(**Counter[str](map(str, few[operation].to_pylist())))
+    if small is not None:
+        return RowCounts(**Counter[str](map(str, small[operation].to_pylist())))
     found = changed.groupBy(operation).count().collect()
     return RowCounts(**{row[operation]: row["count"] for row in found})
 

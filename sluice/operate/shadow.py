@@ -29,8 +29,8 @@ class Shadow(Lake):
     def path(self, table: str) -> str:
         return super().path(table) if table in self.copied else self.live.path(table)
 
-    def is_written_alone(self, _table: str) -> bool:
-        """Spark alone knows where the files of a copy are."""
+    def allows_small_writes(self, _table: str) -> bool:
+        """Only Spark knows where the files of a copy are."""
         return False
 
 

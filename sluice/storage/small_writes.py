@@ -31,7 +31,7 @@ numbers = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double",
 texts = {"string", "binary"}
 
 
-def taken(df: "DataFrame", count: int = 0) -> pa.Table | None:
+def small_rows(df: "DataFrame", count: int = 0) -> pa.Table | None:
     """The rows of a frame that was computed already; None when they are many, or large, or of types unlike Arrow's.
 
     `count` is how many they are, where that is known.
@@ -97,7 +97,7 @@ forms: "tuple[tuple[Callable[[pa.DataType], bool], Callable[[Scalar[Any]], str]]
 
 
 def plain_files(table: DeltaTable, path: str, files_max: int) -> list[str] | None:
-    """The files that are the table at a path; None when it is more than the rows of a few files.
+    """The files of the table at a path; None when there are too many, or they are not all that the table is.
 
     A table that needs no reader above version 1 has no marked rows and no renamed columns. Spark then need not read
     its log, which is several jobs at every read.
@@ -111,10 +111,10 @@ def plain_files(table: DeltaTable, path: str, files_max: int) -> list[str] | Non
     return files if is_plain and 0 < len(files) <= files_max else None
 
 
-def are_few_changes(commits: Sequence[Mapping[str, Any]], entries: Sequence[Entry | None]) -> bool:
-    """Whether commits changed so few rows that the driver reads them: it has written each of them, and counted."""
-    is_alone = all(each.get("engineInfo", "").startswith("delta-rs") for each in commits)
-    return bool(commits) and is_alone and None not in entries and rows_in(entries) <= rows_max
+def are_small_changes(commits: Sequence[Mapping[str, Any]], entries: Sequence[Entry | None]) -> bool:
+    """Whether the driver can read the changes of commits: all are small writes, and their entries count few rows."""
+    are_small_writes = all(each.get("engineInfo", "").startswith("delta-rs") for each in commits)
+    return bool(commits) and are_small_writes and None not in entries and rows_in(entries) <= rows_max
 
 
 def rows_in(entries: Sequence[Entry | None]) -> int:
@@ -123,5 +123,5 @@ def rows_in(entries: Sequence[Entry | None]) -> int:
 
 
 def is_short(size_bytes: int, rows: int, deletion_vectors_from_rows: int) -> bool:
-    """Whether a table is short enough that its files may be written again for a few rows."""
+    """Whether a table is so short that a small write may rewrite its files."""
     return size_bytes <= short_bytes_max and rows < deletion_vectors_from_rows

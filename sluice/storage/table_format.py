@@ -66,8 +66,10 @@ class TableFormat(Protocol):
     ) -> None:
         """Writes all rows of a table, or of `only` one slice, in one commit; Superseded when another was faster."""
 
-    def append_rows(self, df: "DataFrame", table: str, entry: Entry, fence: int, few: ArrowTable | None = None) -> None:
-        """Adds rows in one commit; `few` are the same rows where they are few. Superseded when another was faster."""
+    def append_rows(
+        self, df: "DataFrame", table: str, entry: Entry, fence: int, small: ArrowTable | None = None
+    ) -> None:
+        """Adds rows in one commit; `small` has them for a small write. Superseded when another was faster."""
 
     def merge_rows(
         self,
@@ -78,7 +80,7 @@ class TableFormat(Protocol):
         *,
         grain: Iterable[str],
         condition: str = "true",
-        few: ArrowTable | None = None,
+        small: ArrowTable | None = None,
     ) -> None:
         """Applies a difference in one commit; Superseded when another was faster."""
 

@@ -110,10 +110,12 @@ class Writer(Reader):
 
         in_turn(table, write)
 
-    def append_rows(self, df: "DataFrame", table: str, entry: Entry, fence: int, few: ArrowTable | None = None) -> None:
-        """Adds rows in one commit; `few` are the same rows where they are a handful, and are written without Spark."""
-        if few is not None and self.is_written_alone(table):
-            self.commit_alone(table, entry, fence, few)
+    def append_rows(
+        self, df: "DataFrame", table: str, entry: Entry, fence: int, small: ArrowTable | None = None
+    ) -> None:
+        """Adds rows in one commit; for a small write `small` has the same rows, which are written without Spark."""
+        if small is not None and self.allows_small_writes(table):
+            self.commit_small(table, entry, fence, small)
             return
         df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
         self.require_written(table, entry)
@@ -127,18 +129,22 @@ class Writer(Reader):
         *,
         grain: Iterable[str],
         condition: str = "true",
-        few: ArrowTable | None = None,
+        small: ArrowTable | None = None,
     ) -> None:
-        """Applies a difference in one commit; `condition` holds literal bounds on `own` columns that skip files.
+        """Applies a difference in one commit; `condition` has literal bounds on `own` columns, to skip files.
 
-        `few` are the same rows where they are a handful, and are written without Spark if the table is short enough.
+        For a small write `small` has the same rows, which are written without Spark if the table is short enough.
         """
         spark, grain = difference.sparkSession, list(grain)
         found = self.open(table)
         self.mark_deleted_rows(spark, table, found)
-        if few is not None and is_replaceable(difference.schema, few, grain) and self.is_rewritable(table, found):
-            new = few.filter(pc.field(operation) != "deleted").drop_columns([operation])
-            self.commit_alone(table, entry, fence, new, instead_of=any_of(few.select(grain)))
+        if (
+            small is not None
+            and is_replaceable(difference.schema, small, grain)
+            and self.allows_small_replacements(table, found)
+        ):
+            new = small.filter(pc.field(operation) != "deleted").drop_columns([operation])
+            self.commit_small(table, entry, fence, new, instead_of=any_of(small.select(grain)))
             return
         columns = [name for name in difference.columns if name != operation]
         matched = " AND ".join(f"own.`{name}` <=> new.`{name}`" for name in grain)
@@ -163,17 +169,17 @@ class Writer(Reader):
             spark.catalog.dropTempView(view)
         self.require_written(table, entry)
 
-    def is_written_alone(self, _table: str) -> bool:
-        """Whether a handful of rows may be written without Spark."""
+    def allows_small_writes(self, _table: str) -> bool:
+        """Whether small writes to a table may go without Spark."""
         return True
 
-    def is_rewritable(self, table: str, found: DeltaTable) -> bool:
-        """Whether a table is short enough that its files may be written again for a handful of rows."""
+    def allows_small_replacements(self, table: str, found: DeltaTable) -> bool:
+        """Whether a table is so short that a small write may rewrite its files."""
         size_bytes = sum(found.get_add_actions(flatten=True)["size_bytes"].to_pylist())
         is_light = is_short(size_bytes, count_rows(found), self.deletion_vectors_from_rows)
-        return self.is_written_alone(table) and not has_deletion_vectors(found) and is_light
+        return self.allows_small_writes(table) and not has_deletion_vectors(found) and is_light
 
-    def commit_alone(
+    def commit_small(
         self,
         table: str,
         entry: Entry,
@@ -182,7 +188,7 @@ class Writer(Reader):
         *,
         instead_of: str | None = None,
     ) -> None:
-        """Adds rows, or puts them in the place of others, without Spark; like Spark nothing when another was faster."""
+        """Adds rows, or replaces others by them, without Spark; writes nothing if another driver was faster."""
         said = CommitProperties(
             custom_metadata={"userMetadata": entry.to_json()},
             app_transactions=[Transaction(entry.dataset, fence + 1)],
@@ -208,15 +214,15 @@ class Writer(Reader):
         in_turn(table, write)
 
     def replaced_file_bytes(self, found: DeltaTable) -> int | None:
-        """How large files should be when rows are put in the place of others, so that the next time few are read."""
+        """The size of the files that a replacement writes: small, so that the next one reads little."""
         files = found.get_add_actions(flatten=True)
         size, rows = (sum(files[name].to_pylist()) for name in ("size_bytes", "num_records"))
         return size * self.rows_per_file // rows if rows else None
 
     def require_written(self, table: str, entry: Entry) -> None:
-        """Delta does not tell that it wrote nothing, because another had the number already; the ledger does.
+        """Delta does not report that it wrote nothing because the number was taken; the ledger shows it.
 
-        One that says the very same was made of the same, and is as good as ours.
+        An identical entry was computed from the same inputs, and is as good as ours.
         """
         # The rows of a table that is shared follow from the dataset's own.
         if table != entry.dataset:

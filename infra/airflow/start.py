@@ -103,7 +103,7 @@ class Process:
 
 
 def supervise(airflow: str, environment: dict[str, str], home: Path, address: str, patience_seconds: float) -> int:
-    """Runs all processes until told to stop, or until one of them keeps ending.
+    """Runs all processes until stopped, or until one of them keeps ending.
 
     A scheduler that failed waits for its tasks, and the continuous one does not end: so it is watched, not only waited
     for.
@@ -143,7 +143,7 @@ def supervise(airflow: str, environment: dict[str, str], home: Path, address: st
 
 
 def healthy_processes(address: str) -> set[str]:
-    """The processes that gave a sign of life of late, as the API server tells; when it is silent, all but itself."""
+    """The processes with a recent heartbeat, according to the API server; if that is silent, all except it."""
     try:
         with urllib.request.urlopen(f"{address}/api/v2/monitor/health", timeout=10) as answer:
             found = json.loads(answer.read())

@@ -44,7 +44,7 @@ class Server(ABC):
     folder: Path
     port: int = field(default_factory=free_port)
 
-    # How it is told to end in order.
+    # The signal for an orderly shutdown.
     stop_signal: ClassVar[Literal["INT", "TERM"]] = "TERM"
 
     @classmethod

@@ -39,14 +39,14 @@ def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue
     """Does what the driver was asked for; if so, the catalogue as the project declares it now."""
 
     def warn(text: str) -> None:
-        here.tell(Message("warning", text))
+        here.notify(Message("warning", text))
 
     if not requests.attend(here.lake.files, partial(performed, here, runner), warn):
         return None
     try:
         return here.catalogue().upstream_of(datasets)
     except SluiceError as error:
-        here.tell(Message("error", f"{error} The run goes on as before."))
+        here.notify(Message("error", f"{error} The run goes on as before."))
         return None
 
 
@@ -85,7 +85,7 @@ def asked(here: Opened, request: requests.Request) -> dict[str, Any]:
     catalogue = here.catalogue()
     name = requests.ask(here.lake.files, request)
     try:
-        is_told = False
+        has_notified = False
         for answer in requests.answered(here.lake.files, name):
             if answer is not None:
                 if answer.error:
@@ -95,9 +95,9 @@ def asked(here: Opened, request: requests.Request) -> dict[str, Any]:
                 with driver(here, catalogue) as runner:
                     attended(here, runner, [])
             except LakeLocked:
-                if not is_told:
-                    here.tell(Message("notice", "A run is under way; it does this between two passes …"))
-                is_told = True
+                if not has_notified:
+                    here.notify(Message("notice", "A run is under way; it does this between two passes …"))
+                has_notified = True
     finally:
         requests.withdraw(here.lake.files, name)
     raise SluiceError("The request was withdrawn.")

@@ -14,7 +14,7 @@ from sluice.api import answers
 from sluice.api.answers import Answer
 from sluice.api.driver import asked, attended, driver
 from sluice.api.log import ProjectLog, Value
-from sluice.api.opened import Message, Opened, Tell, to_logger
+from sluice.api.opened import Message, Notify, Opened, to_logger
 from sluice.api.quarantine import Quarantine
 from sluice.api.replays import Replays
 from sluice.api.results import Audit, Checked, Maintained, RunResult
@@ -66,7 +66,7 @@ class Project:
         keep_spark: bool = True,
         any_folder: bool = False,
         on_event: Listener = lambda event: None,
-        on_message: Tell = to_logger,
+        on_message: Notify = to_logger,
     ) -> None:
         """Opens the project in the folder `path`; a UsageError when it has no `pipelines`, or a setting is wrong.
 
@@ -362,7 +362,7 @@ class Project:
         return doctor.examine(self.settings)
 
     def spark_tasks(self, name: str) -> tuple[int, int]:
-        """How many tasks the running Spark stages of a dataset have, and how many are done; zero where nobody tells."""
+        """How many tasks the running Spark stages of a dataset have, and how many are done; zeros if unknown."""
         spark = self._here.sessions.spark
         return (0, 0) if spark is None else tasks_of(spark, name)
 

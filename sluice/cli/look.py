@@ -177,10 +177,10 @@ def print_values(values: Sequence[Value], named: Sequence[str]) -> None:
             shown_values = "  ".join(f"{name} {shown(each.row[name])}" for name in names)
             out.print(f"  {escape(shown_values)}", highlight=False)
         for origin in each.origins:
-            out.print(f"  because of {escape(told(origin))}", highlight=False)
+            out.print(f"  because of {escape(describe_origin(origin))}", highlight=False)
 
 
-def told(origin: Origin) -> str:
+def describe_origin(origin: Origin) -> str:
     """An origin as one line."""
     way = " → ".join(reversed(origin.path))
     if origin.records:

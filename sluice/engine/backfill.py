@@ -69,7 +69,7 @@ class BackfillRange(BaseModel):
         return cls(since=since, until=until, records=tuple(Records.of(text) for text in records))
 
     def rows(self, df: "DataFrame", event_time: str | None) -> "DataFrame | None":
-        """The rows of `df` in this part; None where `df` has not the columns that tell."""
+        """The rows of `df` in this part; None if `df` lacks the columns to decide."""
         if self.records:
             if not set(position) <= set(df.columns):
                 return None

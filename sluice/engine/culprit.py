@@ -25,7 +25,7 @@ Row = tuple[Any, ...]
 errors_of_spark = (PySparkException, Py4JJavaError)
 place_schema = "_topic string, _partition int, _offset bigint"
 records_named_max = 10
-# As many bits as a hash has to tell rows apart.
+# As many bits as the hash that identifies rows has.
 halvings_max = 48
 
 
@@ -99,9 +99,9 @@ def empty_tables(work: Evaluation) -> "dict[str, DataFrame]":
 
 
 def records_of(work: Evaluation, scope: Scope) -> Culprit:
-    """The positions of the records without which the scope can be computed; of the input where these are fewest.
+    """The positions of the records without which the scope can be computed, from the input with the fewest of them.
 
-    Where several inputs have as few, those of all of them: nobody can tell which of them is wrong.
+    If several inputs have equally few, the records of all of them: any of them may be wrong.
     """
     rows = rows_within(work, scope)
     found = {name: blamed for name in rows if (blamed := blamed_in(work, rows, name))}

@@ -152,7 +152,7 @@ def waits_for(dataset: Dataset, pinned: Mapping[str, Commit]) -> set[str]:
 
 
 def reached_by_all(dataset: Dataset, pinned: Mapping[str, Commit]) -> datetime | None:
-    """The event time that all inputs which tell the time have reached; None while one of them has reached none."""
+    """The event time that all inputs with a watermark have reached; None while one of them has reached none."""
     found = [pinned[source.name].entry.watermark for source in dataset.upstream if source.keeps_time]
     reached = [each for each in found if each is not None]
     return min(reached, default=None) if len(reached) == len(found) else None

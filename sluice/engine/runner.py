@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Event:
-    """What a run tells while it goes on; `rows` and `seconds` come with 'done'.
+    """What a run reports as it progresses; `rows` and `seconds` come with 'done'.
 
     A dataset that is `held` was left as it is, because its declaration changed and nobody has promoted that; one that
     was `refused` because of what its new rows would have been: the expectations that they break. One that is `blocked`

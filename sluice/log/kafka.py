@@ -143,7 +143,7 @@ class KafkaLog:
             return {name: sorted(topic.partitions) for name, topic in known.items() if topic.error is None}
 
     def topic_id(self, topic: str) -> str:
-        """What tells a topic from another of the same name that was made later."""
+        """The id that distinguishes a topic from a later one of the same name."""
         from confluent_kafka import TopicCollection
 
         with self.answering(f"topic {topic} could not be described") as admin:
@@ -270,7 +270,7 @@ class KafkaLog:
         raise UsageError("Kafka verifies its own records; sluice log verify is for a log in a folder.")
 
     def truncated(self, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:  # noqa: ARG002
-        """Nothing: the brokers give offsets, and cannot be told to go on at a later one."""
+        """Nothing: the brokers give offsets, and cannot be made to continue at a later one."""
         return {}
 
     def go_on(self, topic: str, landed: Mapping[int, LandedPartition], starts: Mapping[int, int]) -> None:

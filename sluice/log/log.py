@@ -96,7 +96,7 @@ class Log:
             raise LogError(f"The log {self.root} cannot be written: {error.strerror}. Set SLUICE_LOG.") from error
 
     def partitions(self, topic: str) -> list[int]:
-        """The partitions of a topic; raises LogGap when they are not those that its `topic.json` tells of."""
+        """The partitions of a topic; raises LogGap if they are not those in its `topic.json`."""
         folder = self.root / topic
         if not folder.is_dir():
             known = ", ".join(self.topics()) or "none"

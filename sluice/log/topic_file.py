@@ -1,7 +1,7 @@
 """What a topic of the embedded log says of itself, in `topic.json` beside its partitions.
 
-Segments cannot tell that a partition's folder or its first segment is missing: this file says how many partitions there
-are, and at which offset each begins. A topic without it is what its folders hold.
+Segments do not show that a partition's folder or its first segment is missing: this file says how many partitions there
+are, and at which offset each begins. A topic without it has the partitions whose folders exist.
 """
 
 import contextlib

@@ -118,15 +118,15 @@ class Completeness:
 def lined_up(new: "DataFrame", own: "DataFrame", grain: Sequence[str]) -> "DataFrame":
     """Rows as they should be (`_new`) and as they are (`_own`), each with its grain, its window and its figures.
 
-    A figure of another type is compared as text. One that only one side has says nothing of a revision.
+    A figure of another type is compared as text. One that only one side has does not count as a revision.
     """
     before, now = dict(own.dtypes), dict(new.dtypes)
     keys = list(dict.fromkeys([*grain, *window_bounds(new)]))
-    told = [name for name in new.columns if not name.startswith("_") and name not in grain and name in before]
+    common = [name for name in new.columns if not name.startswith("_") and name not in grain and name in before]
 
     def figures(df: "DataFrame") -> "Column":
-        found = [df[f"`{name}`"] if before[name] == now[name] else df[f"`{name}`"].cast("string") for name in told]
-        return F.struct(F.lit(1).alias("_there"), *[each.alias(name) for each, name in zip(found, told, strict=True)])
+        found = [df[f"`{name}`"] if before[name] == now[name] else df[f"`{name}`"].cast("string") for name in common]
+        return F.struct(F.lit(1).alias("_there"), *[each.alias(name) for each, name in zip(found, common, strict=True)])
 
     kinds = zip(state_columns, ("string", "int", "timestamp"), strict=True)
     states = [(F.col(name) if name in before else F.lit(None)).cast(kind).alias(name) for name, kind in kinds]

@@ -183,7 +183,7 @@ class Encoder:
         return [f"{kind.__module__}.{kind.__qualname__}", *(parts or [self.installed(value)])]
 
     def installed(self, value: Any) -> Encoded:
-        """An object of a type that the project has not made, where what it is can be told."""
+        """An object of a type that the project has not made, if it can be identified."""
         if type(value).__module__ == "pyspark.sql.types":
             return value.json()
         if type(value).__module__ == "typing":

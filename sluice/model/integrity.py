@@ -18,7 +18,7 @@ def of_history(table: str, changes: str, keys: Sequence[str], begins: str, ends:
     """A version ends after it begins and before the next of its key begins, and only a delete leaves a gap.
 
     `changes` is the table that it is made of, `begins` the column of it that says when one takes effect, and `ends` the
-    condition that a `change` ends a version `own` for good; None where that cannot be told from one change.
+    condition that a `change` ends a version `own` for good; None where one change does not decide that.
     """
     names = ", ".join(f'"{key}"' for key in keys)
     following = f"lead(valid_from) OVER (PARTITION BY {names} ORDER BY valid_from)"
@@ -49,7 +49,7 @@ def ended_by_changes(keys: Sequence[str]) -> str:
 
 
 def ended_by_rows(keys: Sequence[str]) -> str:
-    """Where only Spark can tell which row deletes: it takes some row of its key to end a version."""
+    """Where only Spark can decide which row deletes: the end of a version requires some row of its key."""
     return " AND ".join(f'change."{key}" = own."{key}"' for key in keys)
 
 

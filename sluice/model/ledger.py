@@ -54,8 +54,8 @@ class Reached(BaseModel):
 class InputVersion(BaseModel):
     """The version of an input table, and the table's epoch: rows of another epoch cannot be compared by changes.
 
-    `commit_ms` is the time that the commit of this version says of itself. It tells it from another commit of the same
-    number, which a table gets that was restored from a backup. Entries of older releases do not have it.
+    `commit_ms` is the timestamp that the commit of this version states. It distinguishes the commit from another one
+    with the same number, as in a table restored from a backup. Entries of older releases lack it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -65,7 +65,7 @@ class InputVersion(BaseModel):
     commit_ms: int | None = None
 
     def is_state(self, other: "InputVersion") -> bool:
-        """True when both name the same state of the table, as far as both tell."""
+        """True when both name the same state of the table; a missing timestamp matches any."""
         is_same_commit = self.commit_ms is None or other.commit_ms is None or self.commit_ms == other.commit_ms
         return (self.epoch, self.version) == (other.epoch, other.version) and is_same_commit
 

@@ -74,7 +74,7 @@ class Reading:
 
 
 def fold(name: str) -> str:
-    """Spark does not tell names apart by case."""
+    """Folds a name: Spark ignores case in names."""
     return name.casefold()
 
 

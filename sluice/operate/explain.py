@@ -68,7 +68,7 @@ class Explainer:
             raise UsageError(f"{dataset.name} is not there yet: run it first (sluice run {dataset.name}).")
         images = self.feed(dataset.name, commits)
         images = images.where(condition_of(dataset, images, wanted)).localCheckpoint()
-        return [self.value(dataset, commits, version, images) for version in versions_of(told_of(images))]
+        return [self.value(dataset, commits, version, images) for version in versions_of(visible_changes(images))]
 
     def feed(self, table: str, commits: Sequence[Commit]) -> "DataFrame":
         """All images of all rows, as far back as the log reaches and the table had the columns that it has now."""
@@ -165,8 +165,8 @@ def whole_changes(changed: "DataFrame", bearing: "DataFrame", source: Dataset) -
     return changed.join(F.broadcast(wanted), same, "left_semi")
 
 
-def told_of(images: "DataFrame") -> "DataFrame":
-    """The images of changes that people see: a row that is the same but for its bookkeeping did not change."""
+def visible_changes(images: "DataFrame") -> "DataFrame":
+    """The images of visible changes: a row in which only bookkeeping changed is left out."""
     values = [name for name in images.columns if not name.startswith("_")]
     same = Window.partitionBy("_commit_version", *values)
     is_silent = F.sum(sign()).over(same) == 0

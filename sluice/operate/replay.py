@@ -274,7 +274,7 @@ def live_inputs(lake: Lake, beside: Shadow, inputs: Mapping[str, InputVersion]) 
 
 
 def keys_changed(spark: "SparkSession", lake: Lake, output: Output, since: int | None) -> "list[DataFrame] | None":
-    """The keys (grain) of the output's rows that changed after a version; None when the change feed cannot tell."""
+    """The keys (grain) of the output's rows that changed after a version; None when the change feed cannot be read."""
     table = output.table
     commit = lake.last_commit(table)
     if since is None or commit is None or commit.entry.epoch_from > since or lake.oldest_version(table) > since + 1:
@@ -288,7 +288,7 @@ def keys_changed(spark: "SparkSession", lake: Lake, output: Output, since: int |
 
 
 def keys_of(found: "Sequence[list[DataFrame] | None]") -> Scope | None:
-    """The scope of all keys; None when there are none, and everything where some cannot be told."""
+    """The scope of all keys; None when there are none, and everything when some are unknown."""
     if any(each is None for each in found):
         return everything
     keys = [keys for each in found for keys in each or ()]

@@ -111,7 +111,7 @@ def spark_session(
         return
     # py4j logs the stack of each call to a JVM that has ended; what that means is an error of ours.
     logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
-    # What cannot be computed is told by our own message, not by the whole stack of the JVM for each attempt.
+    # Our own message reports what cannot be computed, not the JVM's whole stack for each attempt.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     java = require_java()
     files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if where.jars else [])
@@ -227,7 +227,7 @@ def root_cause(error: PySparkException | Py4JError) -> Any:
 
 
 def tasks_of(spark: "SparkSession", name: str) -> tuple[int, int]:
-    """How many tasks the running stages of what is so named have, and how many are done; none where nobody tells."""
+    """The number of tasks in the running stages of jobs with this name, and of those done; zeros if unknown."""
     if connect.is_remote():
         return 0, 0
     tracker = spark.sparkContext.statusTracker()

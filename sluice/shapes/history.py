@@ -108,18 +108,18 @@ def filled(lines: "DataFrame", rule: History) -> "DataFrame":
     lives = lines.withColumn("_life", F.count_if(~is_set()).over(line))
     life = Window.partitionBy(*rule.keys, "_life").orderBy(*rule.sequence_by, *order)
 
-    def is_untold(name: str) -> "Column":
+    def is_unavailable(name: str) -> "Column":
         if name not in rule.unavailable:
             return F.lit(False)
         return F.col(name).eqNullSafe(placeholders[lives.schema[name].dataType.simpleString()]())
 
     def last_set(name: str) -> "Column":
-        told = ~is_untold(name)
+        is_known = ~is_unavailable(name)
         if rule.updated is not None:
-            told &= F.coalesce(F.array_contains(F.col(rule.updated), name), F.lit(True))
-        box = F.last(F.when(is_set() & told, F.struct(F.col(name).alias("value"))), ignorenulls=True).over(life)
-        # Where nothing was ever told, the placeholder says so.
-        return F.when(box.isNull() & is_untold(name), F.col(name)).otherwise(box.getField("value"))
+            is_known &= F.coalesce(F.array_contains(F.col(rule.updated), name), F.lit(True))
+        box = F.last(F.when(is_set() & is_known, F.struct(F.col(name).alias("value"))), ignorenulls=True).over(life)
+        # A value that was never sent keeps the placeholder.
+        return F.when(box.isNull() & is_unavailable(name), F.col(name)).otherwise(box.getField("value"))
 
     def last_known(column: "Column", kind: DataType) -> "Column":
         if isinstance(kind, StructType):
@@ -129,8 +129,8 @@ def filled(lines: "DataFrame", rule: History) -> "DataFrame":
         return F.last(F.when(is_set(), column), ignorenulls=True).over(life)
 
     to_set = rule.attributes if rule.updated is not None else rule.unavailable
-    told = lives.withColumns({name: last_set(name) for name in to_set}) if to_set else lives
-    return told.withColumns({name: last_known(F.col(name), told.schema[name].dataType) for name in rule.fill_nulls})
+    merged = lives.withColumns({name: last_set(name) for name in to_set}) if to_set else lives
+    return merged.withColumns({name: last_known(F.col(name), merged.schema[name].dataType) for name in rule.fill_nulls})
 
 
 def begun(lines: "DataFrame", rule: History) -> "DataFrame":

@@ -93,7 +93,7 @@ def reason(error: BaseException) -> str:
 def broken_conditions(store: "S3Store", *, rounds: int, writers: int) -> list[str]:
     """Lets writers put one object at once, where there is none and over one that all have seen; what went wrong.
 
-    Of each round exactly one may win. A server that ignores If-None-Match or If-Match tells all that they did.
+    Of each round exactly one may win. A server that ignores If-None-Match or If-Match reports success to all.
     """
     wrong = []
     with ThreadPoolExecutor(writers) as pool:
@@ -104,7 +104,7 @@ def broken_conditions(store: "S3Store", *, rounds: int, writers: int) -> list[st
                     won = sum(pool.map(attempt(store, name, condition), range(writers)))
                     # A reply may be lost: whoever won and tries again is refused.
                     if won > 1 or not content(store, name).startswith(condition.encode()):
-                        wrong.append(f"{won} of {writers} writers were told that their {condition} held")
+                        wrong.append(f"{won} of {writers} writers succeeded with the same {condition}")
             finally:
                 forget(store, name)
     return wrong

@@ -45,7 +45,7 @@ class Files:
         try:
             obstore.delete(self.store, name)
         except FileNotFoundError:
-            # An object store does not tell.
+            # An object store does not report a missing object.
             return
 
     def delete_folder(self, folder: str) -> None:

@@ -34,7 +34,7 @@ class Killable(Protocol):
     def kill(self) -> None: ...
 
 
-class Held(BaseModel):
+class LeaseState(BaseModel):
     """What the lease's object says. `epoch` counts the holders, `beat` the renewals, so that no two are the same."""
 
     model_config = ConfigDict(frozen=True)
@@ -49,7 +49,7 @@ class Held(BaseModel):
 class Seen:
     """What the object said, and by which tag the store knows that."""
 
-    held: Held
+    state: LeaseState
     tag: str
 
 
@@ -57,21 +57,21 @@ def read(store: S3Store) -> Seen | None:
     """The lease as it is now; None when there never was one."""
     try:
         found = obstore.get(store, name)
-        return Seen(Held.model_validate_json(bytes(found.bytes())), str(found.meta["e_tag"]))
+        return Seen(LeaseState.model_validate_json(bytes(found.bytes())), str(found.meta["e_tag"]))
     except FileNotFoundError:
         return None
 
 
-def put(store: S3Store, held: Held, over: Seen | None) -> Seen | None:
+def put(store: S3Store, state: LeaseState, over: Seen | None) -> Seen | None:
     """Writes the lease in place of what was seen, or where nothing was; None when another was faster."""
     try:
         mode = obstore_mode(over)
-        done = obstore.put(store, name, held.model_dump_json().encode(), mode=mode)
-        return Seen(held, str(done["e_tag"]))
+        done = obstore.put(store, name, state.model_dump_json().encode(), mode=mode)
+        return Seen(state, str(done["e_tag"]))
     except (AlreadyExistsError, PreconditionError):
         # An answer may have been lost, and the request have been sent twice.
         now = read(store)
-        return now if now is not None and now.held == held else None
+        return now if now is not None and now.state == state else None
 
 
 def obstore_mode(over: Seen | None) -> "obstore.PutMode":
@@ -103,9 +103,9 @@ class Lease:
 
     def is_renewed(self) -> bool:
         """Renews it, or leaves it to the next time; False when it is another's."""
-        asked_at, held = time.monotonic(), self.seen.held
+        asked_at, state = time.monotonic(), self.seen.state
         try:
-            seen = put(self.store, held.model_copy(update={"beat": held.beat + 1}), self.seen)
+            seen = put(self.store, state.model_copy(update={"beat": state.beat + 1}), self.seen)
         except (BaseError, OSError):
             # The store may be back before the time is over.
             return True
@@ -132,28 +132,31 @@ class Lease:
         self.over.set()
         with self.writing:
             try:
-                put(self.store, self.seen.held.model_copy(update={"released": True}), self.seen)
+                put(self.store, self.seen.state.model_copy(update={"released": True}), self.seen)
             except (BaseError, OSError):
                 # Then the next one waits for its length.
                 return
 
 
-def free(store: S3Store, seconds: float, told: Callable[[str], None]) -> Seen | None:
+def free(store: S3Store, seconds: float, notify: Callable[[str], None]) -> Seen | None:
     """The lease once nobody has it; None when there never was one. A LakeLocked names the one that renews it."""
     first = read(store)
-    if first is None or first.held.released:
+    if first is None or first.state.released:
         return first
-    since, is_told = time.monotonic(), False
+    since, has_notified = time.monotonic(), False
     while (waited := time.monotonic() - since) < seconds:
         time.sleep(min(1.0, seconds * renewed_after / 2))
         now = read(store)
-        if now is None or now.held.released:
+        if now is None or now.state.released:
             return now
         if now.tag != first.tag:
             raise locked(now)
-        if waited > 2 * renewed_after * seconds and not is_told:
-            told(f"{first.held.holder} held the lake and does not move; it is taken over after {seconds:.0f} seconds …")
-            is_told = True
+        if waited > 2 * renewed_after * seconds and not has_notified:
+            notify(
+                f"{first.state.holder} owns the lake but does not renew its lease; "
+                f"taking over after {seconds:.0f} seconds …"
+            )
+            has_notified = True
     return first
 
 
@@ -161,7 +164,7 @@ def take(store: S3Store, seconds: float, over: Seen | None) -> Lease:
     """The lease, for this process, in place of what was seen to be free; a LakeLocked when another was faster."""
     me = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
     asked_at = time.monotonic()
-    mine = put(store, Held(epoch=over.held.epoch + 1 if over else 1, holder=me), over)
+    mine = put(store, LeaseState(epoch=over.state.epoch + 1 if over else 1, holder=me), over)
     if mine is None:
         raise locked(read(store))
     lease = Lease(store, mine, seconds, asked_at)
@@ -170,11 +173,11 @@ def take(store: S3Store, seconds: float, over: Seen | None) -> Lease:
 
 
 def locked(by: Seen | None) -> LakeLocked:
-    who = by.held.holder if by else "unknown"
+    who = by.state.holder if by else "unknown"
     return LakeLocked(f"Another sluice ({who}) is writing the lake. Wait for it, or stop it.")
 
 
-def is_held(store: S3Store) -> bool:
+def is_taken(store: S3Store) -> bool:
     """True while some process has it, or died with it."""
     seen = read(store)
-    return seen is not None and not seen.held.released
+    return seen is not None and not seen.state.released

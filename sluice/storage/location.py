@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from obstore.store import LocalStore, S3Store
 
 lease_seconds_default = 30.0
-# A look at a run's start: enough to tell a server that has no conditions from one that has.
+# The probe at a run's start: enough to detect a server without conditional writes.
 probe_rounds, probe_writers = 2, 4
 
 
@@ -182,15 +182,15 @@ class Bucket:
                 "commits there. Use a server that does, or see to it that one process alone writes the lake, and say "
                 "so: SLUICE_SINGLE_WRITER=true"
             )
-        held = lease.take(store, lease_seconds, seen)
+        taken = lease.take(store, lease_seconds, seen)
         try:
-            yield Lock(lease=held)
+            yield Lock(lease=taken)
         finally:
-            held.release()
+            taken.release()
 
     def is_locked(self) -> bool:
         """Of a lease: also when its holder died and nobody has noticed yet."""
-        return lease.is_held(self.where.store())
+        return lease.is_taken(self.where.store())
 
     def broken_conditions(self, *, rounds: int, writers: int) -> list[str]:
         return bucket.broken_conditions(self.where.store(), rounds=rounds, writers=writers)

@@ -108,7 +108,7 @@ class Captured:
 class Envelopes:
     """Turns the messages of a stream into records, by table; it knows the tables and the transaction under way.
 
-    `key_of` gives the primary key of a table whose replica identity does not tell it. `unavailable` collects the
+    `key_of` gives the primary key of a table whose replica identity does not contain it. `unavailable` collects the
     columns whose value was left out of an update, because it is stored apart and did not change.
     """
 
@@ -257,8 +257,8 @@ def require_key(relation: Relation, key: tuple[str, ...]) -> None:
             f"{name} has no primary key, so its rows cannot be told apart. Give it one: ALTER TABLE {name} "
             "ADD PRIMARY KEY (…), and take a new snapshot with --new-snapshot."
         )
-    told = {column.name for column in relation.columns if column.in_identity}
-    if relation.identity in ("index", "nothing") and not told.issuperset(key):
+    identity = {column.name for column in relation.columns if column.in_identity}
+    if relation.identity in ("index", "nothing") and not identity.issuperset(key):
         raise SluiceError(
             f"The replica identity of {name} lacks its primary key ({', '.join(key)}), so a delete does not say "
             f"which row it was. Set another: ALTER TABLE {name} REPLICA IDENTITY FULL, or DEFAULT, and take "

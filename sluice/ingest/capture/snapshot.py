@@ -34,7 +34,7 @@ class Snapshot:
     slot: str
     topics: dict[TableName, str]
     batch_records: int
-    tell: Callable[[Table, int], None]
+    listener: Callable[[Table, int], None]
 
     def take(self) -> None:
         """Appends every row, and makes the slot, in the place of one of the same name."""
@@ -95,8 +95,8 @@ class Snapshot:
             batch.add(self.topics[table.full_name], record)
             if batch.is_full:
                 count += batch.append()
-                self.tell(table, count)
-        self.tell(table, count + batch.append())
+                self.listener(table, count)
+        self.listener(table, count + batch.append())
 
 
 def rows_of(reader: "Connection", table: Table) -> Iterator[Row]:

@@ -25,7 +25,7 @@ from sluice.log import AnyLog, Record, is_reserved
 idempotency_key_characters_max = 255
 retry_after_seconds = 5
 ready_seconds_max = 5.0
-# The length of a request is unknown to a client that is told no in its middle: the connection ends with the answer.
+# A client refused in the middle of a request may still be sending: the connection ends with the answer.
 closing = {"Connection": "close"}
 
 

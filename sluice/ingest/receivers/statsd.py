@@ -29,7 +29,7 @@ loss_name = "sluice.statsd.lost_datagrams"
 # A line of six bytes becomes a record of some hundred: what waits is turned into records a part at a time.
 append_bytes_max = 256 * 1024
 
-# Linux tells how many datagrams a socket had no room for: the last of nine numbers, modulo 2**32.
+# Linux counts how many datagrams a socket had no room for: the last of nine numbers, modulo 2**32.
 so_meminfo = 55
 meminfo_format = "9I"
 
@@ -70,7 +70,7 @@ class Flushed:
 
 
 Report = Callable[[Flushed], None]
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 def opened_socket(host: str, port: int, receive_buffer_bytes: int | None) -> socket.socket:
@@ -98,7 +98,7 @@ def drops_of(listening: socket.socket) -> int:
 
 
 async def serve(
-    log: AnyLog, options: Options, listening: socket.socket, report: Report, tell: Tell, *, greeting: str
+    log: AnyLog, options: Options, listening: socket.socket, report: Report, notify: Notify, *, greeting: str
 ) -> None:
     """Appends every `flush_seconds` until SIGTERM or SIGINT, and then once more what the socket still holds."""
     stop = asyncio.Event()
@@ -106,7 +106,7 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     await asyncio.to_thread(log.create, options.topic)
-    tell(greeting)
+    notify(greeting)
     receiver = Receiver(log, options, listening, report)
     loop.add_reader(listening, receiver.receive)
     while not stop.is_set():
@@ -116,7 +116,7 @@ async def serve(
             try:
                 await receiver.flush()
             except LogError as error:
-                tell(f"{error} Trying again in {options.flush_seconds:g} s.")
+                notify(f"{error} Trying again in {options.flush_seconds:g} s.")
     loop.remove_reader(listening)
     await receiver.finish()
 

@@ -46,5 +46,5 @@ def matching(tokens: tuple[Token, ...], sent: str) -> list[Token]:
 
 
 def digest_of(secret: str) -> bytes:
-    # Digests are of one length, so that a comparison does not tell the length of a token.
+    # Digests are of one length, so that a comparison does not reveal the length of a token.
     return hashlib.sha256(secret.encode(errors="surrogateescape")).digest()

@@ -65,7 +65,7 @@ class History(Tables):
         return rows_in(entries_of(self.commits_between(table, since, until)))
 
     def commits_between(self, table: str, since: int, until: int) -> list[dict[str, Any]]:
-        """What the log tells of the commits after version `since`, up to `until`, the newest first."""
+        """The log's entries for the commits after version `since`, up to `until`, the newest first."""
         return self.open(table, until).history(until - since) if until > since else []
 
     def written_by_others(self, table: str, after: int) -> list[dict[str, Any]]:

@@ -631,7 +631,7 @@ def test_a_position_is_confirmed_only_when_everything_up_to_it_is_in_the_log(sho
     with (
         FileLock(shop.log.folder("shop_orders", 0) / ".lock"),
         FileLock(shop.log.folder("shop_orders", 1) / ".lock"),
-        pytest.raises(LogError, match="Another writer has held topic shop_orders"),
+        pytest.raises(LogError, match="Another writer has locked topic shop_orders"),
     ):
         shop.once("products", "orders")
     assert shop.ops() == "rrrc"
@@ -784,7 +784,7 @@ def test_idle_tables_do_not_hold_back_what_others_write(shop: Shop) -> None:
         shop.execute("CHECKPOINT", "SELECT pg_log_standby_snapshot()" if newer(shop) else "CHECKPOINT")
         until(
             lambda: int(shop.slot("(pg_current_wal_lsn() - restart_lsn)::bigint")) < 2 << 20,
-            "the slot holds back little",
+            "the slot retains little",
         )
     progress = [each.detail for each in shop.told if each.kind == "progress"]
     assert {"retained_wal_bytes", "confirmed_lsn", "wal_status"} <= set(progress[-1])
@@ -795,14 +795,14 @@ def newer(shop: Shop) -> bool:
     return bool(shop.execute("SELECT count(*) > 0 FROM pg_proc WHERE proname = 'pg_log_standby_snapshot'")[0][0])
 
 
-def test_a_slot_that_holds_back_much_is_told(shop: Shop) -> None:
+def test_a_slot_that_retains_much_is_reported(shop: Shop) -> None:
     shop.execute("CREATE TABLE other (filler text)")
     stream = shop.capture(report_seconds=0.1, retained_bytes_warned=1 << 20).begin()
     with shop.following(stream), shop.server.connect(shop.name) as longer:
         longer.autocommit = False
         longer.cursor().execute("INSERT INTO products VALUES (9, 'never ends')")
         shop.execute("INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 3000)", "CHECKPOINT")
-        until(lambda: "holds back" in shop.warnings(), "it is told")
+        until(lambda: "retains" in shop.warnings(), "the warning")
         longer.rollback()
     assert "pg_stat_activity" in shop.warnings()
 
@@ -880,7 +880,7 @@ def test_a_new_snapshot_that_fails_takes_nothing_away(shop: Shop) -> None:
     with (
         FileLock(shop.log.folder("shop_orders", 0) / ".lock"),
         FileLock(shop.log.folder("shop_orders", 1) / ".lock"),
-        pytest.raises(LogError, match="Another writer has held topic shop_orders"),
+        pytest.raises(LogError, match="Another writer has locked topic shop_orders"),
     ):
         shop.once("products", "orders", new_snapshot=True)
     assert shop.ops() == "rrrrr"
@@ -902,7 +902,7 @@ def test_sigterm_ends_after_the_transaction_under_way(shop: Shop) -> None:
     process.terminate()
     _, errors = process.communicate(timeout=wait_seconds_max)
     assert process.returncode == 0
-    assert "the slot holds back" in errors
+    assert "the slot retains" in errors
     assert shop.count() == 40003
     shop.once()
     assert shop.count() == 40003

@@ -73,8 +73,8 @@ def test_what_an_expectation_holds_can_be_released(lakehouse: Lakehouse) -> None
     lakehouse.publish("sales", sale(1, 11, "Tea"), sale(2, 99))
     lakehouse.run()
     (dataset,) = [each for each in lakehouse.catalogue.datasets if each.name == "silver.sales"]
-    held = quarantine.held_records(lakehouse.lake, dataset, reason="a_basket_full,product_match_regex")
-    assert quarantine.release(lakehouse.log, dataset, held, "a large order") == 1
+    quarantined = quarantine.quarantined_records(lakehouse.lake, dataset, reason="a_basket_full,product_match_regex")
+    assert quarantine.release(lakehouse.log, dataset, quarantined, "a large order") == 1
     lakehouse.run()
     assert lakehouse.rows("silver.sales", "id", "pieces") == [("s1", 11)]
 

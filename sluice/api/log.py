@@ -49,9 +49,9 @@ class ProjectLog:
         """The offsets that each partition of each topic holds."""
         log = self._here.log
         return [
-            TopicOffsets(topic, partition, held.start, held.stop)
+            TopicOffsets(topic, partition, available.start, available.stop)
             for topic in log.topics()
-            for partition, held in log.offsets(topic).items()
+            for partition, available in log.offsets(topic).items()
         ]
 
     def verify(self, *topics: str) -> list[Verified]:

@@ -68,16 +68,16 @@ def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":
     return batch.rows(spark).withColumn("landed_at", F.current_timestamp())
 
 
-def held_by(log: AnyLog, topic: str) -> dict[int, range]:
+def offsets_of(log: AnyLog, topic: str) -> dict[int, range]:
     """The offsets that the log holds of a topic, by partition; none when there is no such topic."""
     return log.offsets(topic) if log.exists(topic) else {}
 
 
-def waiting(held: Mapping[int, range], landed: Mapping[int, LandedPartition]) -> dict[int, int]:
+def waiting(available: Mapping[int, range], landed: Mapping[int, LandedPartition]) -> dict[int, int]:
     """How many offsets of each partition have not landed yet: its lag."""
     return {
         partition: max(0, offsets.stop - (landed[partition].next_offset if partition in landed else offsets.start))
-        for partition, offsets in held.items()
+        for partition, offsets in available.items()
     }
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Refreshed:
     """What a refresh did: why it recomputed, how many scope rows it had, and the rows it changed in its own table.
 
-    One that is `held` stays as it is: its declaration changed, and nobody has promoted that yet. `outcomes` are those
+    One that is `held` (on hold) is not refreshed: its declaration changed and is not promoted yet. `outcomes` are those
     of the gate; where it has `broken` something critical, the tables are as they were.
     """
 
@@ -103,7 +103,7 @@ def due(
     """The evaluation that is due; where there is none, what is said of it."""
     lake = lake.remembering()
     known = lake.last_commit(dataset.name)
-    if is_held(dataset, known, hold_changed=hold_changed):
+    if is_on_hold(dataset, known, hold_changed=hold_changed):
         return Refreshed(dataset.name, None, held=True)
     if pinned is None:
         pinned = newest_inputs(lake, dataset)
@@ -127,7 +127,7 @@ def fences_of(lake: TableFormat, dataset: Dataset, known: Commit | None) -> dict
     return others | {dataset.name: known.fence if known else lake.fence(dataset.name, dataset.name)}
 
 
-def is_held(dataset: Dataset, known: Commit | None, *, hold_changed: bool) -> bool:
+def is_on_hold(dataset: Dataset, known: Commit | None, *, hold_changed: bool) -> bool:
     """True when the declaration is not the one that the table was made by, and must not replace it by itself."""
     if known is None or known.entry.fingerprint == dataset.fingerprint:
         return False

@@ -64,9 +64,9 @@ def is_sealed(content: bytes) -> bool:
     seal = seal_of(content[-crc_bytes - seal_bytes :])
     if seal is None:
         return False
-    held = content[: -crc_bytes - seal_bytes]
+    sealed = content[: -crc_bytes - seal_bytes]
     last = content[content.rfind(b"\n", 0, -1) + 1 :]
-    return hashlib.sha256(held).hexdigest().encode() == seal and has_valid_crc(last)
+    return hashlib.sha256(sealed).hexdigest().encode() == seal and has_valid_crc(last)
 
 
 def has_valid_crc(line: bytes) -> bool:

@@ -210,10 +210,10 @@ class KafkaLog:
 
     def read(self, topic: str, partition: int, from_offset: int = 0) -> Iterator[StoredRecord]:
         """The records of a partition from an offset on, as far as it reached when the reading began."""
-        held = self.offsets(topic)[partition]
-        start = max(held.start, from_offset)
-        if start < held.stop:
-            yield from self.consumed(topic, partition, range(start, held.stop))
+        available = self.offsets(topic)[partition]
+        start = max(available.start, from_offset)
+        if start < available.stop:
+            yield from self.consumed(topic, partition, range(start, available.stop))
 
     def consumed(self, topic: str, partition: int, wanted: range) -> Iterator[StoredRecord]:
         """The records at offsets that a partition holds."""
@@ -238,16 +238,16 @@ class KafkaLog:
         """The newest records of a topic by time."""
         newest = [
             record
-            for partition, held in self.offsets(topic).items()
-            for record in self.read(topic, partition, max(held.start, held.stop - records_max))
+            for partition, available in self.offsets(topic).items()
+            for record in self.read(topic, partition, max(available.start, available.stop - records_max))
         ]
         newest.sort(key=lambda record: (record.timestamp, record.partition, record.offset))
         return newest[-records_max:]
 
     def next_batch(self, topic: str, landed: dict[int, LandedPartition], records_max: int) -> KafkaBatch:
         """What lands next after what has landed: up to `records_max` offsets, from all partitions alike."""
-        held = self.offsets(topic)
-        ranges, then = next_batch(topic, self.topic_id(topic), held, landed, records_max)
+        available = self.offsets(topic)
+        ranges, then = next_batch(topic, self.topic_id(topic), available, landed, records_max)
         options = {f"kafka.{name}": value for name, value in self.security.of_java().items()}
         options["kafka.bootstrap.servers"] = self.servers
         return KafkaBatch(topic, ranges, then, options, blame=self.require)

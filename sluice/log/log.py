@@ -142,7 +142,7 @@ class Log:
                 return base + len(lines)
         except Timeout as error:
             raise LogError(
-                f"Another writer has held topic {topic}, partition {partition}, for {self.lock_seconds:g} s. "
+                f"Another writer has locked topic {topic}, partition {partition}, for {self.lock_seconds:g} s. "
                 "Wait for it, or stop it."
             ) from error
         except OSError as error:

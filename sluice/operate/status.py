@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.engine.blocked import Block, blocks
 from sluice.engine.catalogue import Catalogue, ordered
-from sluice.engine.land import held_by, lost, waiting
+from sluice.engine.land import lost, offsets_of, waiting
 from sluice.errors import LogError, LogUnreachable
 from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
@@ -52,8 +52,8 @@ def topic_state(lake: Lake, log: AnyLog, topic: Topic, blocked: Mapping[str, Blo
     """How much of a topic has landed, and how much waits."""
     commit = lake.last_commit(topic.name)
     landed = commit.entry.landed if commit else {}
-    held, wrong = log_of(log, topic.topic, landed)
-    lags = waiting(held, landed)
+    available, wrong = log_of(log, topic.topic, landed)
+    lags = waiting(available, landed)
     if wrong is None and topic.name in blocked:
         wrong = f"blocked: {blocked[topic.name]}"
     return State(
@@ -71,17 +71,17 @@ def topic_state(lake: Lake, log: AnyLog, topic: Topic, blocked: Mapping[str, Blo
 
 def log_of(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> tuple[Mapping[int, range], str | None]:
     """The offsets that the log holds of a topic, and why it cannot land as it is; None: it can."""
-    held: Mapping[int, range] = {}
+    available: Mapping[int, range] = {}
     try:
-        held = held_by(log, topic)
+        available = offsets_of(log, topic)
         said = gone(lost(log, topic, landed))
-        if said is None and (held or landed):
+        if said is None and (available or landed):
             log.next_batch(topic, landed, 0)
     except LogUnreachable:
         raise
     except LogError as error:
         said = str(error)
-    return held, said
+    return available, said
 
 
 def gone(found: Mapping[int, range]) -> str | None:

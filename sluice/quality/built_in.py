@@ -137,9 +137,9 @@ def usable(scene: Scene) -> Found:
     (duplicates,) = scene.row(
         f"SELECT count(*) FROM {fates_table} WHERE dataset = '{scene.dataset.name}' AND fate = 'duplicate'"
     )
-    held = sum(count for _, count in reasons)
+    rejected = sum(count for _, count in reasons)
     said = ", ".join(f"{reason} {count:,}" for reason, count in reasons)
-    return Found(held, accepted + duplicates + held, said or None)
+    return Found(rejected, accepted + duplicates + rejected, said or None)
 
 
 def volume(scene: Scene) -> Found:

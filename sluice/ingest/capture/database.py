@@ -51,7 +51,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Slot:
-    """How a slot stands: who reads it, and how much of the write-ahead log (WAL) it holds back."""
+    """How a slot stands: who reads it, and how much of the write-ahead log (WAL) it retains."""
 
     database: str
     plugin: str
@@ -323,10 +323,10 @@ def slot_of(connection: "Connection", name: str) -> Slot | None:
     return Slot(*found[0]) if found else None
 
 
-def require_held(name: str, slot: Slot | None) -> Slot:
+def require_slot(name: str, slot: Slot | None) -> Slot:
     """The slot; a SlotLost where changes since the last that was captured are gone."""
     if slot is None or slot.wal_status == "lost":
-        how = "is gone" if slot is None else "was invalidated: it held back more WAL than max_slot_wal_keep_size allows"
+        how = "is gone" if slot is None else "was invalidated: it retained more WAL than max_slot_wal_keep_size allows"
         raise SlotLost(
             f"The slot {name} {how}, so changes after the last that was captured are lost. Start from a new snapshot, "
             "with --new-snapshot: the tables are right from then on, and what happened in between is not in the log."

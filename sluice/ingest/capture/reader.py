@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.errors import SluiceError, UsageError
 from sluice.ingest.capture.batch import Batch
-from sluice.ingest.capture.database import Database, PostgresError, Slot, Table, quoted, require_held, slot_of
+from sluice.ingest.capture.database import Database, PostgresError, Slot, Table, quoted, require_slot, slot_of
 from sluice.ingest.capture.envelope import Envelopes, Origin, TableName
 from sluice.ingest.capture.pgoutput import Commit, Relation, decode
 from sluice.ingest.capture.snapshot import Snapshot
@@ -80,9 +80,9 @@ class Capture:
         missing = sorted(topic for topic in topics.values() if not self.log.exists(topic))
         if slot is None:
             if any(streamed(self.log, topic) for topic in topics.values() if topic not in missing):
-                require_held(self.slot, None)
+                require_slot(self.slot, None)
             return False
-        require_held(self.slot, slot)
+        require_slot(self.slot, slot)
         if missing:
             raise UsageError(
                 f"The slot {self.slot} exists, and the log {self.log} has no topic {', '.join(missing)}: the slot "
@@ -164,7 +164,7 @@ class Stream:
         except PostgresError as error:
             # A slot that is invalidated ends the connection of its reader, which does not say why.
             with contextlib.suppress(PostgresError), database.session() as session:
-                require_held(slot, slot_of(session, slot))
+                require_slot(slot, slot_of(session, slot))
             raise SluiceError(f"{error} Start again: the capture goes on where it stopped.") from error
         self.capture.emit("done", f"{self.appended:,} records appended from the stream", records=self.appended)
 
@@ -248,14 +248,14 @@ class Stream:
         self.warned |= self.envelopes.unavailable
 
     def report(self, session: "Connection") -> None:
-        """Says how far the capture is and how much WAL its slot holds back; warns when that is much."""
+        """Says how far the capture is and how much WAL its slot retains; warns when that is much."""
         self.reported = time.monotonic()
-        slot = require_held(self.capture.slot, slot_of(session, self.capture.slot))
+        slot = require_slot(self.capture.slot, slot_of(session, self.capture.slot))
         retained = slot.retained_bytes or 0
         self.capture.emit(
             "progress",
             f"{self.appended:,} records of {self.transactions:,} transactions; confirmed "
-            f"{lsn_text(slot.confirmed_lsn)}; the slot holds back {megabytes(retained)} of WAL",
+            f"{lsn_text(slot.confirmed_lsn)}; the slot retains {megabytes(retained)} of WAL",
             records=self.appended,
             transactions=self.transactions,
             confirmed_lsn=slot.confirmed_lsn,
@@ -267,7 +267,7 @@ class Stream:
             left = "" if slot.left_bytes is None else f", and {megabytes(slot.left_bytes)} more will invalidate it"
             self.capture.emit(
                 "warning",
-                f"The slot {self.capture.slot} holds back {megabytes(retained)} of WAL{left}. Look for a transaction "
+                f"The slot {self.capture.slot} retains {megabytes(retained)} of WAL{left}. Look for a transaction "
                 "that is open for long (pg_stat_activity), or for more changes than one reader can write.",
                 retained_wal_bytes=retained,
                 wal_status=slot.wal_status,

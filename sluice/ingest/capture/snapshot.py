@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sluice.errors import SluiceError
 from sluice.ingest.capture import values
 from sluice.ingest.capture.batch import Batch
-from sluice.ingest.capture.database import Database, Table, execute, one, psycopg2, quoted, require_held, rows, slot_of
+from sluice.ingest.capture.database import Database, Table, execute, one, psycopg2, quoted, require_slot, rows, slot_of
 from sluice.ingest.capture.envelope import Origin, Row, TableName, key_text
 from sluice.log import AnyLog
 
@@ -48,7 +48,7 @@ class Snapshot:
                 _, _, exported, _ = cursor.fetchone() or ("", "", "", "")
             with self.database.session() as reader:
                 self.append_all(reader, exported, *self.position(session, temporary))
-            require_held(temporary, slot_of(session, temporary))
+            require_slot(temporary, slot_of(session, temporary))
             if slot_of(session, self.slot):
                 execute(session, "SELECT pg_drop_replication_slot(%s)", self.slot)
             execute(session, "SELECT pg_copy_logical_replication_slot(%s, %s, false)", temporary, self.slot)

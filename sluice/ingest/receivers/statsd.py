@@ -170,8 +170,8 @@ class Receiver:
 
     async def finish(self) -> None:
         """Appends what the kernel still holds; those who go on sending do not keep the receiver open."""
-        held_max = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // buffered_bytes_min
-        for _ in range(1 + held_max // datagrams_a_wakeup):
+        buffered_max = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // buffered_bytes_min
+        for _ in range(1 + buffered_max // datagrams_a_wakeup):
             if not self.receive():
                 break
         try:

@@ -232,7 +232,7 @@ class Shop:
     server: Postgres
     name: str
     log: Log
-    told: list[Progress] = field(default_factory=list)
+    events: list[Progress] = field(default_factory=list)
 
     def execute(self, *statements: str) -> list[tuple[Any, ...]]:
         """Runs statements, each its own transaction; the rows of the last."""
@@ -246,7 +246,7 @@ class Shop:
             slot=self.name,
             publication=self.name,
             prefix="shop",
-            listener=self.told.append,
+            listener=self.events.append,
             **options,
         )
 
@@ -262,7 +262,7 @@ class Shop:
         def follow() -> None:
             try:
                 stream.run(stop)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the test is told
+            except Exception as error:  # noqa: BLE001 - whatever it is, the test reports it
                 errors.append(error)
 
         thread = threading.Thread(target=follow)
@@ -336,7 +336,7 @@ class Shop:
         return found[0][0] if found else None
 
     def warnings(self) -> str:
-        return " ".join(each.message for each in self.told if each.kind == "warning")
+        return " ".join(each.message for each in self.events if each.kind == "warning")
 
 
 def place(envelope: Envelope) -> tuple[int, int]:
@@ -469,7 +469,7 @@ def test_values_are_the_same_in_the_snapshot_and_in_the_stream(shop: Shop) -> No
 
 
 class Load:
-    """Clients that insert, update, move and delete rows until told to stop; each row counts its own changes."""
+    """Clients that insert, update, move and delete rows until stopped; each row counts its own changes."""
 
     def __init__(self, shop: Shop, clients: int = 2) -> None:
         self.shop = shop
@@ -606,7 +606,7 @@ def test_nothing_is_lost_when_the_reader_is_killed_again_and_again_under_load(sh
 
 
 @pytest.mark.process
-def test_a_snapshot_that_is_killed_begins_anew_and_what_was_deleted_meanwhile_is_gone(shop: Shop) -> None:
+def test_a_snapshot_that_is_killed_begins_again_and_what_was_deleted_meanwhile_is_gone(shop: Shop) -> None:
     shop.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
     shop.log.create("shop_orders")
     with FileLock(shop.log.folder("shop_orders", 0) / ".lock"), FileLock(shop.log.folder("shop_orders", 1) / ".lock"):
@@ -714,7 +714,7 @@ def test_a_large_value_that_did_not_change_is_unavailable_unless_the_replica_ide
     assert shop.envelopes()[-1]["after"]["name"] == "__debezium_unavailable_value"
     assert "does not carry public.products.name" in shop.warnings()
     assert "ALTER TABLE public.products REPLICA IDENTITY FULL" in shop.warnings()
-    shop.told.clear()
+    shop.events.clear()
     shop.execute("ALTER TABLE products REPLICA IDENTITY FULL", "UPDATE products SET stock = 2 WHERE id = 1")
     shop.once()
     last = shop.envelopes()[-1]
@@ -786,7 +786,7 @@ def test_idle_tables_do_not_hold_back_what_others_write(shop: Shop) -> None:
             lambda: int(shop.slot("(pg_current_wal_lsn() - restart_lsn)::bigint")) < 2 << 20,
             "the slot retains little",
         )
-    progress = [each.detail for each in shop.told if each.kind == "progress"]
+    progress = [each.detail for each in shop.events if each.kind == "progress"]
     assert {"retained_wal_bytes", "confirmed_lsn", "wal_status"} <= set(progress[-1])
 
 

@@ -203,7 +203,7 @@ def test_a_scope_of_fractions_finds_its_rows_in_files(spark: "SparkSession", tmp
     lake.replace_rows(known.selectExpr("CAST(k AS double) k", "n").repartition(5, "n"), name, Entry(dataset=name), 0)
     rows = spark.createDataFrame([(number,)], "k string").selectExpr("CAST(k AS double) k")
     scope = collect(rows)
-    # By Delta's log, and by the files alone.
+    # By Delta's log, and by the files only.
     by_log = spark.read.format("delta").load(lake.path(name))
     for table in (lake.read(spark, name), by_log):
         assert scope.filter(table, [("k", "k")]).count() == 1
@@ -317,7 +317,7 @@ def kinds(lakehouse: Lakehouse) -> set[str]:
     return {dict(lakehouse.table(name).dtypes)["_digest"] for name in ("silver.east", "silver.west", fates_table)}
 
 
-def test_tables_of_an_older_version_are_made_anew(old: Lakehouse) -> None:
+def test_tables_of_an_older_version_are_rebuilt(old: Lakehouse) -> None:
     before: list[Row] = old.fates()
     old.publish("east", {"id": "b", "n": 2})
     done = old.run()
@@ -341,7 +341,7 @@ def test_a_part_of_a_table_of_an_older_version_is_not_computed_by_itself(old: La
     assert {name: old.rows(name) for name in before} == before
 
 
-def test_one_dataset_made_anew_leaves_the_fates_of_the_others(old: Lakehouse) -> None:
+def test_one_dataset_rebuilt_leaves_the_fates_of_the_others(old: Lakehouse) -> None:
     old.declare(shops[0]).run()
     assert kinds(old) == {"binary", "bigint"}
     others = old.table(fates_table).where("dataset = 'silver.west'")

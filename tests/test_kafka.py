@@ -171,7 +171,7 @@ def test_records_that_kafka_removed_before_they_landed_are_told_and_can_be_skipp
     assert "kept too short" in [each.entry.because for each in on_kafka.lake.commits("bronze.expired")]
 
 
-def test_a_topic_that_was_made_anew_is_told(on_kafka: Lakehouse, log: KafkaLog) -> None:
+def test_a_topic_that_was_recreated_is_reported(on_kafka: Lakehouse, log: KafkaLog) -> None:
     on_kafka.declare(bronze.topic("remade"))
     make(log, "remade")
     log.append("remade", [Record(b"1")])

@@ -49,7 +49,7 @@ def test_a_record_that_breaks_expectations_is_quarantined_under_their_names(lake
     assert all(each.balanced for each in lakehouse.audits())
 
 
-def test_a_suite_that_changes_judges_all_records_anew(lakehouse: Lakehouse) -> None:
+def test_a_suite_that_changes_judges_all_records_again(lakehouse: Lakehouse) -> None:
     lakehouse.catalogue = shop(pieces(10))
     lakehouse.publish("sales", sale(1, 3), sale(2, 11), sale(3, 7, "Milk"))
     lakehouse.run()

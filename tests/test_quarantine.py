@@ -1,4 +1,4 @@
-"""Quarantine and lateness: what is held back is seen, and let through again by one command."""
+"""Quarantine and lateness: quarantined records are listed, and released by one command."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_the_same_reading_sent_again_is_no_conflict(lakehouse: Lakehouse) -> Non
     assert (found.accepted, found.duplicate, found.conflicts) == (1, 2, 1)
 
 
-def test_a_late_record_is_held_and_released_and_a_rebuild_remembers(lakehouse: Lakehouse) -> None:
+def test_a_late_record_waits_is_released_and_a_rebuild_remembers(lakehouse: Lakehouse) -> None:
     lakehouse.declare(readings)
     late, bound = reading("late", 1.0, received=3.1), reading("in time", 1.0, received=3.0)
     lakehouse.publish("readings", late, bound, b"{", hours=4, key="k").run()

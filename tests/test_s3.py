@@ -57,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running[Guarded
 
 @pytest.fixture(scope="module")
 def unguarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running[Server]]:
-    """A store of its own that may be killed."""
+    """A separate store that may be killed."""
     with running(Server(tmp_path_factory.mktemp("s3") / "unguarded")) as started:
         yield started
 
@@ -74,7 +74,7 @@ def wait_for(is_true: Callable[[], bool], pause_seconds: float = 0.02) -> None:
 
 @dataclass
 class Driver:
-    """A process with a JVM of its own that does what it is told."""
+    """A process with its own JVM that executes commands."""
 
     process: subprocess.Popen[str]
 
@@ -178,7 +178,7 @@ def test_what_two_drivers_land_from_the_same_state_lands_once(drivers: list[Driv
 
 @pytest.fixture
 def store(server: Running[Guarded], request: pytest.FixtureRequest) -> Any:
-    """A place of its own for a lease."""
+    """A separate place for a lease."""
     root = f"s3a://leases/{request.node.name}"
     bucket.require(S3.of(root), make=True)
     return S3.of(root).store(5)
@@ -429,7 +429,7 @@ def test_a_project_on_s3_has_the_tables_that_it_has_on_files(on_s3: OnS3, driver
     assert (states["bronze.orders"]["rows"], states["bronze.orders"]["lag"]) == (6, 0)
     assert all(each["balanced"] for each in on_s3.answer("audit"))
     assert on_s3.answer("query", "SELECT count(*)::int AS orders FROM silver.orders") == [{"orders": 4}]
-    assert "nobody" not in {each["check"]: each["found"] for each in on_s3.answer("doctor")}["lake"]
+    assert "no run is under way" not in {each["check"]: each["found"] for each in on_s3.answer("doctor")}["lake"]
     (value,) = json.loads(on_s3.with_spark("explain", "silver.orders", "order_id=1001", "--json").stdout)
     assert value["row"]["quantity"] == 2
 
@@ -523,7 +523,7 @@ def test_replies_that_are_lost_and_writes_that_come_twice_change_nothing(
             struck = on_s3.environment | {"AWS_ENDPOINT_URL": address}
             done = sluice_process("run", here=on_s3.project, environment=struck)
             # It may ask to be run again, and never takes a lost reply for a store that ignores conditions.
-            assert "does not keep conditions" not in done.stderr
+            assert "does not support conditional writes" not in done.stderr
         on_s3.with_spark("run")
         on_s3.runner.until_caught_up()
         assert content(on_s3.lake) == content(on_s3.twin)

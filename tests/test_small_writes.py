@@ -1,4 +1,4 @@
-"""A few small rows are written without a job of Spark: the same rows, the same ledger, and never twice."""
+"""Small writes go without a Spark job: the same rows, the same ledger, and never twice."""
 
 import dataclasses
 from pathlib import Path

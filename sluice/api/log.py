@@ -33,7 +33,7 @@ class ProjectLog:
         A mapping becomes JSON, with a Decimal as the number that it is; text and bytes are appended as they are; a
         Record has its own key, timestamp and headers. `key` is the key of every other record, or else each takes its
         own from the field `key_field` of its JSON. Records of one key keep their order. Returns the next offset of each
-        partition that got some. A UsageError for a value that is no JSON, or a topic that Sluice alone writes; a
+        partition that got some. A UsageError for a value that is no JSON, or a topic reserved for Sluice; a
         LogError when the log cannot be written.
         """
         require_open(topic)
@@ -46,7 +46,7 @@ class ProjectLog:
         return self._here.log.tail(topic, records)
 
     def topics(self) -> list[TopicOffsets]:
-        """The offsets that each partition of each topic holds."""
+        """The offsets in each partition of each topic."""
         log = self._here.log
         return [
             TopicOffsets(topic, partition, available.start, available.stop)

@@ -20,7 +20,7 @@ levels = {"notice": logging.INFO, "warning": logging.WARNING, "error": logging.E
 
 @dataclass(frozen=True)
 class Message:
-    """Something that a person should know; the work goes on."""
+    """A notice, warning or error for the user; the work continues."""
 
     kind: Literal["notice", "warning", "error"]
     text: str

@@ -59,7 +59,7 @@ class BackfillRange(BaseModel):
 
     @classmethod
     def of(cls, since: datetime | None, until: datetime | None, records: Sequence[str]) -> Self | None:
-        """The range that is named, or None where nothing is; a UsageError where it cannot hold a row."""
+        """The range that is named, or or None if nothing is; a UsageError if it is empty."""
         if not (since or until or records):
             return None
         if (since or until) and records:

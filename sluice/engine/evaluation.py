@@ -28,7 +28,7 @@ Frames = Mapping[str, "DataFrame"]
 class Evaluation:
     """A dataset over its inputs as they were pinned, and its tables as they are.
 
-    `fences` are what the next commit of each table must follow, read before its rows; none where nobody will write.
+    `fences` are what the next commit of each table must follow, read before its rows; empty if nothing will be written.
     """
 
     spark: "SparkSession"
@@ -155,7 +155,7 @@ class Evaluation:
 
     def entry(self, reached: dict[str, Reached]) -> Entry:
         """The ledger entry of a commit of these rows."""
-        # The rows outside of a backfill range are still by the declaration that they were made by.
+        # Rows outside a backfill range keep the declaration that they were made by.
         is_backfill = self.backfill is not None and self.known is not None
         return Entry(
             dataset=self.dataset.name,

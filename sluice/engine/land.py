@@ -69,7 +69,7 @@ def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":
 
 
 def offsets_of(log: AnyLog, topic: str) -> dict[int, range]:
-    """The offsets that the log holds of a topic, by partition; none when there is no such topic."""
+    """The offsets that are in the log for a topic, by partition; none when there is no such topic."""
     return log.offsets(topic) if log.exists(topic) else {}
 
 
@@ -87,7 +87,7 @@ def lost(log: AnyLog, topic: str, landed: Mapping[int, LandedPartition]) -> dict
 
 
 def skip(lake: TableFormat, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
-    """Lets a topic go on after offsets that its log has lost; how many these are, by partition.
+    """Lets a topic continue after offsets that its log has lost; returns their number by partition.
 
     They are offsets that are missing before they landed, or that have landed and lie after the log's end.
     """
@@ -97,7 +97,7 @@ def skip(lake: TableFormat, log: AnyLog, topic: Topic, because: str) -> dict[str
     if log.exists(topic.topic):
         gone = {**log.truncated(topic.topic, landed), **gone}
     if not gone:
-        raise SluiceError(f"Nothing of topic {topic.topic} is lost: the log holds all that has not landed.")
+        raise SluiceError(f"Nothing of topic {topic.topic} is lost: the log has all that has not landed.")
     starts = {partition: offsets.stop for partition, offsets in gone.items()}
     log.go_on(topic.topic, landed, starts)
     if known:

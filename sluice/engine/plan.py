@@ -55,7 +55,7 @@ class Plans:
 
 
 def plan(evaluation: Evaluation) -> Plans:
-    """What makes the dataset's tables equal to what its shape says of the inputs as they were pinned."""
+    """Plans that make the dataset's tables equal to what its shape computes from the pinned inputs."""
     if evaluation.cause == "watermark" and not evaluation.depends_on_watermark:
         return unchanged(evaluation)
     if evaluation.cause == "replay" and evaluation.dataset.is_fold:
@@ -103,7 +103,7 @@ def plan_of_rows(evaluation: Evaluation, entry: Entry, rows: "Mapping[str, tuple
     """Rows that are there already, for each table those of a scope of keys (its grain), under a given entry.
 
     A table that `rows` lacks is as it should be. Whether windows are complete or revised follows from what is public
-    now, not from what the rows say of themselves.
+    now, not from the rows' own state columns.
     """
     found = []
     for each in evaluation.dataset.outputs:
@@ -113,7 +113,7 @@ def plan_of_rows(evaluation: Evaluation, entry: Entry, rows: "Mapping[str, tuple
             continue
         df, scope = rows[each.table]
         own = evaluation.own(output, scope) if evaluation.known else None
-        # A few rows cannot bring a column that all the others lack.
+        # Some of the rows cannot add a column that all the others lack.
         has_states = own is None or scope.is_everything or "_state" in own.columns
         is_own = each.table == evaluation.dataset.name
         new = evaluation.with_states(df, own) if has_states and is_own else df

@@ -100,7 +100,7 @@ def due(
     hold_changed: bool = False,
     pinned: Mapping[str, Commit] | None = None,
 ) -> Evaluation | Refreshed:
-    """The evaluation that is due; where there is none, what is said of it."""
+    """The evaluation that is due, or the result if there is nothing to evaluate."""
     lake = lake.remembering()
     known = lake.last_commit(dataset.name)
     if is_on_hold(dataset, known, hold_changed=hold_changed):
@@ -122,27 +122,27 @@ def due(
 
 
 def fences_of(lake: TableFormat, dataset: Dataset, known: Commit | None) -> dict[str, int]:
-    """For each output, what its next commit must follow: read before its rows are, and for its own with the cursor."""
+    """For each output, what its next commit must follow: read before its rows, for its own table with the cursor."""
     others = {output.table: lake.fence(output.table, dataset.name) for output in dataset.outputs[:-1]}
     return others | {dataset.name: known.fence if known else lake.fence(dataset.name, dataset.name)}
 
 
 def is_on_hold(dataset: Dataset, known: Commit | None, *, hold_changed: bool) -> bool:
-    """True when the declaration is not the one that the table was made by, and must not replace it by itself."""
+    """True when the declaration changed, and must not replace the table without being promoted."""
     if known is None or known.entry.fingerprint == dataset.fingerprint:
         return False
     return hold_changed or known.entry.rejected == dataset.fingerprint
 
 
 def newest_inputs(lake: TableFormat, dataset: Dataset) -> dict[str, Commit]:
-    """The states of the inputs that this refresh reads, whatever is committed meanwhile."""
+    """The states of the inputs that this refresh reads, regardless of later commits."""
     sources = {each.source.name for each in dataset.inputs.values()}
     commits = {name: lake.last_commit(name) for name in sorted(sources)}
     return {name: commit for name, commit in commits.items() if commit is not None}
 
 
 def waits_for(dataset: Dataset, pinned: Mapping[str, Commit]) -> set[str]:
-    """The inputs that are not there yet and that the dataset cannot do without: their first build was refused."""
+    """The required inputs that do not exist yet, because their first build was refused."""
     needed = {
         each.source.name
         for each in dataset.inputs.values()

@@ -1,6 +1,6 @@
-"""The log on Kafka: the verbs of the embedded one, on the topics of a cluster.
+"""The log on Kafka: the interface of the embedded one, on the topics of a cluster.
 
-Rows go through Spark's own Kafka source. Offsets, small looks and appends go through librdkafka, which needs no JVM.
+Rows go through Spark's own Kafka source. Offsets, small reads and appends go through librdkafka, which needs no JVM.
 """
 
 import re
@@ -28,7 +28,7 @@ unread_at_most = 10_000
 
 @dataclass(frozen=True)
 class KafkaSecurity:
-    """How the brokers know us and we them; the certificates are PEM files: the authority's, and ours with its key."""
+    """How brokers and clients authenticate; the certificates are PEM files: the authority's, and ours with its key."""
 
     protocol: str = "PLAINTEXT"
     sasl_mechanism: str = ""
@@ -38,7 +38,7 @@ class KafkaSecurity:
     ssl_keystore: Path | None = None
 
     def of_librdkafka(self) -> dict[str, str]:
-        """In the words of the C client."""
+        """As settings of the C client."""
         return without_empty(
             {
                 "security.protocol": self.protocol,
@@ -52,7 +52,7 @@ class KafkaSecurity:
         )
 
     def of_java(self) -> dict[str, str]:
-        """In the words of the Java client, which Spark uses."""
+        """As settings of the Java client, which Spark uses."""
         module = "plain.PlainLoginModule" if self.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
         login = (
             f"org.apache.kafka.common.security.{module} required "
@@ -74,7 +74,7 @@ class KafkaSecurity:
 class KafkaLog:
     """The log on the brokers at `servers` (`host:port`, with commas between several).
 
-    An append is durable on all replicas in sync when it returns. Committed records alone are read; their offsets may
+    An append is durable on all replicas in sync when it returns. Only committed records are read; their offsets may
     have gaps, where a transaction ended or a topic was compacted.
     """
 
@@ -98,7 +98,7 @@ class KafkaLog:
         self.topics()
 
     def topics(self) -> list[str]:
-        """The names of the topics that exist, but for Kafka's own."""
+        """The names of the topics that exist, except Kafka's own."""
         return sorted(name for name in self.partitions_by_topic() if not name.startswith("__"))
 
     def exists(self, topic: str) -> bool:
@@ -151,7 +151,7 @@ class KafkaLog:
             return str(described.topic_id)
 
     def offsets(self, topic: str) -> dict[int, range]:
-        """The offsets that each partition holds now, as far as transactions have ended."""
+        """The offsets in each partition now, as far as transactions have ended."""
         from confluent_kafka import IsolationLevel, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
@@ -169,7 +169,7 @@ class KafkaLog:
         return {partition: range(start, ends[partition]) for partition, start in sorted(starts.items())}
 
     def start_offset(self, topic: str, partition: int) -> int:
-        """The offset of the oldest record that a partition still holds, or of the first that it will."""
+        """The offset of the oldest record in a partition, or of the first that it will get."""
         return self.offsets(topic)[partition].start
 
     def end_offset(self, topic: str, partition: int) -> int:
@@ -216,7 +216,7 @@ class KafkaLog:
             yield from self.consumed(topic, partition, range(start, available.stop))
 
     def consumed(self, topic: str, partition: int, wanted: range) -> Iterator[StoredRecord]:
-        """The records at offsets that a partition holds."""
+        """The records at some offsets, which must be in the partition."""
         from confluent_kafka import Consumer, TopicPartition
 
         settings = {
@@ -262,7 +262,7 @@ class KafkaLog:
         return {partition: offsets for partition, offsets in found.items() if offsets}
 
     def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:  # noqa: ARG002
-        """Nothing: how long Kafka keeps records is a setting of its topics."""
+        """Nothing to do: how long Kafka keeps records is a setting of its topics."""
         return 0
 
     def verify(self, topic: str) -> Iterator[Verified]:  # noqa: ARG002
@@ -274,7 +274,7 @@ class KafkaLog:
         return {}
 
     def go_on(self, topic: str, landed: Mapping[int, LandedPartition], starts: Mapping[int, int]) -> None:
-        """Nothing: what was skipped is in the ledger alone."""
+        """Nothing to do: what was skipped is only in the ledger."""
 
     @cached_property
     def admin(self) -> "AdminClient":

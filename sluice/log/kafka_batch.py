@@ -23,7 +23,7 @@ class KafkaBatch:
     ranges: Mapping[int, range]
     landed: dict[int, LandedPartition]
     options: Mapping[str, str]
-    # What Spark says of brokers that went away is long; they are asked whether they are there.
+    # Spark's error for unreachable brokers is long, so the brokers are probed instead.
     blame: Callable[[], None]
 
     @property
@@ -62,7 +62,7 @@ def next_batch(
     if gone:
         raise recreated(topic, f"has no partition {', '.join(map(str, gone))} any more")
     share = min(1.0, records_max / max(1, sum(map(len, fresh.values()))))
-    # Of each partition its share, and at least one offset, so that none is left behind for ever.
+    # Each partition gets its share, and at least one offset, so that none is left behind for ever.
     ranges = {
         partition: wanted[: max(1, int(len(wanted) * share))] for partition, wanted in fresh.items() if len(wanted)
     }
@@ -108,7 +108,7 @@ def recreated(topic: str, how: str) -> LogRecreated:
 
 
 def headers() -> "Column":
-    """Kafka's list of headers as a map of text, of which nothing is lost.
+    """Kafka's list of headers as a map of text, without loss.
 
     A name that comes again is numbered (`name#2`), and a value that is not UTF-8 stands in base64 as `name_base64`.
     """

@@ -1,4 +1,4 @@
-"""What must hold between tables, as queries for the number of rows that break it; `sluice audit` counts them."""
+"""Integrity checks between tables, as queries for the number of rows that break them; `sluice audit` runs them."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def of_dataset(dataset: "Dataset") -> dict[str, str]:
-    """What must hold of every table, and of this one."""
+    """The integrity checks of every table, and of this one."""
     names = ", ".join(f'"{name}"' for name in dataset.outputs[-1].grain)
     twice = f"SELECT count(*) - 1 AS more FROM {dataset.name} GROUP BY {names} HAVING count(*) > 1"
     return {"rows that are there twice": f"SELECT coalesce(sum(more), 0) FROM ({twice})"} | dict(dataset.laws)
@@ -153,7 +153,7 @@ def of_dimension(
 
 
 def of_records(table: str) -> dict[str, tuple[str, str]]:
-    """Accepted records hold no field that the schema lacks."""
+    """Accepted records have no field that the schema lacks."""
     return {
         "known_fields": (
             "Records have no fields that the schema lacks.",

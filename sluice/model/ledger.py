@@ -1,7 +1,7 @@
 """The ledger: what each commit of a table was computed from, kept in the commit itself.
 
-It is also the cursor. A commit that holds the new rows holds the input versions too, so no crash can part them, and
-there is no checkpoint to lose.
+It is also the cursor. The commit with the new rows has the input versions too, so no crash can separate them, and there
+is no checkpoint to lose.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ Cause = Literal[
 
 
 class LandedPartition(BaseModel):
-    """How far one partition of a topic has landed, and the marks by which its log is known again.
+    """How far one partition of a topic has landed, and the marks that identify its log.
 
     `segment` is the base offset of the newest segment that landed, `head` a digest of its first line, and `size_bytes`
     that of its file; on Kafka `head` is the topic's id.
@@ -161,7 +161,7 @@ changed_here = {"changed_at": None, "changed_ms": None}
 
 
 class Commit(BaseModel):
-    """A state of a table that the ledger knows: its entry, and where it stands in the table's history.
+    """A state of a table in the ledger: its entry, and its place in the table's history.
 
     Of the newest one, `fence` is the number of the dataset's newest commit.
     """

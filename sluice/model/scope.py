@@ -1,7 +1,7 @@
 """The scope of a refresh: which rows of a dataset the changes upstream touch.
 
 Delta skips files only by literals, so a scope also knows the bounds of its columns, and puts them into every read and
-into the MERGE. They come from data, so no text is made of them that SQL could take for anything else.
+into the MERGE. They come from data, so they are quoted such that SQL cannot take them for anything else.
 """
 
 from collections.abc import Iterable

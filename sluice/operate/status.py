@@ -1,4 +1,4 @@
-"""Where every topic and dataset stands: what has landed, what waits, and why something is not current."""
+"""The status of every topic and dataset: what has landed, what waits, and why something is not current."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -70,7 +70,7 @@ def topic_state(lake: Lake, log: AnyLog, topic: Topic, blocked: Mapping[str, Blo
 
 
 def log_of(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> tuple[Mapping[int, range], str | None]:
-    """The offsets that the log holds of a topic, and why it cannot land as it is; None: it can."""
+    """The offsets in the log of a topic, and why they cannot land; None: they can."""
     available: Mapping[int, range] = {}
     try:
         available = offsets_of(log, topic)
@@ -85,7 +85,7 @@ def log_of(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> tuple
 
 
 def gone(found: Mapping[int, range]) -> str | None:
-    """The offsets that the log has forgotten before they landed, in words; None when there are none."""
+    """The offsets that the log lost before they landed, as text; None when there are none."""
     said = [f"offsets {each.start}-{each.stop - 1} of partition {partition}" for partition, each in found.items()]
     return f"lost: {', '.join(said)}" if said else None
 
@@ -139,7 +139,7 @@ def dataset_state(
         version=commit.version,
         offsets={},
         lag=behind,
-        # A history has one too, but nobody waits for it.
+        # A history has one too, but its readers do not wait for it.
         watermark=commit.entry.watermark if dataset.keeps_time else None,
         updated_at=time_of(commit.timestamp_ms),
         held=stopped
@@ -148,7 +148,7 @@ def dataset_state(
 
 
 def stopped_by(dataset: Dataset, blocked: Mapping[str, Block]) -> str | None:
-    """Why a dataset is blocked, or for which others it waits; None when neither is so."""
+    """Why a dataset is blocked, or which others it waits for; None if neither."""
     if dataset.name in blocked:
         return f"blocked: {blocked[dataset.name]}"
     above = [each.name for each in ordered([dataset]).datasets if each.name in blocked]

@@ -38,7 +38,7 @@ by_command = "by_command"
 
 @dataclass(frozen=True)
 class Events(Specification):
-    """The records of topics: how they are parsed, and what tells them apart."""
+    """The records of topics: how they are parsed, and their key."""
 
     kind, version = "events", 3
     sources: list[str]
@@ -55,7 +55,7 @@ def event_dataset(
     meaning: str,
     idle_after: str | None = None,
 ) -> Dataset:
-    """Records told apart by the columns `distinct`, which may include the bookkeeping column `_digest`."""
+    """Records identified by the columns `distinct`, which may include the bookkeeping column `_digest`."""
     require_duration(name, "idle_after", idle_after)
     judging = partial(judge, parsing=parsing, distinct=distinct, table=name)
     arrivals = {f"arrivals_{topic.topic}": topic for topic in sources}

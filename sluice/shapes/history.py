@@ -15,7 +15,7 @@ from sluice.shapes.parse import position
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# What Debezium has in the place of a large value that an update left alone and Postgres did not send, by its type.
+# Debezium's placeholder, by type, for a large value that an update did not change and Postgres did not send.
 unavailable = "__debezium_unavailable_value"
 placeholders: "dict[str, Callable[[], Column]]" = {
     "string": lambda: F.lit(unavailable),
@@ -55,7 +55,7 @@ def history(changes: "DataFrame", rule: History) -> "DataFrame":
     line = Window.partitionBy(*rule.keys).orderBy(*rule.sequence_by, *order)
     state = F.when(is_set(), F.struct(*rule.tracked))
     lines = begun(filled(per_key(changes, rule), rule), rule)
-    # Of the changes that begin at one instant, the last holds.
+    # Of several changes at one instant, the last one counts.
     instants = lines.withColumn("_next", F.lead("_begin").over(line)).where(~F.col("_next").eqNullSafe(F.col("_begin")))
     marked = instants.withColumn("_opens", ~F.lag(state).over(line).eqNullSafe(state))
     if rule.tracked != rule.attributes:
@@ -101,7 +101,7 @@ def per_key(changes: "DataFrame", rule: History) -> "DataFrame":
 
 
 def filled(lines: "DataFrame", rule: History) -> "DataFrame":
-    """The changes with every attribute that they leave as it was filled in from the change before, up to a delete."""
+    """The changes with every unchanged attribute filled in from the previous change, up to a delete."""
     if not rule.fill_nulls and not rule.unavailable and rule.updated is None:
         return lines
     line = Window.partitionBy(*rule.keys).orderBy(*rule.sequence_by, *order)
@@ -175,10 +175,10 @@ def with_missing_deleted(changes: "DataFrame", snapshots: "DataFrame", rule: His
 def bearing_snapshots(
     rows: "DataFrame", changed: "DataFrame", keys: tuple[str, ...], taken_at: str, row_count: str | None
 ) -> "DataFrame":
-    """The times of the snapshots whose every key a change feed of their `rows` may touch.
+    """The times of the snapshots in which a change feed of their `rows` may touch every key.
 
-    These are the snapshots that became whole, or are whole no more, and before each the last whole one: what a snapshot
-    lacks is deleted from that one. In all others only the keys of the changed rows are touched.
+    These are the snapshots that became whole or are no longer whole, and the last whole one before each: what a
+    snapshot lacks is deleted from that one. In all others only the keys of the changed rows are touched.
     """
     turned = turned_snapshots(rows, changed, keys, taken_at, row_count).select(taken_at, F.lit(True).alias("_turned"))
     whole = whole_snapshots(rows, keys, taken_at, row_count).select(taken_at, F.lit(True).alias("_whole"))
@@ -193,10 +193,10 @@ def bearing_snapshots(
 def turned_snapshots(
     rows: "DataFrame", changed: "DataFrame", keys: tuple[str, ...], taken_at: str, row_count: str | None
 ) -> "DataFrame":
-    """The times of the snapshots that a change feed of their `rows` made whole, or made whole no more."""
+    """The times of the snapshots that became whole, or stopped being whole, by a change feed of their `rows`."""
     times = changed.select(taken_at).distinct()
     if "_change_type" not in changed.columns:
-        # Rows as they are, of a range that is recomputed, say nothing of what was before.
+        # The current rows of a recomputed range do not show their former state.
         return times
     now = rows.join(F.broadcast(times), [taken_at], "left_semi")
     before = undone(now, changed, (*keys, taken_at, "_change", *([row_count] if row_count else [])))

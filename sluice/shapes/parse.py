@@ -322,7 +322,7 @@ def broken_expectations(parsing: Parsing) -> "Column":
 
 
 def is_needed(parsing: Parsing, name: str) -> "Column":
-    """Whether a record must have a value in this column: a truncate has no key, and a record without effect needs nothing."""
+    """Whether a record must have a value in this column: a truncate has no key, and no effect needs no value."""
     if parsing.changes is None:
         return F.lit(True)
     if name in parsing.changes.keys:

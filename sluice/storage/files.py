@@ -1,4 +1,4 @@
-"""The small files of a lake: each there as a whole or not at all, in a local folder or in an object store alike."""
+"""The small files of a lake, written atomically, in a local folder or in an object store."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""Small reads and writes: when the driver does them itself instead of a job of Spark, and every threshold of that."""
+"""Small reads and writes: when the driver does them itself instead of a Spark job, and all thresholds for that."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -26,7 +26,7 @@ listed_files_max = 32
 # Each costs two requests, one after the other.
 listed_objects_max = 4
 pattern_signs = set("{}[]*?\\%")
-# What Spark and Arrow mean the same by.
+# Types that mean the same in Spark and Arrow.
 numbers = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp"}
 texts = {"string", "binary"}
 
@@ -118,7 +118,7 @@ def are_small_changes(commits: Sequence[Mapping[str, Any]], entries: Sequence[En
 
 
 def rows_in(entries: Sequence[Entry | None]) -> int:
-    """How many rows commits say that they changed."""
+    """How many rows commits changed, by their entries."""
     return sum(entry.rows.total for entry in entries if entry)
 
 

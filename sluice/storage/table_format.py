@@ -1,4 +1,4 @@
-"""What the engine needs of a table format: versions, change feeds, commits that say what they are, and a fence."""
+"""What the engine needs from a table format: versions, change feeds, commits with metadata, and a fence."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -29,7 +29,7 @@ class TableFormat(Protocol):
         """Every commit of a table that the ledger knows, the oldest first."""
 
     def newest_version(self, table: str) -> int:
-        """The newest version of a table, whoever committed it."""
+        """The newest version of a table, also if another program committed it."""
 
     def oldest_version(self, table: str) -> int:
         """The oldest version whose commit can still be read."""

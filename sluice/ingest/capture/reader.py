@@ -29,7 +29,7 @@ wait_seconds_max = 0.5
 
 @dataclass(frozen=True)
 class Progress:
-    """Something that a person or a supervisor may want to know: `kind` says what, `detail` how much."""
+    """An event for the user or a supervisor: its `kind`, and figures in `detail`."""
 
     kind: str
     message: str
@@ -52,7 +52,7 @@ class Capture:
     batch_records: int = 20_000
 
     def begin(self, *, new_snapshot: bool = False) -> "Stream":
-        """The stream to follow: from where it was left, or from a snapshot that is in the log when this returns."""
+        """The stream to follow: from where the last one stopped, or after a snapshot, which is then in the log."""
         name = self.database.require_logical()
         prefix = self.prefix if self.prefix is not None else name
         topics = topics_of(prefix, self.tables)
@@ -112,8 +112,8 @@ class Capture:
             if table.has_values_apart and table.identity != "f":
                 self.emit(
                     "warning",
-                    f"{table} has large values, stored apart (TOAST). An update that leaves one alone does not carry "
-                    "it, and __debezium_unavailable_value stands in its place: silver takes the value "
+                    f"{table} has large values, stored apart (TOAST). An update that does not change one omits it, "
+                    "and __debezium_unavailable_value stands in its place: silver takes the value "
                     "from before, other readers of the log have none. To have it: "
                     f"ALTER TABLE {table} REPLICA IDENTITY FULL",
                     table=str(table),

@@ -23,8 +23,8 @@ fetched_rows = 2000
 class Snapshot:
     """Reads the tables once, and leaves a slot that begins where they were read.
 
-    The slot that holds the position meanwhile is temporary: it goes with its connection, so a snapshot that is killed
-    leaves nothing behind, and the lasting slot is there only when every row is in the log.
+    The slot that keeps the position meanwhile is temporary: it ends with its connection, so a killed snapshot leaves
+    nothing behind, and the permanent slot exists only when every row is in the log.
     """
 
     database: Database

@@ -55,9 +55,9 @@ class Options:
 
 
 def listen(log: AnyLog, url: str, options: Options, stop: threading.Event, notify: Notify) -> None:
-    """Appends what the queue holds until stopped, through every loss of the broker.
+    """Appends the messages of the queue until stopped, reconnecting whenever the broker is lost.
 
-    A DoorError for what does not go away by itself: a wrong password, a queue that is not there.
+    A DoorError for what a retry does not fix: a wrong password, a queue that does not exist.
     """
     # pika logs each failed attempt at length; the receiver reports what matters.
     logging.getLogger("pika").setLevel(logging.CRITICAL)
@@ -80,7 +80,7 @@ def listen(log: AnyLog, url: str, options: Options, stop: threading.Event, notif
 
 
 def parameters_of(url: str) -> pika.URLParameters:
-    """The URL, read; a UsageError that does not repeat it, for it holds a password."""
+    """The parsed URL; a UsageError that does not repeat it, because it contains a password."""
     wrong = UsageError("SLUICE_AMQP must be a URL: amqp://user:password@host:5672/vhost (%2F: the first).")
     if not url.startswith(("amqp://", "amqps://")):
         raise wrong
@@ -91,7 +91,7 @@ def parameters_of(url: str) -> pika.URLParameters:
 
 
 def connected(parameters: pika.URLParameters, stop: threading.Event, notify: Notify) -> pika.BlockingConnection:
-    """A connection, however long the broker is away; raises the last error when stopped meanwhile."""
+    """A connection, retried for as long as the broker is away; raises the last error when stopped meanwhile."""
 
     def report_retry(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -116,7 +116,7 @@ def connected(parameters: pika.URLParameters, stop: threading.Event, notify: Not
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether it may work later: a broker that is away comes back, a wrong password stays wrong."""
+    """Whether a retry may help: a broker that is away comes back, a wrong password stays wrong."""
     if isinstance(error, ProbableAuthenticationError | ProbableAccessDeniedError):
         return False
     if isinstance(error, ConnectionClosedByBroker):

@@ -138,7 +138,7 @@ def statsd(  # noqa: PLR0917 - the same
     if receive_buffer_bytes is not None and buffer_bytes < receive_buffer_bytes:
         echo("Warning: the kernel gave a smaller receive buffer than was asked for. Raise net.core.rmem_max.")
     if host not in loopback:
-        echo("Warning: this is open to other machines, and StatsD knows no token. Let only those reach it that may.")
+        echo("Warning: this is open to other machines, and StatsD has no tokens. Restrict access to it.")
 
     def report(flushed: receiver.Flushed) -> None:
         if as_json:

@@ -39,7 +39,7 @@ class Group:
 
 
 def settle(appended: "asyncio.Future[Offsets]", outcome: Offsets | Exception) -> None:
-    if appended.done():  # Nobody waits for it any more.
+    if appended.done():  # The request has gone.
         return
     if isinstance(outcome, Exception):
         appended.set_exception(outcome)

@@ -12,7 +12,7 @@ form = "TOKEN, or TOPIC+TOPIC:TOKEN for some topics alone, with commas between s
 
 @dataclass(frozen=True)
 class Token:
-    """A token, by its digest, and the topics that it may write; None: all that the receiver leads to."""
+    """A token, by its digest, and the topics that it may write; None: all that the receiver writes."""
 
     digest: bytes
     topics: frozenset[str] | None = None

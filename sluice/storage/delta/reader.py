@@ -1,4 +1,4 @@
-"""Read rows: through Spark, or without it where they are few or for engines that read Arrow."""
+"""Read rows: through Spark, or without it for small changes and for engines that read Arrow."""
 
 import json
 from dataclasses import dataclass

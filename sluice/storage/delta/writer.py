@@ -1,4 +1,4 @@
-"""Write rows, each time in one commit that says what it was computed from, or not at all where another was faster.
+"""Write rows, each time in one commit that states its inputs, or not at all if another driver was faster.
 
 The engine calls these with what its gate has judged (`sluice.engine.commit`).
 """
@@ -37,7 +37,7 @@ table_properties = {
 }
 creation = threading.Lock()
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
-# Delta writes nothing for an application whose number is not above the last that the table has of it.
+# Delta writes nothing for an application unless its number is above the last one in the table.
 application, number = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 
 
@@ -57,7 +57,7 @@ class Writer(Reader):
     ) -> None:
         """Writes all rows of a table, or of `only` one slice of it, in one commit; makes the table if need be.
 
-        Of this and the other ways to write rows: Superseded when another driver was faster (`fence`).
+        This and the other ways to write rows raise Superseded if another driver was faster (`fence`).
         """
         if only:
             self.create_shared(df, table, partition_by=list(only))
@@ -83,7 +83,7 @@ class Writer(Reader):
                 writer.partitionBy(*partition_by).save(self.path(table))
 
     def retype_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
-        """Gives a shared table the columns of `df`, in a commit of its own: one slice cannot have types of its own.
+        """Gives a shared table the columns of `df`, in a separate commit: a slice cannot have its own types.
 
         Rows of the other datasets lose the values of another type, until they are computed by the same code again.
         """
@@ -224,7 +224,7 @@ class Writer(Reader):
 
         An identical entry was computed from the same inputs, and is as good as ours.
         """
-        # The rows of a table that is shared follow from the dataset's own.
+        # The rows of a shared table follow from the dataset's own.
         if table != entry.dataset:
             return
         commit = self.last_commit(table)
@@ -245,7 +245,7 @@ class Writer(Reader):
     def move_cursor(self, table: str, entry: Entry, fence: int) -> None:
         """Moves the cursor of a table whose rows stay as they are: a commit of nothing but its entry.
 
-        Superseded when another driver was faster: it would say that the rows which that one wrote are not there yet.
+        Superseded if another driver was faster: the cursor would deny the rows which that one wrote.
         """
         said = CommitProperties(
             custom_metadata={"userMetadata": entry.to_json()},
@@ -276,16 +276,16 @@ class Writer(Reader):
 
 
 def signed(entry: Entry, fence: int) -> dict[str, str]:
-    """What a commit says of itself, as options of the one write; as settings of a session they outlive it."""
+    """A commit's metadata as options of one write; session settings would outlive it."""
     return {"userMetadata": entry.to_json(), "txnAppId": entry.dataset, "txnVersion": str(fence + 1)}
 
 
 def in_turn(table: str, write: Callable[[], None]) -> None:
-    """Writes without Spark, and again when another made the table or committed between our look and our commit."""
+    """Writes without Spark, and retries if another process created the table or committed in between."""
     for _ in range(concurrent_commits_max):
         try:
             write()
         except (CommitFailedError, FileExistsError):
             continue
         return
-    raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")
+    raise SluiceError(f"{table} has too many concurrent writers: no commit succeeded; try again.")

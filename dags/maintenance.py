@@ -29,7 +29,7 @@ names = [node["name"] for node in project.datasets()]
 def maintenance():
     """### Writes small files together, and deletes those that no version of the last 30 days refers to
 
-    Bronze has every byte of the log, so segments of the embedded log that landed can go; none does unless days are
+    Bronze has every byte of the log, so landed segments of the embedded log can be deleted; none are unless days are
     given.
     """
 

@@ -26,11 +26,11 @@ lag_records_max = int(os.environ.get("LAKEHOUSE_LAG_RECORDS_MAX", "1000000"))
     default_args=with_alerts("the continuous run"),
 )
 def run_continuously():
-    """### The driver: lands what the log holds and refreshes all that depends on it, for ever
+    """### The driver: lands new records of the log and refreshes all that depends on them, for ever
 
-    Unpause it to start, pause it to stop: what the driver is at is finished first. When it dies it is started again
+    Unpause it to start, pause it to stop: the driver finishes its current step first. When it dies it is started again
     after 10 seconds, then 20, 40, … up to 5 minutes. A second driver on the same lake is refused by the lake's lock,
-    which dies with the process that holds it. What it did last, the lag of every table, and the tables that are blocked
+    which ends with the process that owns it. What it did last, the lag of every table, and the tables that are blocked
     with the reason, are in the task's state; a table that becomes blocked is an alert.
 
     The other DAGs ask this driver for what they need, so they need not start Spark.

@@ -187,7 +187,7 @@ class Project:
         """The same repeatedly, until `stop` is set (None: until an interrupt); also serves the requests of others.
 
         It blocks; run it in a thread, and set `stop` to end it after the pass under way. When there is nothing to do it
-        waits for `settings.poll_seconds`. `on_event` hears what is done, and waits for a log that does not answer.
+        waits for `settings.poll_seconds`. `on_event` reports what is done, and waits for a log that does not answer.
 
         >>> stop = threading.Event()
         >>> thread = threading.Thread(target=project.continuously, kwargs={"stop": stop})

@@ -1,7 +1,7 @@
 """Blocked datasets: a failure stops only the dataset that cannot be computed, until there is a reason to retry it.
 
-A block is a small file in the lake, so that `status`, `audit` and Airflow see it. It is no cursor: whether a dataset is
-computed is decided by its inputs alone, and a run that has just begun tries each of them.
+A block is a small file in the lake, so that `status`, `audit` and Airflow see it. It is no cursor: only its inputs
+decide whether a dataset is computed, and a new run tries each of them.
 """
 
 import contextlib

@@ -107,12 +107,12 @@ def records_of(work: Evaluation, scope: Scope) -> Culprit:
     found = {name: blamed for name in rows if (blamed := blamed_in(work, rows, name))}
     fewest = min(map(len, found.values()), default=0)
     found = {name: blamed for name, blamed in found.items() if len(blamed) == fewest}
-    alone = {**rows, **{name: only(rows[name], table_of(rows[name], each)) for name, each in found.items()}}
+    narrowed = {**rows, **{name: only(rows[name], table_of(rows[name], each)) for name, each in found.items()}}
     return Culprit(
         {},
         tuple(position_of(each) for blamed in found.values() for each in blamed),
-        tuple(history for name in found for history in joined_histories(work, alone, name)),
-        error_with(work, alone) or error_with(work, rows),
+        tuple(history for name in found for history in joined_histories(work, narrowed, name)),
+        error_with(work, narrowed) or error_with(work, rows),
     )
 
 

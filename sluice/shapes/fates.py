@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 fates_table = "silver._fates"
 verdict = ("_fate", "_reason", "_detail")
 # `sluice quarantine release` writes to the log, so a rebuild applies it too.
-releases = Topic("bronze.sluice_releases", "sluice_releases", "Held records that were let through.", optional=True)
+releases = Topic("bronze.sluice_releases", "sluice_releases", "Quarantined records that were released.", optional=True)
 envelope_types = {"op": "string", "committed_at": "timestamp", "lsn": "bigint", "transaction_order": "bigint"}
 release_schema = "dataset string, topic string, partition int, offset bigint, because string, do string"
 releases_input = "releases"
@@ -145,10 +145,10 @@ def judge(
         # A record that was judged before a command is judged again, from bronze.
         others = judged if again is None else judged.join(again, list(position), "left_anti")
         candidates = candidates.unionByName(others, allowMissingColumns=True)
-    held = F.when(F.col("_rule") == late, "late").otherwise("quarantined")
+    rejected = F.when(F.col("_rule") == late, "late").otherwise("quarantined")
     return deduplicate(candidates).withColumns(
         {
-            "_fate": F.when(is_good, F.col("_fate")).otherwise(held),
+            "_fate": F.when(is_good, F.col("_fate")).otherwise(rejected),
             "_reason": F.when(is_good, F.col("_reason")).otherwise(F.col("_rule")),
         }
     )

@@ -29,7 +29,7 @@ def postgres(  # noqa: PLR0917 - options, each given by its name
     publication: Annotated[str | None, typer.Option(help="The publication.", show_default="the slot's name")] = None,
     topic_prefix: Annotated[
         str | None,
-        typer.Option(help="Topics are PREFIX_TABLE; '' for TABLE alone.", show_default="the database's name"),
+        typer.Option(help="Topics are PREFIX_TABLE; '' for just TABLE.", show_default="the database's name"),
     ] = None,
     new_snapshot: Annotated[
         bool, typer.Option("--new-snapshot", help="Give up the slot's position, and begin with every row again.")

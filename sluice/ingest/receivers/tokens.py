@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sluice.errors import UsageError
 
 characters_min = 32
-form = "TOKEN, or TOPIC+TOPIC:TOKEN for some topics alone, with commas between several"
+form = "TOKEN, or TOPIC+TOPIC:TOKEN for some topics only, with commas between several"
 
 
 @dataclass(frozen=True)

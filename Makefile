@@ -4,12 +4,12 @@ MONTHS ?= 12
 DEMO ?= .sluice
 VENV := .venv
 BIN := $(VENV)/bin
-# An environment of its own: Airflow pins what it depends on, and never imports the engine.
+# A separate environment: Airflow pins its dependencies, and never imports the engine.
 AIRFLOW := .venv-airflow
 PORT ?= 8080
 # Processes that run tests side by side, each a file at a time; the longest come first, by tests/durations.json.
 WORKERS ?= 2
-# How long `make soak` goes on, or the seeds that it is to ask and no others.
+# How long `make soak` runs, or the only seeds that it tries.
 MINUTES ?= 60
 SEEDS ?=
 PYTEST = env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -75,7 +75,7 @@ durations: $(VENV)/.installed $(AIRFLOW)/.installed $(VENV)/.servers ## Every te
 test-unit: $(VENV)/.installed ## Pure tests: no JVM, no process, under a minute
 	@$(PYTEST) -m "not ($(SPARK) or $(SERVED))" $(TESTS)
 
-test-spark: $(VENV)/.installed ## Tests with Spark, and commands in processes of their own
+test-spark: $(VENV)/.installed ## Tests with Spark, and commands in separate processes
 	@$(PYTEST) -m "($(SPARK)) and not ($(SERVED))" $(TESTS)
 
 test-servers: $(VENV)/.installed $(AIRFLOW)/.installed $(VENV)/.servers ## Tests with servers, a browser or an installation
@@ -104,7 +104,7 @@ format: $(VENV)/.installed ## Put the code into its form
 benchmark: $(VENV)/.installed ## Time and CPU of a whole run, as ratios to two floors (others: benchmarks/README.md)
 	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/python -m benchmarks.whole_run --months $(MONTHS)
 
-lock: $(VENV)/.installed ## Resolve the dependencies anew (needs uv)
+lock: $(VENV)/.installed ## Resolve the dependencies again (needs uv)
 	@uv pip compile pyproject.toml --extra demo --extra dev --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet -o requirements.lock
 	@uv pip compile infra/airflow/requirements.in --universal --python-version 3.11 \

@@ -30,7 +30,7 @@ project = Path(__file__).parents[1]
 
 
 def observation(number: int) -> Record:
-    """A gale at JFK, half an hour after the full hour, on a day of its own."""
+    """A gale at JFK, half an hour after the full hour, on a separate day for each."""
     observed_at = datetime(2013, 1, 15, 13, 30, tzinfo=UTC) + timedelta(days=7 * number)
     value = {
         "origin": "JFK",

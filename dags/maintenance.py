@@ -1,4 +1,4 @@
-"""Upkeep of the tables' files, and the release of what is held in quarantine."""
+"""Maintenance of the tables' files, and the release of quarantined records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ names = [node["name"] for node in project.datasets()]
 def maintenance():
     """### Writes small files together, and deletes those that no version of the last 30 days refers to
 
-    Bronze has every byte of the log, so segments of the embedded log that landed can go; none does unless days are
+    Bronze has every byte of the log, so landed segments of the embedded log can be deleted; none are unless days are
     given.
     """
 
@@ -47,9 +47,11 @@ def maintenance():
     tags=["lakehouse", "quarantine"],
     default_args=with_alerts("a release from quarantine"),
     params={
-        "dataset": Param(names[0] if names else "", type="string", enum=names, title="The dataset that holds them"),
+        "dataset": Param(
+            names[0] if names else "", type="string", enum=names, title="The dataset that quarantined them"
+        ),
         "reason": Param(
-            None, type=["null", "string"], pattern=r"^[a-z0-9_,]+$", title="All that this rule holds, for example late"
+            None, type=["null", "string"], pattern=r"^[a-z0-9_,]+$", title="All records of this rule, for example late"
         ),
         "record": Param(
             None,
@@ -63,7 +65,7 @@ def maintenance():
     },
 )
 def release_quarantine():
-    """### Lets held records through; the continuous run takes them in as if they had never been held"""
+    """### Releases quarantined records; the continuous run accepts them as if they had never been quarantined"""
 
     @task(retries=0)
     def release(params=None) -> None:

@@ -1,4 +1,4 @@
-"""Checks of every table, upstream first: what is critical stops what is made from it, and only that."""
+"""Checks of every table, upstream first: a critical failure stops the downstream tables, and only these."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ recomputed_share = "1%"
     default_args={**with_alerts("the quality of tables"), "retries": 0},
 )
 def quality():
-    """### Asks what is expected of each table, of exactly its newest version
+    """### Checks the expectations of each table, on exactly its newest version
 
     A task fails when something critical is broken, and what is made from its table is not checked then. Every result is
     in `gold._checks`. Then the audit recomputes a sample of the rows, other rows every day; the report for people is

@@ -9,7 +9,7 @@ from airflow.sdk import Param, dag, task
 from airflow.sdk.exceptions import AirflowFailException
 from lakehouse import project
 from lakehouse.defaults import with_alerts
-from lakehouse.tell import difference
+from lakehouse.markdown import difference
 
 names = [node["name"] for node in project.datasets()]
 maybe_text = ["null", "string"]
@@ -68,7 +68,7 @@ def replay():
             part.append("--dry-run")
         found = project.call("replay", "start", f"--because={params['because']}", *part, *params["datasets"])
         print(difference(found))
-        return {"name": found["name"], "told": difference(found)}
+        return {"name": found["name"], "difference": difference(found)}
 
     @task.short_circuit
     def to_be_promoted(params=None) -> bool:
@@ -77,7 +77,7 @@ def replay():
     approve = ApprovalOperator(
         task_id="approve",
         subject="Put this replay in place?",
-        body="{{ ti.xcom_pull(task_ids='compare')['told'] }}",
+        body="{{ ti.xcom_pull(task_ids='compare')['difference'] }}",
         defaults="Reject",
         response_timeout=timedelta(days=1),
     )

@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import dag, get_current_context, task
 from airflow.sdk.exceptions import AirflowException
 from lakehouse import project
-from lakehouse.defaults import start_date, tell, with_alerts, writes
+from lakehouse.defaults import notify, start_date, with_alerts, writes
 
 status_seconds = 60
 lag_records_max = int(os.environ.get("LAKEHOUSE_LAG_RECORDS_MAX", "1000000"))
@@ -26,11 +26,11 @@ lag_records_max = int(os.environ.get("LAKEHOUSE_LAG_RECORDS_MAX", "1000000"))
     default_args=with_alerts("the continuous run"),
 )
 def run_continuously():
-    """### The driver: lands what the log holds and refreshes all that depends on it, for ever
+    """### The driver: lands new records of the log and refreshes all that depends on them, for ever
 
-    Unpause it to start, pause it to stop: what the driver is at is finished first. When it dies it is started again
+    Unpause it to start, pause it to stop: the driver finishes its current step first. When it dies it is started again
     after 10 seconds, then 20, 40, … up to 5 minutes. A second driver on the same lake is refused by the lake's lock,
-    which dies with the process that holds it. What it did last, the lag of every table, and the tables that are blocked
+    which ends with the process that owns it. What it did last, the lag of every table, and the tables that are blocked
     with the reason, are in the task's state; a table that becomes blocked is an alert.
 
     The other DAGs ask this driver for what they need, so they need not start Spark.
@@ -46,7 +46,7 @@ def run_continuously():
     def supervise() -> None:
         context = get_current_context()
         instance, state = context["ti"], context["task_state_store"]
-        told: dict[str, Any] = {"status": 0.0, "behind": False, "blocked": set()}
+        reported: dict[str, Any] = {"status": 0.0, "behind": False, "blocked": set()}
 
         def heard(line: str) -> None:
             print(line, end="", flush=True)
@@ -54,21 +54,21 @@ def run_continuously():
                 state.set("progress", json.loads(line))
 
         def beat() -> bool:
-            if time.monotonic() - told["status"] > status_seconds:
-                told["status"] = time.monotonic()
+            if time.monotonic() - reported["status"] > status_seconds:
+                reported["status"] = time.monotonic()
                 tables = project.call("status")
                 state.set("lag", {table["dataset"]: table["lag"] for table in tables})
                 behind = sum(table["lag"] for table in tables if table["dataset"].startswith("bronze."))
-                if behind > lag_records_max and not told["behind"]:
-                    tell(f"the lakehouse is {behind:,} records behind its log", context)
-                told["behind"] = behind > lag_records_max
+                if behind > lag_records_max and not reported["behind"]:
+                    notify(f"the lakehouse is {behind:,} records behind its log", context)
+                reported["behind"] = behind > lag_records_max
                 blocked = {
                     table["dataset"]: table["held"] for table in tables if (table["held"] or "").startswith("blocked")
                 }
                 state.set("blocked", blocked)
-                for name in sorted(set(blocked) - told["blocked"]):
-                    tell(f"{name} is {blocked[name]}", context)
-                told["blocked"] = set(blocked)
+                for name in sorted(set(blocked) - reported["blocked"]):
+                    notify(f"{name} is {blocked[name]}", context)
+                reported["blocked"] = set(blocked)
                 print("lag", {table["dataset"]: table["lag"] for table in tables if table["lag"]}, flush=True)
             return not instance.get_dag(instance.dag_id).is_paused
 

@@ -208,7 +208,7 @@ def require_top(dataset: str, rule: Top, source: Dataset) -> None:
         missing = [each for each in rule.source_grain if each not in has and not each.startswith("_")]
         if rule.has_ties and missing:
             raise DeclarationError(
-                f"{dataset}: columns lacks {', '.join(missing)}, which tell apart rows that tie; add them, or write "
+                f"{dataset}: columns lacks {', '.join(missing)}, which distinguish rows that tie; add them, or write "
                 "ties='row_number'"
             )
     if rule.rank.startswith("_"):
@@ -226,7 +226,7 @@ def require_order(dataset: str, order: Order, source: Dataset) -> None:
         sign = "" if quoted(each) else each.text
         depth += (sign in ("(", "[")) - (sign in (")", "]"))
         if sign == "," and depth == 0:
-            raise DeclarationError(f"{dataset}: order_by has '{order.sql}'; give each order as a text of its own")
+            raise DeclarationError(f"{dataset}: order_by has '{order.sql}'; give each order as a separate text")
     if named_expression(order.sql)[1] != order.sql:
         raise DeclarationError(
             f"{dataset}: order_by has '{order.sql}', which ends with a name; write the expression, and ASC or DESC"

@@ -1,4 +1,4 @@
-"""Commands of `sluice` as a user types them, in the process of the tests or in one of their own."""
+"""Commands of `sluice` as a user types them, in the process of the tests or in a separate one."""
 
 import io
 import os
@@ -31,7 +31,7 @@ def sluice(
 def sluice_process(
     *arguments: str, here: Path, environment: Mapping[str, str] | None = None, stdin: bytes = b""
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a process of its own."""
+    """Runs a command in a separate process."""
     found = subprocess.run(
         [sys.executable, "-m", "sluice.cli", *arguments],
         cwd=here,

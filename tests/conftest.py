@@ -1,4 +1,4 @@
-"""One Spark session for the whole run, and a lakehouse of one's own for each test that wants one."""
+"""One Spark session for the whole run, and a new lakehouse for each test that asks for one."""
 
 import os
 from collections.abc import Generator, Iterator
@@ -54,7 +54,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings of whoever runs the tests do not reach them, but for the caches."""
+    """The developer's own settings do not reach the tests, except the caches."""
     for name in os.environ:
         if name.startswith("SLUICE_") and name not in ("SLUICE_JARS", "SLUICE_JAVA_OPTIONS", "SLUICE_SERVERS"):
             monkeypatch.delenv(name)

@@ -350,7 +350,7 @@ def test_a_replay_goes_through_form_difference_approval_and_rollback(airflow: Ai
     declared.write_text(declared.read_text().replace('"sum(quantity * 12)"', '"sum(quantity)"'))
 
 
-def test_the_report_and_the_audit_are_shown_to_whoever_is_logged_in(airflow: Airflow) -> None:
+def test_the_report_and_the_audit_are_shown_to_logged_in_users(airflow: Airflow) -> None:
     asked = subprocess.run([sluice, "check", "gold.revenue_daily", "--project", airflow.project], check=False)
     assert asked.returncode == 0
     assert "gold.revenue_daily" in airflow.page("/lakehouse/reports/gold.revenue_daily.html")

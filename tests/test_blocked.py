@@ -344,7 +344,7 @@ def test_a_command_that_lands_before_its_record_counts_when_that_lands(lakehouse
         row = {"id": name, "at": text(hour), "v": value}
         lakehouse.publish("held", row, key="k", hours=arrives)
     lakehouse.run()
-    late = quarantine.held_records(lakehouse.lake, held, reason="late")
+    late = quarantine.quarantined_records(lakehouse.lake, held, reason="late")
     quarantine.release(lakehouse.log, held, late, because="it counts")
     first = lakehouse.table("silver.held").where("id = 'b'").first()
     assert first is not None
@@ -418,8 +418,8 @@ def test_a_duplicate_takes_the_place_of_a_record_that_is_set_aside_and_gives_it_
     assert shops() == ["two"]
     quarantine.add(lakehouse.lake, lakehouse.log, payments, [position_of(lakehouse, "a")], because="wrong too")
     assert shops() == ["three"]
-    held = quarantine.held_records(lakehouse.lake, payments, reason="by_command", positions=[first])
-    quarantine.release(lakehouse.log, payments, held, because="it was right")
+    quarantined = quarantine.quarantined_records(lakehouse.lake, payments, reason="by_command", positions=[first])
+    quarantine.release(lakehouse.log, payments, quarantined, because="it was right")
     assert shops() == ["one"]
 
 

@@ -25,7 +25,7 @@ from tests.test_receivers import eventually, listening, records_of, token
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Three tables, of which one has a log that nobody can read, and folders that are none."""
+    """Three tables, one of which has an unreadable log, and folders that are none."""
     for name in ("sound", "broken", "empty"):
         write_deltalake(str(tmp_path / "silver" / name), pa.table({"id": ["a"]}))
     for commit in (tmp_path / "silver" / "broken" / "_delta_log").glob("*.json"):
@@ -84,7 +84,7 @@ def test_the_http_receiver_is_unavailable_while_its_last_segment_is_torn(
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request)
         assert refused.value.code == 503
-        # What is wrong is for whoever runs the receiver, not for whoever sends.
+        # The fault is for the operator of the receiver, not for the client.
         assert "segment" not in refused.value.read().decode()
         receiver.hears(r"(ends in the middle of a line)")
         path.write_bytes(content)

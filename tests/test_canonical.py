@@ -116,13 +116,13 @@ def meetings(spark: "SparkSession", kind: StructType, rows: Sequence[tuple[Any, 
     ]
 
 
-def met(told: Mapping[int, Any], rows: Sequence[tuple[Any, ...]], places: Sequence[int]) -> list[Any]:
+def met(texts: Mapping[int, Any], rows: Sequence[tuple[Any, ...]], places: Sequence[int]) -> list[Any]:
     """The rows whose texts are not one where their values in some places are, or are one where these differ."""
     by_text: dict[Any, Any] = {}
     by_value: dict[Any, Any] = {}
     wrong = []
     for number, row in enumerate(rows):
-        text, value = identity(told[number]), identity([row[place] for place in places])
+        text, value = identity(texts[number]), identity([row[place] for place in places])
         if by_text.setdefault(text, value) != value or by_value.setdefault(value, text) != text:
             wrong.append((text, value, by_text[text]))
     return wrong

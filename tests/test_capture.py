@@ -232,7 +232,7 @@ class Shop:
     server: Postgres
     name: str
     log: Log
-    told: list[Progress] = field(default_factory=list)
+    events: list[Progress] = field(default_factory=list)
 
     def execute(self, *statements: str) -> list[tuple[Any, ...]]:
         """Runs statements, each its own transaction; the rows of the last."""
@@ -246,7 +246,7 @@ class Shop:
             slot=self.name,
             publication=self.name,
             prefix="shop",
-            listener=self.told.append,
+            listener=self.events.append,
             **options,
         )
 
@@ -262,7 +262,7 @@ class Shop:
         def follow() -> None:
             try:
                 stream.run(stop)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the test is told
+            except Exception as error:  # noqa: BLE001 - whatever it is, the test reports it
                 errors.append(error)
 
         thread = threading.Thread(target=follow)
@@ -336,7 +336,7 @@ class Shop:
         return found[0][0] if found else None
 
     def warnings(self) -> str:
-        return " ".join(each.message for each in self.told if each.kind == "warning")
+        return " ".join(each.message for each in self.events if each.kind == "warning")
 
 
 def place(envelope: Envelope) -> tuple[int, int]:
@@ -469,7 +469,7 @@ def test_values_are_the_same_in_the_snapshot_and_in_the_stream(shop: Shop) -> No
 
 
 class Load:
-    """Clients that insert, update, move and delete rows until told to stop; each row counts its own changes."""
+    """Clients that insert, update, move and delete rows until stopped; each row counts its own changes."""
 
     def __init__(self, shop: Shop, clients: int = 2) -> None:
         self.shop = shop
@@ -606,7 +606,7 @@ def test_nothing_is_lost_when_the_reader_is_killed_again_and_again_under_load(sh
 
 
 @pytest.mark.process
-def test_a_snapshot_that_is_killed_begins_anew_and_what_was_deleted_meanwhile_is_gone(shop: Shop) -> None:
+def test_a_snapshot_that_is_killed_begins_again_and_what_was_deleted_meanwhile_is_gone(shop: Shop) -> None:
     shop.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
     shop.log.create("shop_orders")
     with FileLock(shop.log.folder("shop_orders", 0) / ".lock"), FileLock(shop.log.folder("shop_orders", 1) / ".lock"):
@@ -631,7 +631,7 @@ def test_a_position_is_confirmed_only_when_everything_up_to_it_is_in_the_log(sho
     with (
         FileLock(shop.log.folder("shop_orders", 0) / ".lock"),
         FileLock(shop.log.folder("shop_orders", 1) / ".lock"),
-        pytest.raises(LogError, match="Another writer has held topic shop_orders"),
+        pytest.raises(LogError, match="Another writer has locked topic shop_orders"),
     ):
         shop.once("products", "orders")
     assert shop.ops() == "rrrc"
@@ -714,7 +714,7 @@ def test_a_large_value_that_did_not_change_is_unavailable_unless_the_replica_ide
     assert shop.envelopes()[-1]["after"]["name"] == "__debezium_unavailable_value"
     assert "does not carry public.products.name" in shop.warnings()
     assert "ALTER TABLE public.products REPLICA IDENTITY FULL" in shop.warnings()
-    shop.told.clear()
+    shop.events.clear()
     shop.execute("ALTER TABLE products REPLICA IDENTITY FULL", "UPDATE products SET stock = 2 WHERE id = 1")
     shop.once()
     last = shop.envelopes()[-1]
@@ -784,9 +784,9 @@ def test_idle_tables_do_not_hold_back_what_others_write(shop: Shop) -> None:
         shop.execute("CHECKPOINT", "SELECT pg_log_standby_snapshot()" if newer(shop) else "CHECKPOINT")
         until(
             lambda: int(shop.slot("(pg_current_wal_lsn() - restart_lsn)::bigint")) < 2 << 20,
-            "the slot holds back little",
+            "the slot retains little",
         )
-    progress = [each.detail for each in shop.told if each.kind == "progress"]
+    progress = [each.detail for each in shop.events if each.kind == "progress"]
     assert {"retained_wal_bytes", "confirmed_lsn", "wal_status"} <= set(progress[-1])
 
 
@@ -795,14 +795,14 @@ def newer(shop: Shop) -> bool:
     return bool(shop.execute("SELECT count(*) > 0 FROM pg_proc WHERE proname = 'pg_log_standby_snapshot'")[0][0])
 
 
-def test_a_slot_that_holds_back_much_is_told(shop: Shop) -> None:
+def test_a_slot_that_retains_much_is_reported(shop: Shop) -> None:
     shop.execute("CREATE TABLE other (filler text)")
     stream = shop.capture(report_seconds=0.1, retained_bytes_warned=1 << 20).begin()
     with shop.following(stream), shop.server.connect(shop.name) as longer:
         longer.autocommit = False
         longer.cursor().execute("INSERT INTO products VALUES (9, 'never ends')")
         shop.execute("INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 3000)", "CHECKPOINT")
-        until(lambda: "holds back" in shop.warnings(), "it is told")
+        until(lambda: "retains" in shop.warnings(), "the warning")
         longer.rollback()
     assert "pg_stat_activity" in shop.warnings()
 
@@ -880,7 +880,7 @@ def test_a_new_snapshot_that_fails_takes_nothing_away(shop: Shop) -> None:
     with (
         FileLock(shop.log.folder("shop_orders", 0) / ".lock"),
         FileLock(shop.log.folder("shop_orders", 1) / ".lock"),
-        pytest.raises(LogError, match="Another writer has held topic shop_orders"),
+        pytest.raises(LogError, match="Another writer has locked topic shop_orders"),
     ):
         shop.once("products", "orders", new_snapshot=True)
     assert shop.ops() == "rrrrr"
@@ -902,7 +902,7 @@ def test_sigterm_ends_after_the_transaction_under_way(shop: Shop) -> None:
     process.terminate()
     _, errors = process.communicate(timeout=wait_seconds_max)
     assert process.returncode == 0
-    assert "the slot holds back" in errors
+    assert "the slot retains" in errors
     assert shop.count() == 40003
     shop.once()
     assert shop.count() == 40003

@@ -1,4 +1,4 @@
-"""Checks: what keeps a table from its readers, what is told of it afterwards, and where that is kept."""
+"""Checks: what keeps a table from its readers, what is reported afterwards, and where that is kept."""
 
 import json
 import multiprocessing
@@ -54,7 +54,7 @@ def check(lakehouse: Lakehouse, *names: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def critical(rows: Sequence[dict[str, Any]]) -> set[str]:
-    """The expectations for which nobody should read the table."""
+    """The expectations whose failure makes the table unfit to be read."""
     return {row["expectation"] for row in rows if is_critical(row)}
 
 
@@ -240,7 +240,7 @@ def test_damage_to_a_table_breaks_its_own_check_and_is_critical(lakehouse: Lakeh
 
 
 def adopt(lakehouse: Lakehouse, table: str) -> None:
-    """Makes the newest version of a table, whoever wrote it, one that the ledger knows."""
+    """Makes the newest version of a table one that the ledger knows, also if another program wrote it."""
     commit = lakehouse.lake.last_commit(table)
     assert commit is not None
     lakehouse.lake.move_cursor(table, commit.entry, commit.fence)

@@ -226,7 +226,7 @@ def test_of_an_old_segment_nothing_lands_that_verify_calls_damaged(tmp_path: Pat
 def test_two_segments_with_one_base_offset_are_an_error_that_names_both(tmp_path: Path) -> None:
     log, path = log_of(tmp_path, some)
     path.with_name(path.name + ".zst").write_bytes(b"")
-    with pytest.raises(LogError, match=r"0\.jsonl.* hold the same offsets"):
+    with pytest.raises(LogError, match=r"0\.jsonl.* have the same offsets"):
         read(log)
 
 

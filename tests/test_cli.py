@@ -187,7 +187,7 @@ def test_a_held_record_is_shown_and_released(tmp_path: Path) -> None:
     release = ("quarantine", "release", "silver.orders", "--because", "a test")
     assert "Say what to release" in refused(*release, here=project)
     assert "cannot be used as they are" in refused(*release, "--reason", "malformed_json", here=project)
-    assert "holds no record orders/9/9" in refused(*release, "--record", "orders/9/9", here=project)
+    assert "has no quarantined record orders/9/9" in refused(*release, "--record", "orders/9/9", here=project)
     assert "gold.nothing consumes no records" in refused("quarantine", "show", "gold.nothing", here=project)
     done = sluice(*release, "--reason", "placed_at_in_the_future", here=project)
     assert "Released 1 of silver.orders" in done.stdout

@@ -49,7 +49,7 @@ def project(server: Running[SparkConnect], tmp_path: Path) -> Elsewhere:
 
 def test_the_tables_are_those_of_a_spark_of_ones_own(project: Elsewhere, lakehouse: Lakehouse) -> None:
     project.sluice("run")
-    # A late order, a late price and one told twice: what is merged, and what is judged.
+    # A late order, a late price and one delivered twice: what is merged, and what is judged.
     late = {"order_id": "late", "placed_at": "2026-03-01T10:00:00Z", "product_id": "tea", "quantity": 2}
     project.log.append("orders", [Record(json.dumps(late).encode())] * 2)
     price = {"product_id": "tea", "name": "Tea", "changed_at": "2026-03-01T00:30:00Z", "price_euro": 9.5}

@@ -188,7 +188,7 @@ def free_names(block: Block) -> set[str]:
 @pytest.mark.parametrize("page", [page for page in pages if any(examples(page))], ids=lambda page: page.stem)
 def test_an_example_that_is_complete_declares_what_it_says(page: Path) -> None:
     ran = declared(page)
-    # Whoever begins reads these two; elsewhere an example may leave out what it is made from.
+    # Beginners read these two; elsewhere an example may leave out what it is made from.
     if page.stem in ("README", "tutorial"):
         assert ran == list(examples(page))
 

@@ -123,7 +123,7 @@ def test_a_segment_that_is_gone_before_it_landed_is_an_error_that_names_the_offs
     assert len(lakehouse.rows("bronze.readings", "offset")) == 1
 
 
-def test_a_log_made_anew_is_an_error_even_when_it_is_longer(lakehouse: Lakehouse) -> None:
+def test_a_recreated_log_is_an_error_even_when_it_is_longer(lakehouse: Lakehouse) -> None:
     lakehouse.declare(declared()).publish("readings", reading("a", 0.5)).run()
     lakehouse.log.segments("readings")[0].path.unlink()
     lakehouse.publish("readings", reading("x", 0.5), reading("y", 0.5), reading("z", 0.5))

@@ -338,6 +338,6 @@ of_the_flights = {
 }
 
 
-def test_a_release_of_the_engine_rebuilds_nobodys_tables() -> None:
+def test_a_release_of_the_engine_rebuilds_no_tables() -> None:
     found = {dataset.name: dataset.fingerprint for dataset in load(Path(__file__).parents[1]).datasets}
     assert found == of_the_flights

@@ -12,7 +12,7 @@ from sluice.engine.backfill import BackfillRange
 from sluice.errors import SluiceError
 from sluice.model.ledger import Entry, RowCounts
 from sluice.model.scope import collect
-from sluice.model.small import taken
+from sluice.model.small_frames import small_rows
 from sluice.operate.explain import Explainer
 from sluice.runtime.connect import require_no_substitution
 from sluice.shapes.difference import operation
@@ -138,11 +138,11 @@ def test_a_correction_that_moves_a_value_is_kept_and_reaches_gold(lakehouse: Lak
     assert is_as_rebuilt(lakehouse)
 
 
-@pytest.mark.parametrize("alone", [True, False], ids=["by the driver", "by Spark"])
+@pytest.mark.parametrize("is_small", [True, False], ids=["by the driver", "by Spark"])
 def test_hostile_keys_are_keys_like_others(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, alone: bool
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
 ) -> None:
-    if not alone:
+    if not is_small:
         monkeypatch.setattr(small_writes, "replaced_rows_max", 0)
     # No scope is large enough to be everything.
     monkeypatch.setattr(touched, "rebuild_share", 1e9)
@@ -203,7 +203,7 @@ def test_a_scope_of_fractions_finds_its_rows_in_files(spark: "SparkSession", tmp
     lake.replace_rows(known.selectExpr("CAST(k AS double) k", "n").repartition(5, "n"), name, Entry(dataset=name), 0)
     rows = spark.createDataFrame([(number,)], "k string").selectExpr("CAST(k AS double) k")
     scope = collect(rows)
-    # By Delta's log, and by the files alone.
+    # By Delta's log, and by the files only.
     by_log = spark.read.format("delta").load(lake.path(name))
     for table in (lake.read(spark, name), by_log):
         assert scope.filter(table, [("k", "k")]).count() == 1
@@ -223,11 +223,11 @@ def test_rows_with_hostile_keys_are_replaced(spark: "SparkSession", tmp_path: Pa
     lake, name = Lake(str(tmp_path)), "gold.hostile"
     known = spark.createDataFrame([(key, 0) for key in hostile], "k string, n int")
     lake.replace_rows(known, name, Entry(dataset=name), 0)
-    for few in (True, False):
+    for is_small in (True, False):
         said = F.lit("updated").alias(operation)
         for start in range(0, len(hostile), 9):
             part = hostile[start : start + 9]
-            changed = spark.createDataFrame([(key, 1 + few) for key in part], "k string, n int").select("*", said)
+            changed = spark.createDataFrame([(key, 1 + is_small) for key in part], "k string, n int").select("*", said)
             scope = collect(changed.select("k"))
             lake.merge_rows(
                 changed,
@@ -236,10 +236,10 @@ def test_rows_with_hostile_keys_are_replaced(spark: "SparkSession", tmp_path: Pa
                 lake.fence(name, name),
                 grain=["k"],
                 condition=scope.condition([("k", "k")], "own."),
-                few=taken(changed) if few else None,
+                small=small_rows(changed) if is_small else None,
             )
-        assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs") is few
-        assert rows_of(lake.read(spark, name)) == sorted([(key, 1 + few) for key in hostile], key=repr)
+        assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs") is is_small
+        assert rows_of(lake.read(spark, name)) == sorted([(key, 1 + is_small) for key in hostile], key=repr)
 
 
 def test_the_bounds_of_a_scope_skip_files(spark: "SparkSession", tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def kinds(lakehouse: Lakehouse) -> set[str]:
     return {dict(lakehouse.table(name).dtypes)["_digest"] for name in ("silver.east", "silver.west", fates_table)}
 
 
-def test_tables_of_an_older_version_are_made_anew(old: Lakehouse) -> None:
+def test_tables_of_an_older_version_are_rebuilt(old: Lakehouse) -> None:
     before: list[Row] = old.fates()
     old.publish("east", {"id": "b", "n": 2})
     done = old.run()
@@ -341,7 +341,7 @@ def test_a_part_of_a_table_of_an_older_version_is_not_computed_by_itself(old: La
     assert {name: old.rows(name) for name in before} == before
 
 
-def test_one_dataset_made_anew_leaves_the_fates_of_the_others(old: Lakehouse) -> None:
+def test_one_dataset_rebuilt_leaves_the_fates_of_the_others(old: Lakehouse) -> None:
     old.declare(shops[0]).run()
     assert kinds(old) == {"binary", "bigint"}
     others = old.table(fates_table).where("dataset = 'silver.west'")

@@ -127,14 +127,14 @@ def test_what_lands_is_what_was_committed_and_gaps_are_no_loss(on_kafka: Lakehou
 
 
 def test_a_batch_is_bounded_and_takes_from_all_partitions() -> None:
-    held = {0: range(100), 1: range(10, 110), 2: range(0)}
-    ranges, landed = next_batch("t", "id", held, {}, records_max=20)
+    available = {0: range(100), 1: range(10, 110), 2: range(0)}
+    ranges, landed = next_batch("t", "id", available, {}, records_max=20)
     assert ranges == {0: range(10), 1: range(10, 20)}
-    ranges, landed = next_batch("t", "id", held, landed, records_max=1)
+    ranges, landed = next_batch("t", "id", available, landed, records_max=1)
     assert ranges == {0: range(10, 11), 1: range(20, 21)}
-    ranges, landed = next_batch("t", "id", held, landed, records_max=1000)
+    ranges, landed = next_batch("t", "id", available, landed, records_max=1000)
     assert ranges == {0: range(11, 100), 1: range(21, 110)}
-    assert next_batch("t", "id", held, landed, records_max=1000) == ({}, landed)
+    assert next_batch("t", "id", available, landed, records_max=1000) == ({}, landed)
     assert {partition: each.next_offset for partition, each in landed.items()} == {0: 100, 1: 110, 2: 0}
 
 
@@ -171,7 +171,7 @@ def test_records_that_kafka_removed_before_they_landed_are_told_and_can_be_skipp
     assert "kept too short" in [each.entry.because for each in on_kafka.lake.commits("bronze.expired")]
 
 
-def test_a_topic_that_was_made_anew_is_told(on_kafka: Lakehouse, log: KafkaLog) -> None:
+def test_a_topic_that_was_recreated_is_reported(on_kafka: Lakehouse, log: KafkaLog) -> None:
     on_kafka.declare(bronze.topic("remade"))
     make(log, "remade")
     log.append("remade", [Record(b"1")])

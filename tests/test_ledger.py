@@ -61,7 +61,7 @@ def begun(lakehouse: Lakehouse) -> Lakehouse:
     return lakehouse
 
 
-def test_bronze_that_went_back_one_commit_and_uses_its_number_again_is_read_anew(lakehouse: Lakehouse) -> None:
+def test_bronze_that_went_back_one_commit_and_uses_its_number_again_is_read_again(lakehouse: Lakehouse) -> None:
     begun(lakehouse)
     went_back(lakehouse, "bronze.readings", 0)
     publish(lakehouse, *ids[12:14])
@@ -74,7 +74,7 @@ def test_bronze_that_went_back_one_commit_and_uses_its_number_again_is_read_anew
     assert lakehouse.run() == {}
 
 
-def test_bronze_that_grew_past_the_cursor_after_it_went_back_is_read_anew(lakehouse: Lakehouse) -> None:
+def test_bronze_that_grew_past_the_cursor_after_it_went_back_is_read_again(lakehouse: Lakehouse) -> None:
     begun(lakehouse)
     went_back(lakehouse, "bronze.readings", 0)
     publish(lakehouse, *ids[12:16])
@@ -90,7 +90,7 @@ def test_bronze_that_grew_past_the_cursor_after_it_went_back_is_read_anew(lakeho
     assert lakehouse.run() == {}
 
 
-def test_bronze_with_fewer_commits_than_were_seen_is_read_anew(lakehouse: Lakehouse) -> None:
+def test_bronze_with_fewer_commits_than_were_seen_is_read_again(lakehouse: Lakehouse) -> None:
     begun(lakehouse)
     publish(lakehouse, ids[12])
     lakehouse.run()

@@ -1,4 +1,4 @@
-"""The lock of a lake in a folder: one writer, and whoever looks is in nobody's way."""
+"""The lock of a lake in a folder: one writer, and checks that block no process."""
 
 import fcntl
 import threading
@@ -44,7 +44,7 @@ def test_a_run_that_starts_while_somebody_looks_is_not_refused(tmp_path: Path, m
         assert not is_locked(str(tmp_path)), "those who look do not meet each other"
         with lake_lock(str(tmp_path)):
             pass
-    # The mutant: a run that takes whoever looks for a writer.
+    # The mutant: a run that takes a check for a writer.
     monkeypatch.setattr(folder_lock, "look_seconds_max", -1.0)
     with looking(tmp_path, 0.1), pytest.raises(LakeLocked), lake_lock(str(tmp_path)):
         pass

@@ -124,7 +124,7 @@ def test_lines_of_other_writers_may_order_their_fields_as_they_like(log: Log) ->
     assert verified_end(log.segments("t")[0]) == 1
 
 
-def test_a_log_made_anew_has_another_head(tmp_path: Path) -> None:
+def test_a_log_made_again_has_another_head(tmp_path: Path) -> None:
     heads = []
     for name in ("one", "two"):
         log = Log(tmp_path / name)

@@ -73,7 +73,7 @@ def test_the_log_forgets_what_landed_long_ago_and_nothing_else(lakehouse: Lakeho
     assert lakehouse.rows("gold.sold_daily") == before
 
 
-def test_a_part_is_computed_anew_in_place_and_what_is_outside_stays(lakehouse: Lakehouse) -> None:
+def test_a_part_is_recomputed_in_place_and_what_is_outside_stays(lakehouse: Lakehouse) -> None:
     lakehouse.declare(sold_daily)
     lakehouse.publish("sales", *[sale(number, number) for number in range(4)])
     lakehouse.run()

@@ -61,7 +61,7 @@ def test_a_second_run_has_nothing_to_do(shop: Project) -> None:
     assert {state.dataset: state.lag for state in shop.status()}["bronze.orders"] == 0
 
 
-def test_a_table_is_read_as_whoever_reads_it_likes(shop: Project) -> None:
+def test_a_table_is_read_in_each_format(shop: Project) -> None:
     table = shop.table("gold.revenue_daily")
     rows = table.rows
     arrow = table.arrow()
@@ -191,7 +191,7 @@ def test_records_of_every_kind_are_appended(tmp_path: Path) -> None:
     for value in (object(), Decimal("NaN")):
         with pytest.raises(UsageError, match="cannot be written"):
             project.append("t", [{"id": value}])
-    with pytest.raises(UsageError, match="written by Sluice alone"):
+    with pytest.raises(UsageError, match="reserved for Sluice"):
         project.append("sluice_releases", [{}])
     with pytest.raises(UsageError, match="not both"):
         project.append("t", [{}], key="k", key_field="id")

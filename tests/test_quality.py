@@ -49,7 +49,7 @@ def test_a_record_that_breaks_expectations_is_quarantined_under_their_names(lake
     assert all(each.balanced for each in lakehouse.audits())
 
 
-def test_a_suite_that_changes_judges_all_records_anew(lakehouse: Lakehouse) -> None:
+def test_a_suite_that_changes_judges_all_records_again(lakehouse: Lakehouse) -> None:
     lakehouse.catalogue = shop(pieces(10))
     lakehouse.publish("sales", sale(1, 3), sale(2, 11), sale(3, 7, "Milk"))
     lakehouse.run()
@@ -73,8 +73,8 @@ def test_what_an_expectation_holds_can_be_released(lakehouse: Lakehouse) -> None
     lakehouse.publish("sales", sale(1, 11, "Tea"), sale(2, 99))
     lakehouse.run()
     (dataset,) = [each for each in lakehouse.catalogue.datasets if each.name == "silver.sales"]
-    held = quarantine.held_records(lakehouse.lake, dataset, reason="a_basket_full,product_match_regex")
-    assert quarantine.release(lakehouse.log, dataset, held, "a large order") == 1
+    quarantined = quarantine.quarantined_records(lakehouse.lake, dataset, reason="a_basket_full,product_match_regex")
+    assert quarantine.release(lakehouse.log, dataset, quarantined, "a large order") == 1
     lakehouse.run()
     assert lakehouse.rows("silver.sales", "id", "pieces") == [("s1", 11)]
 

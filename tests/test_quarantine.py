@@ -1,4 +1,4 @@
-"""Quarantine and lateness: what is held back is seen, and let through again by one command."""
+"""Quarantine and lateness: quarantined records are listed, and released by one command."""
 
 import pytest
 
@@ -46,18 +46,18 @@ def test_the_same_reading_sent_again_is_no_conflict(lakehouse: Lakehouse) -> Non
     assert (found.accepted, found.duplicate, found.conflicts) == (1, 2, 1)
 
 
-def test_a_late_record_is_held_and_released_and_a_rebuild_remembers(lakehouse: Lakehouse) -> None:
+def test_a_late_record_waits_is_released_and_a_rebuild_remembers(lakehouse: Lakehouse) -> None:
     lakehouse.declare(readings)
     late, bound = reading("late", 1.0, received=3.1), reading("in time", 1.0, received=3.0)
     lakehouse.publish("readings", late, bound, b"{", hours=4, key="k").run()
     assert lakehouse.rows("silver.readings", "id") == [("in time",)]
-    held = quarantine.held(lakehouse.lake, lakehouse.catalogue)
-    assert [(each.fate, each.reason, each.records, each.can_be_released) for each in held] == [
+    quarantined = quarantine.quarantined_by_rule(lakehouse.lake, lakehouse.catalogue)
+    assert [(each.fate, each.reason, each.records, each.can_be_released) for each in quarantined] == [
         ("late", "late", 1, True),
         ("quarantined", "malformed_json", 1, False),
     ]
 
-    records = quarantine.held_records(lakehouse.lake, readings, reason="late")
+    records = quarantine.quarantined_records(lakehouse.lake, readings, reason="late")
     assert [each.position for each in records] == ["readings/0/0"] or [each.position for each in records] == [
         "readings/1/0"
     ]
@@ -75,8 +75,8 @@ def test_a_released_record_that_came_first_takes_the_place_of_the_winner(lakehou
     lakehouse.declare(readings).publish("readings", reading("a", 1.0, received=9.0, value=1), hours=9)
     lakehouse.publish("readings", reading("a", 8.5, received=9.0, value=2), hours=10).run()
     assert lakehouse.rows("silver.readings", "id", "value") == [("a", 2)]
-    held = quarantine.held_records(lakehouse.lake, readings)
-    quarantine.release(lakehouse.log, readings, held, because="it counts")
+    quarantined = quarantine.quarantined_records(lakehouse.lake, readings)
+    quarantine.release(lakehouse.log, readings, quarantined, because="it counts")
     lakehouse.run()
     assert lakehouse.rows("silver.readings", "id", "value") == [("a", 1)]
     assert [fate[:2] for fate in lakehouse.fates()] == [("duplicate", "other_payload")]
@@ -84,17 +84,17 @@ def test_a_released_record_that_came_first_takes_the_place_of_the_winner(lakehou
 
 def test_what_cannot_be_used_cannot_be_released(lakehouse: Lakehouse) -> None:
     lakehouse.declare(readings).publish("readings", b"{").run()
-    held = quarantine.held_records(lakehouse.lake, readings)
+    quarantined = quarantine.quarantined_records(lakehouse.lake, readings)
     with pytest.raises(UsageError, match=r"malformed_json cannot be used as they are\. Append them corrected"):
-        quarantine.release(lakehouse.log, readings, held, because="?")
+        quarantine.release(lakehouse.log, readings, quarantined, because="?")
 
 
 def test_a_released_reading_from_the_future_does_not_move_the_watermark(lakehouse: Lakehouse) -> None:
     lakehouse.declare(readings).publish("readings", reading("a", 1.0, received=1.0), hours=2)
     lakehouse.publish("readings", reading("b", 9000.0, received=9000.0), hours=2.5).run()
-    held = quarantine.held_records(lakehouse.lake, readings)
-    assert [each.reason for each in held] == ["read_at_in_the_future"]
-    quarantine.release(lakehouse.log, readings, held, because="a test of the year")
+    quarantined = quarantine.quarantined_records(lakehouse.lake, readings)
+    assert [each.reason for each in quarantined] == ["read_at_in_the_future"]
+    quarantine.release(lakehouse.log, readings, quarantined, because="a test of the year")
     lakehouse.run()
     assert len(lakehouse.rows("silver.readings", "id")) == 2
     watermark = {each.dataset: each.watermark for each in status(lakehouse.lake, lakehouse.log, lakehouse.catalogue)}

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice import gold
-from sluice.model import small
+from sluice.model import small_frames
 from sluice.model.ledger import Entry
 from sluice.operate.shadow import Shadow
 from sluice.storage import small_writes
@@ -136,7 +136,7 @@ def test_a_feed_says_what_deltas_says(
     shop: Lakehouse, monkeypatch: pytest.MonkeyPatch, table: str, *, is_small: bool
 ) -> None:
     if not is_small:
-        monkeypatch.setattr(small, "rows_max", 0)
+        monkeypatch.setattr(small_frames, "rows_max", 0)
     newest = shop.lake.newest_version(table)
     read = shop.lake.changes(shop.spark, table, newest - 1, newest)
     reader = shop.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", newest)
@@ -178,8 +178,8 @@ def test_a_table_keeps_its_small_files_when_rows_in_it_are_replaced(spark: Spark
     for number in range(3):
         changed = rows.where(f"id % 40000 = {number}").selectExpr("id", "'new' AS said", "'updated' AS _operation")
         entry = Entry(dataset=name, because=str(number))
-        few = small.taken(changed)
-        lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=["id"], few=few)
+        small = small_frames.small_rows(changed)
+        lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=["id"], small=small)
     assert lake.row_count(name) == 100_000
     assert lake.read(spark, name).where("said = 'new'").count() == 9
     written = lake.open(name).get_add_actions(flatten=True)["num_records"].to_pylist()

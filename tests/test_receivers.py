@@ -342,9 +342,9 @@ def test_topics_that_steer_the_engine_are_written_by_its_own_commands_alone(tmp_
         ["listen", "amqp", "--queue", "q", "--topic", "sluice_releases"],
     ):
         done = sluice(*command, here=tmp_path, environment=environment)
-        assert (done.returncode, "written by Sluice alone" in done.stderr) == (2, True), command
+        assert (done.returncode, "reserved for Sluice" in done.stderr) == (2, True), command
     assert not (tmp_path / "log").exists()
-    with pytest.raises(UsageError, match="written by Sluice alone"):
+    with pytest.raises(UsageError, match="reserved for Sluice"):
         topics_of("sluice", [("public", "releases")])
 
 
@@ -846,7 +846,7 @@ def test_messages_come_again_after_a_kill_between_append_and_ack(rabbitmq: Rabbi
     producer = Producer(rabbitmq, "redelivered")
     producer.publish(0, 10)
     arguments = ["amqp", "--queue", "redelivered", "--topic", "orders"]
-    # The second partition is held: the first has its half when the receiver is killed, and nothing is acknowledged.
+    # The second partition is locked: the first has its half when the receiver is killed, and nothing is acknowledged.
     with (
         FileLock(log.root / "orders" / "1" / ".lock"),
         listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as receiver,

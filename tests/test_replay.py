@@ -47,7 +47,7 @@ def price(hours: float, amount: int, product: str = "tea") -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def opened_shop(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
-    """Four sales on two days at two prices, one of them told twice."""
+    """Four sales on two days at two prices, one of them delivered twice."""
     lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("shop")).declare(revenue)
     lakehouse.publish("prices", price(0, 2), price(24, 3), price(0, 5, "coffee"))
     lakehouse.publish("sales", sale(1, 1), sale(2, 2, pieces=2), sale(3, 25), sale(4, 26, "coffee"), sale(1, 1))
@@ -151,9 +151,9 @@ class AllForOne(HistoryOfChanges):
 def test_a_change_in_silver_reaches_gold_in_the_same_promotion(shop: Lakehouse) -> None:
     shop.declare(revenue)
     cheaper = replace(prices, specification=AllForOne(**vars(prices.specification)), shape=all_for_one)
-    priced_anew = replace(priced, inputs={**priced.inputs, "price": replace(priced.inputs["price"], source=cheaper)})
-    revenue_anew = replace(revenue, inputs={"rows": replace(revenue.inputs["rows"], source=priced_anew)})
-    shop.declare(revenue_anew)
+    new_priced = replace(priced, inputs={**priced.inputs, "price": replace(priced.inputs["price"], source=cheaper)})
+    new_revenue = replace(revenue, inputs={"rows": replace(revenue.inputs["rows"], source=new_priced)})
+    shop.declare(new_revenue)
     replay = build(shop)
     assert replay.datasets == ("silver.prices",)
     assert differing(replay) == {"silver.prices": (0, 3, 0), "silver.priced": (0, 4, 0), "gold.revenue": (0, 3, 0)}
@@ -207,7 +207,7 @@ def test_after_a_rollback_the_old_declaration_goes_on_and_the_new_one_is_held(sh
     assert shop.run()["gold.revenue"].rows.updated == 1
     assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 8), ("tea", 24.0, 3)]
     assert shop.run() == {}
-    # Whoever deploys the new one again wants it.
+    # Deploying the new one again is intended.
     shop.declare(changed)
     assert shop.run()["gold.revenue"].cause == "declaration changed"
 

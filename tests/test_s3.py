@@ -57,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running[Guarded
 
 @pytest.fixture(scope="module")
 def unguarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running[Server]]:
-    """A store of its own that may be killed."""
+    """A separate store that may be killed."""
     with running(Server(tmp_path_factory.mktemp("s3") / "unguarded")) as started:
         yield started
 
@@ -74,7 +74,7 @@ def wait_for(is_true: Callable[[], bool], pause_seconds: float = 0.02) -> None:
 
 @dataclass
 class Driver:
-    """A process with a JVM of its own that does what it is told."""
+    """A process with its own JVM that executes commands."""
 
     process: subprocess.Popen[str]
 
@@ -89,7 +89,7 @@ class Driver:
             )
         )
 
-    def told(self, *words: str) -> None:
+    def send(self, *words: str) -> None:
         assert self.process.stdin
         self.process.stdin.write(" ".join(words) + "\n")
         self.process.stdin.flush()
@@ -117,9 +117,9 @@ def drivers(server: Running[Guarded], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def at_once(drivers: list[Driver], turn: int, *words: str) -> list[str]:
-    """What each answers when all are told the same; who is told first takes turns."""
+    """What each answers when all get the same command; they take turns in getting it first."""
     for each in drivers if turn % 2 else reversed(drivers):
-        each.told(*words)
+        each.send(*words)
     return [each.answer() for each in drivers]
 
 
@@ -149,9 +149,9 @@ def test_without_the_condition_commits_are_lost(drivers: list[Driver]) -> None:
 def test_what_two_drivers_land_from_the_same_state_lands_once(drivers: list[Driver]) -> None:
     lake = Lake("s3a://contended/lake")
     first, second = drivers
-    first.told("look")
+    first.send("look")
     first.answer()
-    first.told("append", "0")
+    first.send("append", "0")
     assert first.answer() == "won"
     for offset in range(1, 5):
         assert len(set(at_once(drivers, offset, "look"))) == 1
@@ -159,16 +159,16 @@ def test_what_two_drivers_land_from_the_same_state_lands_once(drivers: list[Driv
         assert answers.count("won") == 1, answers
     # One that slept, and begins its write when the other's is long done.
     at_once(drivers, 0, "look")
-    first.told("append", "5")
+    first.send("append", "5")
     assert first.answer() == "won"
-    second.told("append", "5")
+    second.send("append", "5")
     assert second.answer().startswith("Superseded")
     offsets = query(lake, 'SELECT "offset" FROM bronze.contended ORDER BY 1').rows
     assert offsets == [(offset,) for offset in range(6)]
     # It looks again, and goes on from there.
-    second.told("look")
+    second.send("look")
     second.answer()
-    second.told("append", "6")
+    second.send("append", "6")
     assert second.answer() == "won"
     assert lake.row_count("bronze.contended") == 7
 
@@ -178,43 +178,43 @@ def test_what_two_drivers_land_from_the_same_state_lands_once(drivers: list[Driv
 
 @pytest.fixture
 def store(server: Running[Guarded], request: pytest.FixtureRequest) -> Any:
-    """A place of its own for a lease."""
+    """A separate place for a lease."""
     root = f"s3a://leases/{request.node.name}"
     bucket.require(S3.of(root), make=True)
     return S3.of(root).store(5)
 
 
-def acquired(store: Any, told: Callable[[str], None] = lambda _: None) -> lease.Lease:
-    return lease.take(store, 3, lease.free(store, 3, told))
+def acquired(store: Any, notify: Callable[[str], None] = lambda _: None) -> lease.Lease:
+    return lease.take(store, 3, lease.free(store, 3, notify))
 
 
 def test_a_lease_is_renewed_refused_released_and_counted(store: Any) -> None:
     first = acquired(store)
     with pytest.raises(LakeLocked, match=f"Another sluice .*:{os.getpid()}:"):
         acquired(store)
-    assert lease.is_held(store)
+    assert lease.is_taken(store)
     first.release()
-    assert not lease.is_held(store)
+    assert not lease.is_taken(store)
     since = time.monotonic()
     second = acquired(store)
     assert time.monotonic() - since < 3, "a released one is not waited for"
-    assert second.seen.held.epoch == 2
+    assert second.seen.state.epoch == 2
     second.release()
 
 
 def test_a_lease_that_nobody_renews_is_taken_over_after_its_length(store: Any) -> None:
-    lease.put(store, lease.Held(epoch=4, holder="dead"), None)
+    lease.put(store, lease.LeaseState(epoch=4, holder="dead"), None)
     since = time.monotonic()
     said: list[str] = []
     taken = acquired(store, said.append)
-    assert said == ["dead held the lake and does not move; it is taken over after 3 seconds …"]
+    assert said == ["dead owns the lake but does not renew its lease; taking over after 3 seconds …"]
     assert time.monotonic() - since >= 3
-    assert taken.seen.held.epoch == 5
+    assert taken.seen.state.epoch == 5
     taken.release()
 
 
 def test_of_many_that_want_an_abandoned_lease_one_gets_it(store: Any) -> None:
-    lease.put(store, lease.Held(epoch=1, holder="dead"), None)
+    lease.put(store, lease.LeaseState(epoch=1, holder="dead"), None)
     got: list[lease.Lease | None] = []
 
     def want() -> None:
@@ -233,12 +233,12 @@ def test_of_many_that_want_an_abandoned_lease_one_gets_it(store: Any) -> None:
 
 
 def test_an_answer_that_was_lost_is_known_again(store: Any) -> None:
-    mine = lease.Held(epoch=1, holder="me")
+    mine = lease.LeaseState(epoch=1, holder="me")
     obstore.put(store, lease.name, mine.model_dump_json().encode())
     again = lease.put(store, mine, None)
     assert again is not None
-    assert again.held == mine
-    assert lease.put(store, lease.Held(epoch=1, holder="other"), None) is None
+    assert again.state == mine
+    assert lease.put(store, lease.LeaseState(epoch=1, holder="other"), None) is None
 
 
 def test_a_holder_that_cannot_reach_the_store_ends_with_its_jvm(unguarded: Running[Server], tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_store_that_ignores_conditions_is_found_out(
         found = {each["check"]: each for each in json.loads(doubted.stdout)}
         assert found["lake"]["ok"]
         assert not found["conditional writes"]["ok"]
-        assert "were told that their If-None-Match held" in found["conditional writes"]["found"]
+        assert "succeeded with the same If-None-Match" in found["conditional writes"]["found"]
         refused = sluice("run", here=tmp_path, environment=known | {"AWS_ENDPOINT_URL": address})
         assert refused.returncode == 1
         assert "SLUICE_SINGLE_WRITER=true" in refused.stderr
@@ -429,7 +429,7 @@ def test_a_project_on_s3_has_the_tables_that_it_has_on_files(on_s3: OnS3, driver
     assert (states["bronze.orders"]["rows"], states["bronze.orders"]["lag"]) == (6, 0)
     assert all(each["balanced"] for each in on_s3.answer("audit"))
     assert on_s3.answer("query", "SELECT count(*)::int AS orders FROM silver.orders") == [{"orders": 4}]
-    assert "nobody" not in {each["check"]: each["found"] for each in on_s3.answer("doctor")}["lake"]
+    assert "no run is under way" not in {each["check"]: each["found"] for each in on_s3.answer("doctor")}["lake"]
     (value,) = json.loads(on_s3.with_spark("explain", "silver.orders", "order_id=1001", "--json").stdout)
     assert value["row"]["quantity"] == 2
 
@@ -523,7 +523,7 @@ def test_replies_that_are_lost_and_writes_that_come_twice_change_nothing(
             struck = on_s3.environment | {"AWS_ENDPOINT_URL": address}
             done = sluice_process("run", here=on_s3.project, environment=struck)
             # It may ask to be run again, and never takes a lost reply for a store that ignores conditions.
-            assert "does not keep conditions" not in done.stderr
+            assert "does not support conditional writes" not in done.stderr
         on_s3.with_spark("run")
         on_s3.runner.until_caught_up()
         assert content(on_s3.lake) == content(on_s3.twin)

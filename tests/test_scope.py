@@ -3,7 +3,7 @@
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sluice.model import scope as scopes
-from sluice.model import small
+from sluice.model import small_frames
 from sluice.model.scope import collect
 from sluice.model.truncation import times_of
 from tests.kit import rows_of
@@ -30,7 +30,7 @@ values: dict[str, st.SearchStrategy[Any]] = {
     "double": st.sampled_from([0.0, -0.0, float("nan"), float("inf"), float("-inf"), 1.5, 0.1]),
     "struct<a:string,b:int>": st.tuples(st.sampled_from(["x", None]), st.integers(0, 2)),
 }
-searched = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+searched = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @st.composite
@@ -40,7 +40,8 @@ def worlds(draw: st.DrawFn) -> tuple[StructType, list[tuple[Any, ...]], list[tup
     rows = st.tuples(*[st.none() | values[kind] for kind in kinds])
     table = draw(st.lists(rows, min_size=1, max_size=60))
     wanted = draw(st.lists(st.sampled_from(table), max_size=40)) + draw(st.lists(rows, max_size=3))
-    return StructType.fromDDL(", ".join(f"c{at} {kind}" for at, kind in enumerate(kinds))), table, wanted
+    schema = cast(StructType, StructType.fromDDL(", ".join(f"c{at} {kind}" for at, kind in enumerate(kinds))))
+    return schema, table, wanted
 
 
 @searched
@@ -52,7 +53,7 @@ def test_a_scope_finds_its_rows_and_no_others(
     schema, table, wanted = drawn
     with pytest.MonkeyPatch.context() as patched:
         if not is_few:
-            patched.setattr(small, "rows_max", -1)
+            patched.setattr(small_frames, "rows_max", -1)
         scope = collect(spark.createDataFrame(wanted, schema))
         df = spark.createDataFrame(table, schema).withColumn("_n", F.monotonically_increasing_id())
         found = scope.filter(df, [(name, name) for name in schema.names])

@@ -1,4 +1,4 @@
-"""A few small rows are written without a job of Spark: the same rows, the same ledger, and never twice."""
+"""Small writes go without a Spark job: the same rows, the same ledger, and never twice."""
 
 import dataclasses
 from pathlib import Path
@@ -10,13 +10,13 @@ from pyspark.sql.types import StructType
 
 from sluice import gold
 from sluice.errors import Superseded
-from sluice.model import small
+from sluice.model import small_frames
 from sluice.model.ledger import Entry, RowCounts
-from sluice.model.small import is_plain, taken
+from sluice.model.small_frames import is_plain, small_rows
 from sluice.shapes.difference import operation, sign
 from sluice.storage import small_writes
 from sluice.storage.delta import Lake
-from tests.kit import Lakehouse, frame, text
+from tests.kit import Lakehouse, frame, rows_of, text
 from tests.shop import sales
 
 sold = gold.aggregate("sold", source=sales, group_by=["product"], measures={"pieces": "sum(pieces)"})
@@ -31,24 +31,50 @@ def writers(lakehouse: Lakehouse, table: str) -> list[str]:
     return [each["engineInfo"].split(":")[0].split("/")[0] for each in reversed(lakehouse.lake.open(table).history())]
 
 
-def test_what_comes_after_the_first_build_is_written_without_spark(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(sales)
-    lakehouse.publish("sales", sale(1))
+def test_a_few_rows_are_written_without_spark(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sales, sold)
+    lakehouse.publish("sales", sale(1), sale(1))
     lakehouse.run()
     lakehouse.publish("sales", sale(2), sale(1))
     lakehouse.run()
-    assert writers(lakehouse, "bronze.sales") == ["Apache-Spark", "delta-rs"]
-    assert writers(lakehouse, "silver.sales") == ["Apache-Spark", "delta-rs"]
+    for table in ("bronze.sales", "silver.sales", "gold.sold"):
+        assert writers(lakehouse, table) == ["delta-rs", "delta-rs"]
+    assert set(writers(lakehouse, "silver._fates")) == {"delta-rs"}
     assert [row[0] for row in lakehouse.rows("silver.sales", "id")] == ["s1", "s2"]
-    assert lakehouse.audit()["silver.sales"].duplicate == 1
+    assert lakehouse.audit()["silver.sales"].duplicate == 2
     assert lakehouse.run() == {}
+
+
+def test_tables_that_the_driver_makes_are_like_those_that_spark_makes(
+    lakehouse: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lakehouse.declare(sales, sold)
+    lakehouse.publish("sales", sale(1), sale(1), b"no JSON")
+    by_spark = lakehouse.copied_to(tmp_path / "spark")
+    lakehouse.run()
+    with monkeypatch.context() as patched:
+        patched.setattr(small_frames, "rows_max", -1)
+        by_spark.run()
+    for table in ("bronze.sales", "silver.sales", "silver._fates", "gold.sold"):
+        ours, theirs = lakehouse.lake.open(table), by_spark.lake.open(table)
+        assert (ours.schema(), ours.metadata().configuration) == (theirs.schema(), theirs.metadata().configuration)
+        assert ours.metadata().partition_columns == theirs.metadata().partition_columns
+        assert ours.protocol() == theirs.protocol()
+        assert rows_of(lakehouse.table(table).drop("landed_at")) == rows_of(by_spark.table(table).drop("landed_at"))
+    # Either goes on where the other stopped.
+    lakehouse.publish("sales", sale(2))
+    with monkeypatch.context() as patched:
+        patched.setattr(small_frames, "rows_max", -1)
+        lakehouse.run()
+    assert writers(lakehouse, "silver.sales") == ["delta-rs", "Apache-Spark"]
+    assert lakehouse.rows("gold.sold", "pieces") == [(3,)]
 
 
 @pytest.mark.parametrize(("bound", "most"), [("rows_max", 0), ("row_bytes_max", 10)])
 def test_more_rows_and_larger_ones_are_written_by_spark(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
-    monkeypatch.setattr(small, bound, most)
+    monkeypatch.setattr(small_frames, bound, most)
     lakehouse.declare(sales)
     lakehouse.publish("sales", sale(1))
     lakehouse.run()
@@ -64,10 +90,12 @@ def test_of_two_that_follow_the_same_state_one_writes(lakehouse: Lakehouse) -> N
     lake, rows = lakehouse.lake, lakehouse.lake.read(lakehouse.spark, "silver.sales")
     fence = lake.fence("silver.sales", "silver.sales")
     entry = Entry(dataset="silver.sales", rows=RowCounts(inserted=1), because="the first")
-    lake.append_rows(rows, "silver.sales", entry, fence, taken(rows))
+    lake.append_rows(rows, "silver.sales", entry, fence, small_rows(rows))
     version = lake.newest_version("silver.sales")
     with pytest.raises(Superseded):
-        lake.append_rows(rows, "silver.sales", entry.model_copy(update={"because": "the second"}), fence, taken(rows))
+        lake.append_rows(
+            rows, "silver.sales", entry.model_copy(update={"because": "the second"}), fence, small_rows(rows)
+        )
     assert lake.newest_version("silver.sales") == version
 
 
@@ -80,7 +108,7 @@ def test_a_late_note_does_not_hide_rows_that_another_driver_wrote(lakehouse: Lak
     assert known is not None
     late = known.unchanged(known.entry.model_copy(update={"because": "nothing changed"}))
     rows = lake.read(lakehouse.spark, name)
-    lake.append_rows(rows, name, Entry(dataset=name, rows=RowCounts(inserted=1)), known.fence, taken(rows))
+    lake.append_rows(rows, name, Entry(dataset=name, rows=RowCounts(inserted=1)), known.fence, small_rows(rows))
     written = lake.last_commit(name)
     assert written is not None
     with pytest.raises(Superseded):
@@ -92,7 +120,7 @@ def test_a_late_note_does_not_hide_rows_that_another_driver_wrote(lakehouse: Lak
     assert noted is not None
     assert noted.as_input == written.as_input
     with pytest.raises(Superseded):
-        lake.append_rows(rows, name, Entry(dataset=name, because="late"), written.fence, taken(rows))
+        lake.append_rows(rows, name, Entry(dataset=name, because="late"), written.fence, small_rows(rows))
 
 
 def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(lakehouse: Lakehouse) -> None:
@@ -110,9 +138,9 @@ def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(lakehouse: Lak
         def open(self, name: str, version: int | None = None) -> object:
             return next(opened, None) or super().open(name, version)
 
-    few = taken(rows)
-    lake.append_rows(rows, table, Entry(dataset="silver.others", rows=RowCounts(inserted=1)), 0, few)
-    Late(lake.root).append_rows(rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0, few)
+    small = small_rows(rows)
+    lake.append_rows(rows, table, Entry(dataset="silver.others", rows=RowCounts(inserted=1)), 0, small)
+    Late(lake.root).append_rows(rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0, small)
     assert lake.row_count(table) == 3
     assert (lake.fence(table, "silver.others"), lake.fence(table, "silver.third")) == (1, 1)
 
@@ -130,11 +158,11 @@ keys = {
 
 
 @pytest.mark.parametrize("kind", keys)
-@pytest.mark.parametrize("is_alone", [True, False])
+@pytest.mark.parametrize("is_small", [True, False])
 def test_rows_are_replaced_by_keys_of_any_plain_kind(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_alone: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_small: bool
 ) -> None:
-    if not is_alone:
+    if not is_small:
         monkeypatch.setattr(small_writes, "replaced_rows_max", 0)
     values = [f"CAST({value} AS {kind})" for value in dict.fromkeys([*keys[kind], "NULL"])]
     *known, new = values
@@ -151,7 +179,7 @@ def test_rows_are_replaced_by_keys_of_any_plain_kind(
         f"({new}, 9, named_struct('n', 9), 'inserted')",
     ).toDF("key", "part", "st", operation)
     entry = Entry(dataset=name, rows=RowCounts(inserted=1, updated=1, deleted=1))
-    lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=["key", "part"], few=taken(changed))
+    lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=["key", "part"], small=small_rows(changed))
 
     after = rows(
         f"({known[0]}, 0, named_struct('n', -1))",
@@ -161,9 +189,9 @@ def test_rows_are_replaced_by_keys_of_any_plain_kind(
     now = lake.read(spark, name)
     assert (now.exceptAll(after).count(), after.exceptAll(now).count()) == (0, 0)
     feed = lake.changes(spark, name, 0, 1).withColumn("_sign", sign())
-    told = feed.groupBy("key", "part", "st").agg({"_sign": "sum"}).where("`sum(_sign)` <> 0")
-    assert told.count() == 4
-    assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs" if is_alone else "Apache-Spark")
+    changed_rows = feed.groupBy("key", "part", "st").agg({"_sign": "sum"}).where("`sum(_sign)` <> 0")
+    assert changed_rows.count() == 4
+    assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs" if is_small else "Apache-Spark")
 
 
 def test_what_is_replaced_can_be_filtered_by_text_with_pyarrow(lakehouse: Lakehouse) -> None:
@@ -177,17 +205,17 @@ def test_what_is_replaced_can_be_filtered_by_text_with_pyarrow(lakehouse: Lakeho
 
 def test_a_small_write_is_of_few_rows_small_ones_and_of_plain_types(spark: SparkSession) -> None:
     few = frame(spark, "id string, at hours", [("a", 1.0), ("b", 2.0)])
-    rows = taken(few)
+    rows = small_rows(few)
     assert rows is not None
     assert rows.equals(few.toArrow())
-    nothing = taken(few.limit(0))
+    nothing = small_rows(few.limit(0))
     assert nothing is not None
     assert nothing.schema == rows.schema
-    assert taken(spark.range(small.rows_max)) is not None
-    assert taken(spark.range(small.rows_max + 1)) is None
+    assert small_rows(spark.range(small_frames.rows_max)) is not None
+    assert small_rows(spark.range(small_frames.rows_max + 1)) is None
     long = few.selectExpr("repeat(id, 200 * 1024) AS id")
-    assert taken(long) is None
-    assert taken(long.selectExpr("named_struct('id', id) AS nested")) is None
+    assert small_rows(long) is None
+    assert small_rows(long.selectExpr("named_struct('id', id) AS nested")) is None
 
 
 @pytest.mark.usefixtures("spark")

@@ -314,7 +314,7 @@ other = silver.interval_join(
         ({"order_by": []}, "order_by is empty; say which rows come first"),
         ({"order_by": [""]}, "order_by is '', which is no SQL expression"),
         ({"order_by": ["pints DESC"]}, "order_by reads pints, which is no column here; there are player, game"),
-        ({"order_by": ["points DESC, player"]}, "give each order as a text of its own"),
+        ({"order_by": ["points DESC, player"]}, "give each order as a separate text"),
         ({"order_by": ["points DESCENDING"]}, "which ends with a name"),
         ({"order_by": ["abs(points DESC"]}, "the brackets do not match"),
         ({"group_by": ["gam"]}, "group_by reads gam"),
@@ -327,7 +327,10 @@ other = silver.interval_join(
         ({"rank": "game"}, "game and game would be one column"),
         ({"rank": "the rank"}, "it has a space"),
         ({"rank": "_rank"}, "names that begin with _ are for bookkeeping"),
-        ({"ties": "rank", "columns": ["points"]}, "columns lacks player, which tell apart rows that tie; add them, or"),
+        (
+            {"ties": "rank", "columns": ["points"]},
+            "columns lacks player, which distinguish rows that tie; add them, or",
+        ),
         ({"group_by": ["upper(player) AS player"], "ties": "rank"}, "player and player would be one column"),
     ],
 )

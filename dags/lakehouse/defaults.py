@@ -24,7 +24,7 @@ def asset(node: dict[str, Any]) -> Asset:
 
 
 def notifiers(text: str) -> list[BaseNotifier]:
-    """Who is told: the notifier that `LAKEHOUSE_NOTIFIER` names, with the arguments in `LAKEHOUSE_NOTIFIER_ARGUMENTS`.
+    """The notifier that `LAKEHOUSE_NOTIFIER` names, with the arguments in `LAKEHOUSE_NOTIFIER_ARGUMENTS`.
 
     The class is any of Airflow's notifiers, the arguments are JSON; `{text}` in one becomes what happened.
     """
@@ -38,31 +38,31 @@ def notifiers(text: str) -> list[BaseNotifier]:
     return [import_string(name)(**filled)]
 
 
-def tell(text: str, context: Any = None) -> None:
-    """Tells the notifier, if there is one."""
+def notify(text: str, context: Any = None) -> None:
+    """Calls the notifier, if there is one."""
     for notifier in notifiers(text):
         notifier.notify(context or {})
 
 
-async def told_late(text: str, context: Any = None) -> None:
+async def notify_late(text: str, context: Any = None) -> None:
     """What a missed deadline calls, in the triggerer."""
-    await asyncio.to_thread(tell, text, context)
+    await asyncio.to_thread(notify, text, context)
 
 
 def deadline(dag_id: str) -> DeadlineAlert:
-    """Tells the notifier of a run that is not done `LAKEHOUSE_DEADLINE_MINUTES` (an hour) after it was queued."""
+    """Notifies of a run that is not done `LAKEHOUSE_DEADLINE_MINUTES` (an hour) after it was queued."""
     interval = timedelta(minutes=float(os.environ.get("LAKEHOUSE_DEADLINE_MINUTES", "60")))
     text = f"{dag_id}: a run is not done {interval} after it was queued"
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=interval,
-        callback=AsyncCallback("lakehouse.defaults.told_late", kwargs={"text": text}),
+        callback=AsyncCallback("lakehouse.defaults.notify_late", kwargs={"text": text}),
         name=f"{dag_id} is late",
     )
 
 
 def with_alerts(what: str) -> dict[str, Any]:
-    """Default arguments of tasks: told when one fails for good."""
+    """Default arguments of tasks: the notifier is called when one fails for good."""
     return {
         **writes,
         "retries": 2,

@@ -1,4 +1,4 @@
-"""The project, through its command line: Airflow has an environment of its own and never imports the engine."""
+"""The project, through its command line: Airflow has a separate environment and never imports the engine."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def follow(
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Ends a command as a person would, so that what it is at is finished; by force only when it does not listen."""
+    """Interrupts a command, so that it finishes its current step; kills it only if it does not react."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGTERM)

@@ -5,7 +5,7 @@ from sluice.expect import built_in, expect, suite
 expectations = suite(
     "silver.departures",
     built_in("weather_matched", mostly=0.99, severity="warn"),
-    # Of the aircraft of two carriers the registry knows little.
+    # The registry lacks most aircraft of two carriers.
     built_in("aircraft_matched", mostly=0.8, severity="warn"),
     built_in("aircraft_known", mostly=0.8, severity="warn"),
     expect(

@@ -1,1 +1,1 @@
-"""Airflow on this machine, in an environment of its own."""
+"""Airflow on this machine, in a separate environment."""

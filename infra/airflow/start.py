@@ -22,7 +22,7 @@ from pathlib import Path
 project = Path(__file__).parents[2]
 ends_within_seconds = 150
 start_seconds_max = 180
-# So often within five minutes a process is started before it is given up.
+# How often within five minutes a process is restarted before the whole gives up.
 starts_max = 5
 # What serves logs to other machines listens on every address, and there is no other machine.
 processes = {
@@ -48,7 +48,7 @@ def main() -> None:
         help="how long a process may give no sign of life before it is started again",
     )
     options = parser.parse_args()
-    # What is written here, passwords among it, is for its owner alone.
+    # Only the owner may read what is written here, passwords included.
     os.umask(0o077)
     home = options.home.resolve()
     home.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 class Process:
-    """One of Airflow's processes, started again when it ended or no longer gives a sign of life."""
+    """One of Airflow's processes, restarted when it ended or its heartbeat stopped."""
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str], log: Path) -> None:
         self.name, self.command, self.environment, self.log = name, command, environment, log
@@ -75,13 +75,13 @@ class Process:
         self.healthy_at = time.monotonic()
         self.was_healthy = False
         with open(self.log, "ab") as said:
-            # Of a session of its own: Ctrl-C reaches this process alone, and it ends the others in order.
+            # A separate session: Ctrl-C reaches only this process, which ends the others in order.
             self.running = subprocess.Popen(
                 self.command, env=self.environment, stdout=said, stderr=said, start_new_session=True
             )
 
     def is_silent(self, patience_seconds: float) -> bool:
-        """True when it has given no sign of life for too long; a start takes long on a busy machine."""
+        """True when its last heartbeat is too old; a start takes long on a busy machine."""
         patience = patience_seconds if self.was_healthy else max(patience_seconds, start_seconds_max)
         return time.monotonic() > self.healthy_at + patience
 
@@ -91,7 +91,7 @@ class Process:
 
     @property
     def keeps_ending(self) -> bool:
-        """True when to start it again is of no use."""
+        """True when a restart would not help."""
         recent = [each for each in self.starts if each > time.monotonic() - 300]
         return len(recent) > starts_max
 
@@ -103,10 +103,9 @@ class Process:
 
 
 def supervise(airflow: str, environment: dict[str, str], home: Path, address: str, patience_seconds: float) -> int:
-    """Runs all processes until told to stop, or until one of them keeps ending.
+    """Runs all processes until stopped, or until one of them keeps ending.
 
-    A scheduler that failed waits for its tasks, and the continuous one does not end: so it is watched, not only waited
-    for.
+    A failed scheduler waits for its tasks, and the continuous one does not end, so its heartbeat is watched too.
     """
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -143,7 +142,7 @@ def supervise(airflow: str, environment: dict[str, str], home: Path, address: st
 
 
 def healthy_processes(address: str) -> set[str]:
-    """The processes that gave a sign of life of late, as the API server tells; when it is silent, all but itself."""
+    """The processes with a recent heartbeat, according to the API server; if that is silent, all except it."""
     try:
         with urllib.request.urlopen(f"{address}/api/v2/monitor/health", timeout=10) as answer:
             found = json.loads(answer.read())

@@ -88,7 +88,7 @@ def make_debian_image() -> None:
 
 
 def try_sluice(folder: Path, months: int) -> None:
-    """What compose's `publish` and `sluice` do, once, and what somebody would ask afterwards."""
+    """Does once what compose's `publish` and `sluice` do, and queries the result."""
     with container("sluice", folder, ["/data"]) as run:
         bring_jars(folder / "data")
         buildah(*run, "python", "-m", "infra.sources.nycflights", "--log", "/data/log", "--months", str(months))
@@ -110,7 +110,7 @@ def try_airflow(folder: Path) -> None:
     address = f"http://127.0.0.1:{port}"
     with container("sluice-airflow", folder, ["/data", "/airflow"]) as run:
         command = [".venv-airflow/bin/python", "-m", "infra.airflow.start", "--home", "/airflow", "--port", str(port)]
-        # A group of its own, to end what buildah starts as well.
+        # A separate process group, to end what buildah starts as well.
         typer.echo(f"Airflow at {address} …", err=True)
         log = folder / "airflow.log"
         with open(log, "wb") as said:
@@ -163,7 +163,7 @@ def buildah(*arguments: str, show: bool = False, seconds_max: float | None = Non
 
 
 def wait_for(is_true: Callable[[], bool], complaint: str, started: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Returns when something is so; a SluiceError when it does not become so, or what should do it has ended."""
+    """Returns once the condition is true; a SluiceError on a timeout, or if the process that was started has ended."""
 
     def said() -> str:
         return f"{complaint}. {log.read_text()[-1000:]}"
@@ -174,7 +174,7 @@ def wait_for(is_true: Callable[[], bool], complaint: str, started: "subprocess.P
 
 
 def is_healthy(address: str) -> bool:
-    """True when each of Airflow's processes gave a sign of life of late."""
+    """True when each of Airflow's processes has a recent heartbeat."""
     try:
         found = answer(f"{address}/api/v2/monitor/health")
     except OSError:

@@ -89,7 +89,7 @@ def parsed_port(text: str) -> tuple[str, int]:
 
 
 def hidden(name: str, value: str) -> str:
-    """A setting as it may be seen on a screen: what is secret in it is in the file alone."""
+    """A setting as it may be shown on a screen: its secrets are only in the file."""
     if name == "AWS_SECRET_ACCESS_KEY":
         return "…"
     scheme, separator, rest = value.rpartition("@")

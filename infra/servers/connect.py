@@ -11,7 +11,7 @@ from infra.servers.server import Server, loopback, page, private_folder
 
 @dataclass(frozen=True, kw_only=True)
 class Connect(Server):
-    """One worker, beside the Kafka of this address. It trusts whoever reaches loopback."""
+    """One worker, beside the Kafka of this address. It trusts every client on loopback."""
 
     kafka: str
 

@@ -1,4 +1,4 @@
-"""Debian's packages: installed where we may, and named where we may not; no service of theirs is left running."""
+"""Debian's packages: installed where we may, and named where we may not; none of their services is left running."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ start_policy = Path("/usr/sbin/policy-rc.d")
 
 
 def install(*packages: str) -> None:
-    """Installs those that are missing; a SluiceError with the command for whoever is not root on Debian."""
+    """Installs those that are missing; without root or Debian, a SluiceError with the command to run."""
     missing = [package for package in packages if not is_installed(package)]
     if not missing:
         return
@@ -29,7 +29,7 @@ def install(*packages: str) -> None:
 
 
 def is_installed(package: str) -> bool:
-    """Whether Debian has it, or its program came in another way."""
+    """Whether the package, or its program from elsewhere, is installed."""
     program = {"postgresql": "postgres"}.get(package, package)
     debian_keeps = Path("/usr/lib/postgresql").glob(f"*/bin/{program}")
     return shutil.which(program) is not None or any(debian_keeps)
@@ -37,7 +37,7 @@ def is_installed(package: str) -> bool:
 
 @contextmanager
 def without_services() -> Iterator[None]:
-    """Keeps Debian from making a cluster and from starting services: ours have data and ports of their own."""
+    """Keeps Debian from making a cluster and from starting services: ours have separate data and ports."""
     cluster_settings.parent.mkdir(parents=True, exist_ok=True)
     cluster_settings.write_text("create_main_cluster = false\n")
     had_policy = start_policy.exists()

@@ -22,7 +22,7 @@ small = [
 
 @dataclass(frozen=True)
 class Kafka(Server):
-    """A broker. It trusts whoever reaches loopback."""
+    """A broker. It trusts every client on loopback."""
 
     controller_port: int = field(default_factory=free_port)
 
@@ -96,7 +96,7 @@ num.network.threads=2
 num.io.threads=2
 log.segment.bytes=67108864
 log.cleaner.dedupe.buffer.size=16777216
-# A topic that nobody made is a mistake in a name.
+# An unknown topic is a mistake in a name.
 auto.create.topics.enable=false
 """
 

@@ -1,4 +1,4 @@
-"""Postgres from Debian's packages, with a data folder of its own, ready for change data capture."""
+"""Postgres from Debian's packages, with a separate data folder, ready for change data capture."""
 
 import os
 import pwd
@@ -51,7 +51,7 @@ class Postgres(Server):
         run(program("initdb"), "-D", str(aside), "-U", user, "--pwfile", str(password), *options)
         password.unlink()
         run(program("postgres"), "--single", "-D", str(aside), "postgres", said=f"CREATE DATABASE {database};\n")
-        # What is written above the end of its own file is found in a file that we may write anew.
+        # Our settings are in a separate file, included from the end of Postgres's own, so that it can be rewritten.
         with open(aside / "postgresql.conf", "a") as file:
             file.write("include = '../postgresql.conf'\n")
         aside.rename(self.data)
@@ -91,7 +91,7 @@ unix_socket_directories = ''
 wal_level = logical
 max_wal_senders = 8
 max_replication_slots = 8
-# A slot that nobody reads any more must not fill the disk.
+# An abandoned slot must not fill the disk.
 max_slot_wal_keep_size = '1GB'
 shared_buffers = '64MB'
 max_connections = 60

@@ -17,7 +17,7 @@ stops_within_seconds = 30
 
 @contextmanager
 def running(server: S, *, healthy_within_seconds: float = 90) -> "Iterator[Running[S]]":
-    """The server, healthy; whatever happens in the block, it is gone afterwards.
+    """The server, healthy; it is always stopped at the end of the block.
 
     A SluiceError when it does not become healthy, with the end of its log.
     """
@@ -84,14 +84,14 @@ class Running(Generic[S]):
                 # It ended by itself.
                 continue
         self.process.wait()
-        # Children of a server that is gone are init's, and hold its ports and data until they are gone as well.
+        # The children of a dead server belong to init, and keep its ports and data until they end too.
         wait_until(
             lambda: not any(is_alive(pid) for pid in pids), lambda: f"{type(self.server).__name__} does not die", 10
         )
         self.process = None
 
     def stop(self) -> None:
-        """Ends it in order, or with SIGKILL when it does not listen."""
+        """Ends it in order, or with SIGKILL if it does not react."""
         if self.process is None:
             return
         self.process.send_signal(signal.Signals[f"SIG{self.server.stop_signal}"])

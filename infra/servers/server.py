@@ -18,7 +18,7 @@ loopback = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
+    """A free port on loopback."""
     with socket.socket() as listener:
         listener.bind((loopback, 0))
         return int(listener.getsockname()[1])
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 def require_free(port: int) -> None:
     with socket.socket() as listener:
-        # What ended a moment ago is no hindrance.
+        # A port that was freed a moment ago is no obstacle.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((loopback, port))
@@ -44,7 +44,7 @@ class Server(ABC):
     folder: Path
     port: int = field(default_factory=free_port)
 
-    # How it is told to end in order.
+    # The signal for an orderly shutdown.
     stop_signal: ClassVar[Literal["INT", "TERM"]] = "TERM"
 
     @classmethod
@@ -90,7 +90,7 @@ def cache() -> Path:
 
 
 def private_folder(path: Path) -> None:
-    """Makes a folder that its owner alone can enter."""
+    """Makes a folder that only its owner can enter."""
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
 
@@ -104,7 +104,7 @@ def secret(path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Writes a file that its owner alone can read, whole or not at all."""
+    """Writes a file that only its owner can read, atomically."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -126,7 +126,7 @@ def page(port: int, path: str) -> bytes | None:
 
 
 def wait_until(is_true: Callable[[], bool], what: Callable[[], str], seconds: float) -> None:
-    """Asks until the answer is yes; a SluiceError that says `what` was waited for in vain."""
+    """Asks until the answer is yes; a SluiceError with `what` on a timeout."""
     deadline = time.monotonic() + seconds
     while not is_true():
         if time.monotonic() > deadline:

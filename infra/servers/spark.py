@@ -42,7 +42,7 @@ class Daemon(OfSpark):
             "SPARK_PUBLIC_DNS": loopback,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": " ".join(self.java_options()),
-            # Whoever starts it has the log.
+            # The log belongs to the process that starts it.
             "SPARK_LOG_DIR": str(self.folder),
         }
 
@@ -50,7 +50,7 @@ class Daemon(OfSpark):
         return ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dspark.master.rest.enabled=false"]
 
     def says(self) -> dict[str, Any]:
-        """What its web page knows, or nothing; while it starts there are pages before there is what they say."""
+        """What its web page knows, or nothing; while it starts there are pages without content."""
         try:
             return dict(json.loads(page(self.web_port, "/json/") or "{}"))
         except ValueError:
@@ -63,7 +63,7 @@ class Daemon(OfSpark):
 
 @dataclass(frozen=True)
 class SparkMaster(Daemon):
-    """It knows the workers and gives them to drivers. It trusts whoever reaches loopback."""
+    """It knows the workers and gives them to drivers. It trusts every client on loopback."""
 
     def command(self) -> list[str]:
         return self.start_class("master.Master")

@@ -43,7 +43,7 @@ ends_within_seconds = 40
 
 @dataclass(frozen=True)
 class Status:
-    """How one server is: what the supervisor knows of its process, and what the server says itself."""
+    """The status of one server: its process according to the supervisor, and its own health."""
 
     name: str
     state: str
@@ -53,7 +53,7 @@ class Status:
 
 
 class Stack:
-    """The servers of one folder. It holds no state of its own: the folder and the supervisor do."""
+    """The servers of one folder. It has no state: the folder and the supervisor have it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -170,7 +170,7 @@ class Stack:
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
     def make_folder(self) -> None:
-        """Postgres, with a user of its own, must pass through; what is secret is in private files and folders."""
+        """Postgres runs as another user and must pass through; secrets are in private files and folders."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o711)
         self.logs.mkdir(mode=0o700, exist_ok=True)
@@ -204,7 +204,7 @@ class Stack:
             self.ask("stopProcess", name, True)
 
     def wait_for(self, name: str) -> None:
-        """Waits until a server is healthy; a SluiceError with the end of its log when it is not, or gives up."""
+        """Waits until a server is healthy; a SluiceError with the end of its log if it fails or takes too long."""
 
         def failed() -> str:
             log = self.logs / f"{name}.log"

@@ -35,7 +35,7 @@ def main(script: str) -> None:
 
 
 def svg(page: Page, text: str, name: str) -> str:
-    """A diagram as SVG, whose styles apply to it alone."""
+    """A diagram as SVG, whose styles apply only to it."""
     drawn = page.evaluate(
         "async ([theme, name, text]) => { mermaid.initialize(theme); return (await mermaid.render(name, text)).svg }",
         [theme, f"diagram-{name}", text],

@@ -62,15 +62,15 @@ def command_reference() -> str:
 
 def command_section(name: str, command: Any) -> str:
     heading = f"{'##' if ' ' not in name else '###'} sluice {name}\n"
-    told = escaped(command.help or "")
+    help_text = escaped(command.help or "")
     if is_group(command):
-        return f"{heading}\n{told}\n"
+        return f"{heading}\n{help_text}\n"
     context = command.make_context(f"sluice {name}", [], resilient_parsing=True)
     usage = command.get_usage(context).removeprefix("Usage: ")
     records = filter(None, (each.get_help_record(context) for each in command.params if each.name != "help"))
     rows = [f"| `{times.sub('TIME', names)}` | {escaped(meaning)} |" for names, meaning in records]
     table = ["| argument or option | meaning |", "|---|---|", *rows] if rows else []
-    return "\n".join([heading, f"```text\n{usage}\n```\n", told, "", *table, ""])
+    return "\n".join([heading, f"```text\n{usage}\n```\n", help_text, "", *table, ""])
 
 
 def escaped(text: str) -> str:

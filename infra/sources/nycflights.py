@@ -12,7 +12,7 @@ A record's timestamp is its arrival in the log. From the order in which things b
 | out of order          | 5 % of flight events                | 1 to 90 minutes late                                  |
 | late observations     | 3 % of the weather                  | 1 to 12 hours late                                    |
 | corrupt               | 0.1 % of flight events and weather  | one more copy, damaged in one of six ways              |
-| drifted               | schedules of the last quarter       | a field `terminal` that nobody announced              |
+| drifted               | schedules of the last quarter       | an unannounced field `terminal`                       |
 
 A corrupt record is always one more copy: nothing that happened is lost.
 """

@@ -11,7 +11,7 @@ from sluice.operate.explain import Origin, Value
 from sluice.operate.recompute import Recomputed
 from sluice.operate.replay import Replay
 from sluice.quality.conservation import Fates
-from sluice.quality.results import is_critical, state_of
+from sluice.quality.results import is_critical, severity_of, state_of
 
 __all__ = [
     "Answer",
@@ -33,5 +33,6 @@ __all__ = [
     "TopicOffsets",
     "Value",
     "is_critical",
+    "severity_of",
     "state_of",
 ]

@@ -1,4 +1,4 @@
-"""The rows of a table or of a query, for whoever reads Arrow, Polars, pandas or DuckDB; read without Spark."""
+"""The rows of a table or of a query, as Arrow, Polars, pandas or DuckDB; read without Spark."""
 
 import importlib
 from datetime import datetime
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Answer:
-    """Rows of one state of the tables: whatever is written later, each method returns the same rows."""
+    """Rows of one state of the tables: each method returns the same rows, even if more is written later."""
 
     def __init__(self, connection: "DuckDBPyConnection", sql: str) -> None:
         self.sql = sql
@@ -27,7 +27,7 @@ class Answer:
         with answering():
             self._is_select = [each.type for each in extract_statements(sql)] == [StatementType.SELECT]
             if self._is_select:
-                # It is read when its rows are asked for; what is wrong with its names is said here.
+                # Evaluated when its rows are requested; wrong names are an error here already.
                 self.columns = connection.sql(sql).columns
             else:
                 # Any other statement is executed once.
@@ -60,7 +60,7 @@ class Answer:
         return frame
 
     def duckdb(self) -> "DuckDBPyRelation":
-        """The rows as a DuckDB relation, which reads only what is asked of it: `.filter("flights > 9").fetchall()`.
+        """The rows as a DuckDB relation, which reads only what a filter needs: `.filter("flights > 9").fetchall()`.
 
         A UsageError for a statement other than SELECT.
         """

@@ -1,4 +1,4 @@
-"""The one process that may write the lake: it runs, and does what other processes ask for meanwhile."""
+"""The one process that may write the lake: it runs the catalogue, and serves the requests of other processes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,22 +36,22 @@ def driver(here: Opened, catalogue: Catalogue) -> Iterator[Runner]:
 
 
 def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue | None:
-    """Does what the driver was asked for; if so, the catalogue as the project declares it now."""
+    """Serves the pending requests; if there were any, returns the catalogue as the project declares it now."""
 
     def warn(text: str) -> None:
-        here.tell(Message("warning", text))
+        here.notify(Message("warning", text))
 
     if not requests.attend(here.lake.files, partial(performed, here, runner), warn):
         return None
     try:
         return here.catalogue().upstream_of(datasets)
     except SluiceError as error:
-        here.tell(Message("error", f"{error} The run goes on as before."))
+        here.notify(Message("error", f"{error} The run goes on as before."))
         return None
 
 
 def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[str, Any]:
-    """Does what is asked by the declarations as they are now; what came of it, by dataset."""
+    """Serves a request by the current declarations; returns the result by dataset."""
     catalogue = here.catalogue()
     runner = replace(runner, catalogue=catalogue)
     datasets = [each for each in catalogue.datasets if each.name in request.datasets]
@@ -76,16 +76,16 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
             case "maintain":
                 return maintain.maintain(runner.spark, here.lake, request.datasets)
     except (PySparkException, Py4JError) as error:
-        # Whoever asked hears it; the run goes on.
+        # The requester gets the error; the run continues.
         raise SluiceError(spark_message(error)) from error
 
 
 def asked(here: Opened, request: requests.Request) -> dict[str, Any]:
-    """Has the request done, by the run under way if there is one, and else here; a SluiceError when it fails."""
+    """Has the request served by the current run, or else does it here; a SluiceError when it fails."""
     catalogue = here.catalogue()
     name = requests.ask(here.lake.files, request)
     try:
-        is_told = False
+        has_notified = False
         for answer in requests.answered(here.lake.files, name):
             if answer is not None:
                 if answer.error:
@@ -95,9 +95,9 @@ def asked(here: Opened, request: requests.Request) -> dict[str, Any]:
                 with driver(here, catalogue) as runner:
                     attended(here, runner, [])
             except LakeLocked:
-                if not is_told:
-                    here.tell(Message("notice", "A run is under way; it does this between two passes …"))
-                is_told = True
+                if not has_notified:
+                    here.notify(Message("notice", "A run is under way; it does this between two passes …"))
+                has_notified = True
     finally:
         requests.withdraw(here.lake.files, name)
     raise SluiceError("The request was withdrawn.")

@@ -33,7 +33,7 @@ class ProjectLog:
         A mapping becomes JSON, with a Decimal as the number that it is; text and bytes are appended as they are; a
         Record has its own key, timestamp and headers. `key` is the key of every other record, or else each takes its
         own from the field `key_field` of its JSON. Records of one key keep their order. Returns the next offset of each
-        partition that got some. A UsageError for a value that is no JSON, or a topic that Sluice alone writes; a
+        partition that got some. A UsageError for a value that is no JSON, or a topic reserved for Sluice; a
         LogError when the log cannot be written.
         """
         require_open(topic)
@@ -46,12 +46,12 @@ class ProjectLog:
         return self._here.log.tail(topic, records)
 
     def topics(self) -> list[TopicOffsets]:
-        """The offsets that each partition of each topic holds."""
+        """The offsets in each partition of each topic."""
         log = self._here.log
         return [
-            TopicOffsets(topic, partition, held.start, held.stop)
+            TopicOffsets(topic, partition, available.start, available.stop)
             for topic in log.topics()
-            for partition, held in log.offsets(topic).items()
+            for partition, available in log.offsets(topic).items()
         ]
 
     def verify(self, *topics: str) -> list[Verified]:

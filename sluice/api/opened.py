@@ -1,4 +1,4 @@
-"""An opened project: its settings, its log, its tables and its declarations, and whom to tell what happens."""
+"""An opened project: its settings, its log, its tables and its declarations, and who gets its messages."""
 
 import logging
 from collections.abc import Callable
@@ -20,13 +20,13 @@ levels = {"notice": logging.INFO, "warning": logging.WARNING, "error": logging.E
 
 @dataclass(frozen=True)
 class Message:
-    """Something that a person should know; the work goes on."""
+    """A notice, warning or error for the user; the work continues."""
 
     kind: Literal["notice", "warning", "error"]
     text: str
 
 
-Tell = Callable[[Message], None]
+Notify = Callable[[Message], None]
 
 
 def to_logger(message: Message) -> None:
@@ -42,7 +42,7 @@ class Opened:
     log: AnyLog
     sessions: Sessions
     listener: Listener
-    tell: Tell
+    notify: Notify
 
     @cached_property
     def lake(self) -> Lake:

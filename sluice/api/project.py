@@ -14,7 +14,7 @@ from sluice.api import answers
 from sluice.api.answers import Answer
 from sluice.api.driver import asked, attended, driver
 from sluice.api.log import ProjectLog, Value
-from sluice.api.opened import Message, Opened, Tell, to_logger
+from sluice.api.opened import Message, Notify, Opened, to_logger
 from sluice.api.quarantine import Quarantine
 from sluice.api.replays import Replays
 from sluice.api.results import Audit, Checked, Maintained, RunResult
@@ -50,10 +50,10 @@ class Project:
     the end of the `with` block, or the end of the process. `status`, `audit`, `table` and `query` need none. A process
     has one Spark: a second project shares it by `spark=first.spark`.
 
-    One process or thread at a time writes the tables. Where another one does, `run` raises LakeLocked; what may be done
-    between the passes of its run (`backfill`, `check`, `rollback`, `maintain`, `replays.promote` …) is done by it.
+    One process or thread at a time writes the tables. Where another one does, `run` raises LakeLocked; the other
+    process serves what it can between the passes of its run (`backfill`, `check`, `rollback`, `maintain`, …).
 
-    All times have a time zone. Every error that can be put right is a SluiceError that says how; wrong use is its
+    All times have a time zone. Every error that the user can fix is a SluiceError that says how; wrong use is its
     subclass UsageError. Declarations are read again by each call.
     """
 
@@ -66,15 +66,15 @@ class Project:
         keep_spark: bool = True,
         any_folder: bool = False,
         on_event: Listener = lambda event: None,
-        on_message: Tell = to_logger,
+        on_message: Notify = to_logger,
     ) -> None:
         """Opens the project in the folder `path`; a UsageError when it has no `pipelines`, or a setting is wrong.
 
         `settings` are overrides of the variables `SLUICE_…`, such as `{"lake": "s3a://bucket/lake", "parallel": 4}`, or
         all Settings, with their own project folder. `spark` is a session to use, which `close` leaves open; without
         `keep_spark` each call starts and ends its own, as the commands do. `any_folder` accepts a folder without
-        declarations, whose log and tables can be used. `on_event` hears how a run goes on, `on_message` what a person
-        should know; by default that goes to the logger `sluice`. Both may be called from other threads.
+        declarations, whose log and tables can be used. `on_event` receives the progress of runs and `on_message`
+        messages for the user, by default the logger `sluice`. Both may be called from other threads.
         """
         if isinstance(settings, Settings):
             require_plain_paths(settings)
@@ -101,7 +101,7 @@ class Project:
     def create(cls, path: str | Path, settings: Mapping[str, Any] | None = None, **options: Any) -> Self:
         """Writes a small project to a new or empty folder, with data to try it on, and opens it with these options.
 
-        A UsageError when the folder holds anything.
+        A UsageError when the folder is not empty.
         """
         scaffold.write(Path(path))
         return cls(path, settings, **options)
@@ -133,7 +133,7 @@ class Project:
     def spark(self) -> "SparkSession":
         """The Spark session, which starts when there is none; for other projects, and for reading tables by Spark."""
         if isinstance(self._here.sessions, EachCall):
-            raise UsageError("With keep_spark=False each call has a Spark session of its own.")
+            raise UsageError("With keep_spark=False each call has its own Spark session.")
         with self._here.sessions.reading() as spark:
             return spark
 
@@ -144,7 +144,7 @@ class Project:
 
     @cached_property
     def quarantine(self) -> Quarantine:
-        """The records that rules hold back: `list`, `records`, `add`, `release`."""
+        """The quarantined records: `list`, `records`, `add`, `release`."""
         return Quarantine(self._here)
 
     @cached_property
@@ -163,7 +163,7 @@ class Project:
         return self.log.append(topic, records, key=key, key_field=key_field)
 
     def run(self, *datasets: str, rebuild: bool = False) -> RunResult:
-        """Lands what the log holds and refreshes all that depends on it, until caught up.
+        """Lands the new records of the log and refreshes all that depends on them, until caught up.
 
         `datasets` are brought up to date with all that they are made from; none: all. `rebuild` computes them from
         bronze, and writes what differs. A LakeLocked when another run is under way; a UsageError for a dataset that is
@@ -177,17 +177,17 @@ class Project:
         catalogue = here.catalogue().upstream_of(datasets)
         here.log.require()
         with driver(here, catalogue) as runner:
-            # What a killed run was asked for and did not finish.
+            # The requests that a killed run did not finish.
             attended(here, runner, datasets)
             start = time.monotonic()
             events = runner.until_caught_up(rebuild=rebuild)
             return RunResult(tuple(events), time.monotonic() - start, len(catalogue.nodes) - len(events))
 
     def continuously(self, *datasets: str, stop: threading.Event | None = None) -> None:
-        """The same again and again, until `stop` is set (None: until an interrupt), and what others ask for meanwhile.
+        """The same repeatedly, until `stop` is set (None: until an interrupt); also serves the requests of others.
 
         It blocks; run it in a thread, and set `stop` to end it after the pass under way. When there is nothing to do it
-        waits for `settings.poll_seconds`. `on_event` hears what is done, and waits for a log that does not answer.
+        waits for `settings.poll_seconds`. `on_event` reports what is done, and waits for a log that does not answer.
 
         >>> stop = threading.Event()
         >>> thread = threading.Thread(target=project.continuously, kwargs={"stop": stop})
@@ -202,7 +202,7 @@ class Project:
     def backfill(self, *datasets: str, since: datetime | None = None, until: datetime | None = None) -> dict[str, int]:
         """Recomputes the rows with event times from `since` until before `until`, in place; writes what differs.
 
-        `datasets` alone are recomputed, not what they are made from; none: all. Returns how many rows changed in each.
+        Only `datasets` are recomputed, not what they are made from; none: all. Returns how many rows changed in each.
         A UsageError for an empty range; a SluiceError when the new rows would break what is critical.
 
         >>> project.backfill("gold.revenue_daily", since=datetime(2026, 3, 1, tzinfo=UTC))
@@ -228,7 +228,7 @@ class Project:
         """Adds up what became of every landed record and every row; `balanced` is False when one is lost or doubled.
 
         `recompute` is the share of the rows of every table, in (0, 1], that are also recomputed from their inputs and
-        compared; it needs Spark. Another `seed` chooses other rows; by default they are others every day.
+        compared; it needs Spark. Another `seed` chooses other rows; by default it changes every day.
 
         >>> project.audit(recompute=0.01).balanced
         True
@@ -362,7 +362,7 @@ class Project:
         return doctor.examine(self.settings)
 
     def spark_tasks(self, name: str) -> tuple[int, int]:
-        """How many tasks the running Spark stages of a dataset have, and how many are done; zero where nobody tells."""
+        """How many tasks the running Spark stages of a dataset have, and how many are done; zeros if unknown."""
         spark = self._here.sessions.spark
         return (0, 0) if spark is None else tasks_of(spark, name)
 

@@ -1,4 +1,4 @@
-"""The records of a project that are held back."""
+"""The quarantined records of a project."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sluice.api.opened import Opened
 from sluice.errors import UsageError
 from sluice.operate import quarantine
-from sluice.operate.quarantine import Held, HeldRecord
+from sluice.operate.quarantine import QuarantinedByRule, QuarantinedRecord
 
 
 @dataclass(frozen=True)
@@ -19,28 +19,30 @@ class Released:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Shows the records that rules hold back, and releases them."""
+    """Lists the quarantined records, late ones included, and releases them."""
 
     _here: Opened
 
-    def list(self) -> tuple[Held, ...]:
-        """How many records each rule holds back, by dataset."""
-        return tuple(quarantine.held(self._here.lake, self._here.catalogue()))
+    def list(self) -> tuple[QuarantinedByRule, ...]:
+        """How many records each rule quarantined, by dataset."""
+        return tuple(quarantine.quarantined_by_rule(self._here.lake, self._here.catalogue()))
 
     def records(
         self, dataset: str, *, reason: str | None = None, positions: Sequence[str] = (), limit: int | None = None
-    ) -> tuple[HeldRecord, ...]:
-        """The held records of a dataset, the oldest first: of one rule, or at positions `topic/partition/offset`.
+    ) -> tuple[QuarantinedRecord, ...]:
+        """Quarantined records of a dataset, the oldest first: of one rule, or at positions `topic/partition/offset`.
 
         A UsageError when the dataset consumes no records.
         """
         consumer = quarantine.consumer(self._here.catalogue(), dataset)
         return tuple(
-            quarantine.held_records(self._here.lake, consumer, reason=reason, positions=positions, records_max=limit)
+            quarantine.quarantined_records(
+                self._here.lake, consumer, reason=reason, positions=positions, records_max=limit
+            )
         )
 
     def add(self, dataset: str, positions: Sequence[str], because: str) -> int:
-        """Sets records aside that no rule holds back; the next run does it. Returns how many they are.
+        """Sets records aside that broke no rule; the next run does it. Returns their number.
 
         A UsageError for a position at which nothing has landed.
         """
@@ -50,15 +52,17 @@ class Quarantine:
     def release(
         self, dataset: str, *, because: str, reason: str | None = None, positions: Sequence[str] = ()
     ) -> Released:
-        """Lets held records through: all of one rule, or those at some positions; the next run takes them in.
+        """Releases quarantined records: all of one rule, or those at some positions; the next run takes them in.
 
         A UsageError when there are none, or when one cannot be used as it is.
         """
         if (reason is None) == (not positions):
             raise UsageError("Say what to release: reason='late', or positions=['topic/partition/offset'].")
         consumer = quarantine.consumer(self._here.catalogue(), dataset)
-        found = quarantine.held_records(self._here.lake, consumer, reason=reason, positions=positions)
+        found = quarantine.quarantined_records(self._here.lake, consumer, reason=reason, positions=positions)
         unknown = set(positions) - {each.position for each in found}
         if unknown or not found:
-            raise UsageError(f"{consumer.name} holds no record {', '.join(sorted(unknown)) or f'for {reason}'}.")
+            raise UsageError(
+                f"{consumer.name} has no quarantined record {', '.join(sorted(unknown)) or f'for {reason}'}."
+            )
         return Released(consumer.name, quarantine.release(self._here.log, consumer, found, because))

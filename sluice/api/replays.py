@@ -56,7 +56,7 @@ class Replays:
         """The replays that are kept, the oldest first; a message warns of each that cannot be read."""
         for name in replay.unreadable(self._here.lake):
             text = f"The replay {name} cannot be read ({replay.file_name(name)}). Forget it: sluice replay drop {name}"
-            self._here.tell(Message("warning", text))
+            self._here.notify(Message("warning", text))
         return tuple(replay.replays(self._here.lake))
 
     def show(self, name: str) -> Replay:

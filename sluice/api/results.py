@@ -47,7 +47,7 @@ class RunResult:
 
     @property
     def held(self) -> tuple[str, ...]:
-        """The tables that are as they were, because their declaration changed and is not promoted."""
+        """The tables on hold, because their declaration changed and is not promoted."""
         return tuple(event.name for event in self.events if event.held)
 
     @property
@@ -116,7 +116,7 @@ class Maintained:
 
 @dataclass(frozen=True)
 class TopicOffsets:
-    """The offsets of one partition that the log holds: from `start_offset` until before `end_offset`."""
+    """The offsets of one partition in the log: from `start_offset` until before `end_offset`."""
 
     topic: str
     partition: int

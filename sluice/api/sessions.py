@@ -136,7 +136,7 @@ class Kept:
 
 
 class Given:
-    """The session of whoever opened the project, who also ends it."""
+    """The session that the caller gave; the caller also ends it."""
 
     def __init__(self, settings: Settings, notice: Notice, spark: "SparkSession") -> None:
         require_fit(spark, settings)
@@ -157,7 +157,7 @@ class Given:
             yield self.given
 
     def close(self) -> None:
-        """It is not ours to end."""
+        """The caller ends it."""
 
 
 def close_all(*stacks: ExitStack) -> None:
@@ -178,7 +178,7 @@ def locked(settings: Settings, notice: Notice, kept: int | None = None) -> Abstr
 
 @contextmanager
 def turn_of(turn: threading.Lock) -> Iterator[None]:
-    """One thread of a project writes at a time: to the kernel they are one holder of the lake's lock."""
+    """One thread of a project writes at a time: to the kernel they are one owner of the lake's lock."""
     if not turn.acquire(blocking=False):
         raise LakeLocked("Another thread is writing the lake with this project. Wait for it.")
     try:

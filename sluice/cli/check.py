@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.api import Checked, Project, is_critical, state_of
+from sluice.api import Checked, Project, severity_of, state_of
 from sluice.cli.options import AsJson, ProjectFolder, opened
 from sluice.cli.printing import err, out, print_json, print_table
 from sluice.errors import UsageError
@@ -65,7 +65,7 @@ def print_checked(found: Checked, with_suite: Set[str]) -> None:
                 [
                     row["dataset"],
                     row["expectation"],
-                    "critical" if is_critical(row) else row["severity"],
+                    severity_of(row),
                     row["unexpected_rows"],
                     row["rows"],
                     row["message"] or row["observed"],

@@ -51,7 +51,7 @@ def log_tail(
 
 @log_app.command("topics")
 def log_topics(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
-    """List the topics with the offsets that each partition holds."""
+    """List the topics with the offsets in each partition."""
     with opened(project) as here:
         found = here.log.topics()
     if as_json:

@@ -51,13 +51,13 @@ def audit(
         typer.Option(metavar="SHARE", help="Also recompute a sample of the rows: 1%, 0.01, or all. Needs Spark."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Which rows are sampled; by default others every day.", show_default=False)
+        int | None, typer.Option(help="Which rows are sampled; by default it changes every day.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Add up what became of every landed record, and every row; exit 1 when one has no fate, or two.
 
-    Also when something is blocked.
+    It also exits with 1 when something is blocked.
 
     With --recompute, a sample of the rows of every table is recomputed from its inputs and compared.
     """
@@ -167,7 +167,7 @@ def explain(
 
 
 def print_values(values: Sequence[Value], named: Sequence[str]) -> None:
-    """Each value of a row but for the columns that named it, and what it came from."""
+    """Each value of a row, without the columns that identify it, and its origins."""
     names = [name for name in next(each.row for each in values if each.row) if name not in named]
     for each in values:
         out.print(f"[bold]{each.known_at:%Y-%m-%d %H:%M:%S}[/]  version {each.version}, {each.cause}", highlight=False)
@@ -177,10 +177,10 @@ def print_values(values: Sequence[Value], named: Sequence[str]) -> None:
             shown_values = "  ".join(f"{name} {shown(each.row[name])}" for name in names)
             out.print(f"  {escape(shown_values)}", highlight=False)
         for origin in each.origins:
-            out.print(f"  because of {escape(told(origin))}", highlight=False)
+            out.print(f"  because of {escape(describe_origin(origin))}", highlight=False)
 
 
-def told(origin: Origin) -> str:
+def describe_origin(origin: Origin) -> str:
     """An origin as one line."""
     way = " → ".join(reversed(origin.path))
     if origin.records:

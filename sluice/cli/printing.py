@@ -80,7 +80,7 @@ def print_changed(what: str, rows: Mapping[str, int], *, as_json: bool, by: str 
 
 
 def print_message(message: Message) -> None:
-    """What a person should know, while the work goes on."""
+    """Prints a message for the user, while the work continues."""
     match message.kind:
         case "notice":
             err.print(message.text, highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""`sluice quarantine`: the records that are held back."""
+"""`sluice quarantine`: list, show, add and release quarantined records."""
 
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -10,13 +10,13 @@ from sluice.cli.options import AsJson, ProjectFolder, opened
 from sluice.cli.printing import err, out, print_json, print_table
 from sluice.errors import UsageError
 
-quarantine_app = typer.Typer(no_args_is_help=True, help="Look at the records that are held back, and release them.")
-HeldBy = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset that holds them.")]
+quarantine_app = typer.Typer(no_args_is_help=True, help="Look at quarantined and late records, and release them.")
+QuarantinedBy = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset that quarantined them.")]
 
 
 @quarantine_app.command("list")
 def quarantine_list(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
-    """Count what is held back, by dataset and rule."""
+    """Count quarantined records, by dataset and rule."""
     with opened(project) as here:
         found = here.quarantine.list()
     if as_json:
@@ -30,13 +30,13 @@ def quarantine_list(project: ProjectFolder = Path(), as_json: AsJson = False) ->
 
 @quarantine_app.command("show")
 def quarantine_show(
-    dataset: HeldBy,
+    dataset: QuarantinedBy,
     project: ProjectFolder = Path(),
     reason: Annotated[str | None, typer.Option(help="Only those of this rule.")] = None,
     records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Print the oldest held records of a dataset, as they came."""
+    """Print the oldest quarantined records of a dataset, as they arrived."""
     with opened(project) as here:
         found = here.quarantine.records(dataset, reason=reason, limit=records)
     rows = [
@@ -56,12 +56,12 @@ def quarantine_show(
 
 @quarantine_app.command("add")
 def quarantine_add(
-    dataset: HeldBy,
+    dataset: QuarantinedBy,
     records: Annotated[list[str], typer.Argument(help="Their positions: topic/partition/offset …")],
     because: Annotated[str, typer.Option(help="Why; it stays in the log.")],
     project: ProjectFolder = Path(),
 ) -> None:
-    """Set records aside that no rule holds back; the next run does it, and `release` lets them in again."""
+    """Set records aside that broke no rule; the next run does it, and `release` lets them in again."""
     with opened(project) as here:
         count = here.quarantine.add(dataset, records, because)
     err.print(f"{count:,} records are set aside by the next run: sluice run", highlight=False)
@@ -69,14 +69,14 @@ def quarantine_add(
 
 @quarantine_app.command("release")
 def quarantine_release(  # noqa: PLR0917 - options, each given by its name
-    dataset: HeldBy,
+    dataset: QuarantinedBy,
     because: Annotated[str, typer.Option(help="Why; it stays in the log.")],
     project: ProjectFolder = Path(),
-    reason: Annotated[str | None, typer.Option(help="All that this rule holds, for example late.")] = None,
+    reason: Annotated[str | None, typer.Option(help="All records of this rule, for example late.")] = None,
     record: Annotated[list[str] | None, typer.Option(help="One record: topic/partition/offset.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let held records through; the next run takes them in as if they had never been held."""
+    """Release quarantined records; the next run accepts them as if they had never been quarantined."""
     if (reason is None) == (record is None):
         raise UsageError("Say what to release: --reason late, or --record topic/partition/offset.")
     with opened(project) as here:

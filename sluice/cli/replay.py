@@ -12,7 +12,7 @@ from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
 from sluice.cli.printing import out, print_changed, print_json, print_table
 
 replay_app = typer.Typer(no_args_is_help=True, help="Recompute tables beside the live ones, compare, and promote them.")
-ReplayName = Annotated[str, typer.Argument(metavar="REPLAY", help="Its name, as sluice replay list tells it.")]
+ReplayName = Annotated[str, typer.Argument(metavar="REPLAY", help="Its name, as shown by sluice replay list.")]
 
 
 @replay_app.command("start")

@@ -34,11 +34,11 @@ def run(  # noqa: PLR0917 - options, each given by its name
         datetime | None, typer.Option(formats=time_formats, help="Recompute event times from here on (UTC) …")
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option(formats=time_formats, help="… and before this, of these datasets alone.")
+        datetime | None, typer.Option(formats=time_formats, help="… and before this, of these datasets only.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Land what the log holds and refresh all that depends on it, until caught up.
+    """Land the new records of the log and refresh all that depends on them, until caught up.
 
     With --since or --until, recompute that range of the datasets in place instead, by the run under way if there is
     one; only what differs is written.

@@ -59,7 +59,7 @@ class BackfillRange(BaseModel):
 
     @classmethod
     def of(cls, since: datetime | None, until: datetime | None, records: Sequence[str]) -> Self | None:
-        """The range that is named, or None where nothing is; a UsageError where it cannot hold a row."""
+        """The range that is named, or or None if nothing is; a UsageError if it is empty."""
         if not (since or until or records):
             return None
         if (since or until) and records:
@@ -69,7 +69,7 @@ class BackfillRange(BaseModel):
         return cls(since=since, until=until, records=tuple(Records.of(text) for text in records))
 
     def rows(self, df: "DataFrame", event_time: str | None) -> "DataFrame | None":
-        """The rows of `df` in this part; None where `df` has not the columns that tell."""
+        """The rows of `df` in this part; None if `df` lacks the columns to decide."""
         if self.records:
             if not set(position) <= set(df.columns):
                 return None

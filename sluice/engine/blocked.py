@@ -1,7 +1,7 @@
-"""Blocked datasets: one that cannot be computed stops alone, and says why, until there is a reason to try it again.
+"""Blocked datasets: a failure stops only the dataset that cannot be computed, until there is a reason to retry it.
 
-A block is a small file in the lake, so that `status`, `audit` and Airflow see it. It is no cursor: whether a dataset is
-computed is decided by its inputs alone, and a run that has just begun tries each of them.
+A block is a small file in the lake, so that `status`, `audit` and Airflow see it. It is no cursor: only its inputs
+decide whether a dataset is computed, and a new run tries each of them.
 """
 
 import contextlib
@@ -50,16 +50,16 @@ class Block(BaseModel):
     # The row of the scope that cannot be computed, where it was found, and records that it is made of.
     culprit: dict[str, Any] | None = None
     records: tuple[str, ...] = ()
-    # Histories of which a version, and none of the records, may be what is wrong.
+    # Histories whose versions, instead of the records, may be wrong.
     or_of: tuple[str, ...] = ()
     is_of_data: bool = False
     ends_spark: bool = False
 
-    def holds(self, fingerprint: str, inputs: Mapping[str, InputVersion], now: datetime) -> bool:
-        """True while nothing has changed and it is too early to try again all the same."""
+    def still_applies(self, fingerprint: str, inputs: Mapping[str, InputVersion], now: datetime) -> bool:
+        """True while nothing has changed and it is too early for a retry."""
         first, longest = pauses_of_data if self.is_of_data or self.ends_spark else pauses_of_others
         pause = min(first * 2 ** min(self.attempts - 1, 20), longest)
-        # A clock that went back says nothing of how long it is since.
+        # If the clock went back, the elapsed time is unknown.
         return self.is_of(fingerprint, inputs) and self.tried_at <= now < self.tried_at + pause
 
     def is_of(self, fingerprint: str, inputs: Mapping[str, InputVersion]) -> bool:
@@ -79,7 +79,7 @@ class Block(BaseModel):
 
 @dataclass
 class Blocks:
-    """What a run knows to be blocked: what it found so itself, with the errors, and what runs before it left."""
+    """The blocks that a run knows: those it found itself, with their errors, and those that earlier runs left."""
 
     tried: dict[str, Block] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
@@ -91,13 +91,13 @@ class Blocks:
             self.left = blocks(files)
         return self.tried.get(name) or self.left.get(name)
 
-    def holding(self, files: Files, name: str) -> Block | None:
-        """The block that may keep a name from being tried: of this run, or one that has ended Spark more than once."""
+    def in_force(self, files: Files, name: str) -> Block | None:
+        """The block that may prevent a retry: one of this run, or one that has ended Spark more than once."""
         known = self.known(files, name)
         return known if name in self.tried or (known and known.ends_spark and known.attempts > 1) else None
 
     def add(self, files: Files, block: Block, error: Exception) -> None:
-        """Keeps a block for this run, and in the lake; a disk that is full may be what blocks: then here alone."""
+        """Keeps a block for this run and in the lake; if the lake cannot be written, only for this run."""
         self.tried[block.name] = block
         self.errors[block.name] = error
         with contextlib.suppress(OSError, BaseError):
@@ -130,14 +130,14 @@ def blocked_by(
 
 
 def is_of_data(error: Exception) -> bool:
-    """True for what cannot be computed of rows, whatever computes it: a lost executor or a full disk is none."""
+    """True for errors of the data itself, on any machine: not for a lost executor or a full disk."""
     if not isinstance(error, PySparkException | Py4JJavaError):
         return False
     return state_of_data.search(spark_message(error)) is not None or class_of(error) in classes_of_data
 
 
 def reason_of(error: Exception) -> str:
-    """What went wrong, in a line or a few; of an error that nobody expected also where."""
+    """What went wrong, in a line or a few; for an unexpected error also where."""
     if isinstance(error, SluiceError):
         said = str(error)
     elif isinstance(error, PySparkException | Py4JError):
@@ -152,7 +152,7 @@ def reason_of(error: Exception) -> str:
 
 
 def stops_all(error: Exception) -> bool:
-    """True for what is no fault of one dataset: another writer, or a log or store that does not answer."""
+    """True for errors that concern all datasets: another writer, or a log or store that does not answer."""
     if isinstance(error, LakeLocked | Superseded | LogUnreachable) or is_of_store(error):
         return True
     return isinstance(error, PySparkException | Py4JJavaError) and class_of(error).startswith(of_servers)
@@ -165,7 +165,7 @@ def class_of(error: PySparkException | Py4JError) -> str:
 
 
 def blocks(files: Files) -> dict[str, Block]:
-    """What is blocked, by name; a file that says nothing is taken for none."""
+    """The blocks by name; a file that cannot be read is ignored."""
     found = {}
     for path in files.below(folder_name):
         with contextlib.suppress(ValidationError, UnicodeDecodeError, FileNotFoundError):
@@ -175,7 +175,7 @@ def blocks(files: Files) -> dict[str, Block]:
 
 
 def unblock(files: Files, name: str) -> None:
-    """Forgets why a name was blocked: whoever mended it says so before the next run has tried it."""
+    """Removes the block of a name, when the cause was fixed before the next run has retried it."""
     files.delete(file_name(name))
 
 

@@ -46,7 +46,7 @@ class Catalogue:
         raise UsageError(f"No topic {name} lands; those that do: {', '.join(each.topic for each in self.topics)}.")
 
     def gate_of(self, dataset: Dataset) -> tuple[Expectation, ...]:
-        """What the rows of a dataset must be to be written."""
+        """The expectations that a dataset's rows must meet before they are written."""
         suite = self.suites.get(dataset.name)
         return suite.gate if suite else ()
 
@@ -104,7 +104,7 @@ def require_project(project: Path) -> None:
 
 
 def with_fingerprints(catalogue: Catalogue) -> Catalogue:
-    """The catalogue, its fingerprints taken: of the code that was imported, not of what its files say later."""
+    """The catalogue, its fingerprints computed now: from the code that was imported, not from files edited later."""
     for dataset in catalogue.datasets:
         _ = dataset.fingerprint
     return catalogue
@@ -129,7 +129,7 @@ def suites_of(project: Path) -> dict[str, Suite]:
 
 
 def expecting(catalogue: Catalogue, suites: Mapping[str, Suite]) -> Catalogue:
-    """The catalogue with the suites; their row rules are at the door of the datasets that parse records."""
+    """The catalogue with the suites; their row rules belong to the datasets that parse records."""
     names = [dataset.name for dataset in catalogue.datasets]
     for name in suites:
         if name not in names:
@@ -147,13 +147,13 @@ def expecting(catalogue: Catalogue, suites: Mapping[str, Suite]) -> Catalogue:
 
 
 def with_sources(dataset: Dataset, found: Mapping[str, Node]) -> Dataset:
-    """The dataset made from the nodes of these names instead of its own."""
+    """The dataset with the nodes of these names as its sources."""
     inputs = {alias: replace(each, source=found[each.source.name]) for alias, each in dataset.inputs.items()}
     return replace(dataset, inputs=inputs)
 
 
 def with_rules(dataset: Dataset, suite: Suite | None) -> Dataset:
-    """The dataset with the row rules of its suite; a DeclarationError where there is no door to put them at."""
+    """The dataset with the row rules of its suite; a DeclarationError if the dataset parses no records."""
     rules = suite.row_rules if suite else ()
     if not rules:
         return dataset

@@ -24,13 +24,13 @@ def write(lake: TableFormat, plan: Plan) -> RowCounts:
         move_cursor(lake, plan)
     elif plan.change == "all":
         only, cluster_by = dict(plan.output.slice), plan.output.cluster_by
-        lake.replace_rows(plan.rows, table, plan.entry, plan.fence, only=only, cluster_by=cluster_by, few=plan.few)
+        lake.replace_rows(plan.rows, table, plan.entry, plan.fence, only=only, cluster_by=cluster_by, small=plan.small)
         return RowCounts(inserted=lake.row_count(table))
     elif plan.change == "added":
-        lake.append_rows(plan.rows, table, plan.entry, plan.fence, plan.few)
+        lake.append_rows(plan.rows, table, plan.entry, plan.fence, plan.small)
     else:
         condition, grain = plan.output.condition(plan.scope, prefix="own."), plan.output.grain
-        lake.merge_rows(plan.rows, table, plan.entry, plan.fence, grain=grain, condition=condition, few=plan.few)
+        lake.merge_rows(plan.rows, table, plan.entry, plan.fence, grain=grain, condition=condition, small=plan.small)
     return plan.counts
 
 

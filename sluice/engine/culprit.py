@@ -1,4 +1,4 @@
-"""The culprit: which row of a table, and which records, cannot be computed. Found by halves, and nothing is written."""
+"""The culprit: the row and the records that cannot be computed. Found by bisection; nothing is written."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ Row = tuple[Any, ...]
 errors_of_spark = (PySparkException, Py4JJavaError)
 place_schema = "_topic string, _partition int, _offset bigint"
 records_named_max = 10
-# As many bits as a hash has to tell rows apart.
+# As many bits as the hash that identifies rows has.
 halvings_max = 48
 
 
@@ -65,7 +65,7 @@ def find(spark: "SparkSession", lake: TableFormat, dataset: Dataset) -> Culprit 
 
 
 def of_scope(work: Evaluation) -> Culprit | None:
-    """The record of which nobody can say which rows it touches: its key or its group cannot be computed."""
+    """The record whose affected rows are unknown, because its key or its group cannot be computed."""
     for name in work.inputs:
 
         def error_of(places: "DataFrame", name: str = name) -> Exception | None:
@@ -80,7 +80,7 @@ def of_scope(work: Evaluation) -> Culprit | None:
 
 
 def scope_rows(work: Evaluation) -> "DataFrame":
-    """The rows of the scope that the refresh had; of one of everything those that all rows of its inputs touch."""
+    """The rows of the refresh's scope; if that is everything, those that all rows of its inputs touch."""
     scope = scope_of(work, work.changes()) if work.cause == "changes" else everything
     return touched(work, work.inputs) if scope.rows is None else scope.rows
 
@@ -99,20 +99,20 @@ def empty_tables(work: Evaluation) -> "dict[str, DataFrame]":
 
 
 def records_of(work: Evaluation, scope: Scope) -> Culprit:
-    """The positions of the records without which the scope can be computed; of the input where these are fewest.
+    """The positions of the records without which the scope can be computed, from the input with the fewest of them.
 
-    Where several inputs have as few, those of all of them: nobody can tell which of them is wrong.
+    If several inputs have equally few, the records of all of them: any of them may be wrong.
     """
     rows = rows_within(work, scope)
     found = {name: blamed for name in rows if (blamed := blamed_in(work, rows, name))}
     fewest = min(map(len, found.values()), default=0)
     found = {name: blamed for name, blamed in found.items() if len(blamed) == fewest}
-    alone = {**rows, **{name: only(rows[name], table_of(rows[name], each)) for name, each in found.items()}}
+    narrowed = {**rows, **{name: only(rows[name], table_of(rows[name], each)) for name, each in found.items()}}
     return Culprit(
         {},
         tuple(position_of(each) for blamed in found.values() for each in blamed),
-        tuple(history for name in found for history in joined_histories(work, alone, name)),
-        error_with(work, alone) or error_with(work, rows),
+        tuple(history for name in found for history in joined_histories(work, narrowed, name)),
+        error_with(work, narrowed) or error_with(work, rows),
     )
 
 
@@ -151,7 +151,7 @@ def blamed_in(work: Evaluation, rows: "Mapping[str, DataFrame]", name: str) -> "
             return []
         rest = rest.join(F.broadcast(table_of(rest, needed)), list(position), "left_anti").localCheckpoint()
     for each in list(blamed):
-        # What can be computed with it again was only beside the one that is wrong.
+        # If the rest can be computed with it again, it was only next to the wrong one.
         more = rest.unionByName(table_of(rest, [each])).localCheckpoint()
         if not is_culprit(more):
             rest = more
@@ -160,7 +160,7 @@ def blamed_in(work: Evaluation, rows: "Mapping[str, DataFrame]", name: str) -> "
 
 
 def without_needless(places: "DataFrame", is_culprit: "Callable[[DataFrame], bool]") -> "list[Row]":
-    """Those of a few records without which the others are no culprits; none of many."""
+    """Of a few records, those without which the others are no culprits; none if there are many."""
     kept: list[Row] = [tuple(each) for each in places.orderBy(*position).limit(2 * records_named_max + 1).collect()]
     if len(kept) > 2 * records_named_max:
         return []
@@ -196,7 +196,7 @@ def only(df: "DataFrame", places: "DataFrame") -> "DataFrame":
 
 
 def halved(rows: "DataFrame", is_culprit: "Callable[[DataFrame], bool]") -> "DataFrame | None":
-    """The fewest of the rows that are found, by halves, to be culprits together; None when all together are none."""
+    """The smallest set of rows found by bisection to be culprits together; None if all together are none."""
     split = F.xxhash64(*rows.columns)
     rows = rows.withColumn("_split", split).localCheckpoint()
     if not is_culprit(rows.drop("_split")):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from sluice.engine.backfill import BackfillRange
-from sluice.model import small
+from sluice.model import small_frames
 from sluice.model.completeness import EvaluationContext, later_of
 from sluice.model.datasets import Dataset, Output, microseconds
 from sluice.model.ledger import Cause, Commit, Entry, InputVersion, Reached, watermark_of
@@ -30,7 +30,7 @@ Frames = Mapping[str, "DataFrame"]
 class Evaluation:
     """A dataset over its inputs as they were pinned, and its tables as they are.
 
-    `fences` are what the next commit of each table must follow, read before its rows; none where nobody will write.
+    `fences` are what the next commit of each table must follow, read before its rows; empty if nothing will be written.
     """
 
     spark: "SparkSession"
@@ -111,12 +111,12 @@ class Evaluation:
 
     def alone(self, df: "DataFrame", table: str, scope: Scope) -> "DataFrame":
         """Rows of a small scope in one partition, unless their table is large: nothing of them is then shuffled."""
-        is_single = self.is_small(scope) and self.lake.row_count(table) <= small.read_alone_max
+        is_single = self.is_small(scope) and self.lake.row_count(table) <= small_frames.read_alone_max
         return df.coalesce(1) if is_single else df
 
     def is_small(self, scope: Scope) -> bool:
         """Whether the driver takes what is made of the scope: it, or all that there is, is of few rows."""
-        return (self.input_count if scope.is_everything else scope.count) <= small.rows_max
+        return (self.input_count if scope.is_everything else scope.count) <= small_frames.rows_max
 
     def rows_to_shape(self, scope: Scope) -> int | None:
         """How many rows a scope is made of, at first sight; None: many."""
@@ -155,13 +155,13 @@ class Evaluation:
         """
         sized = partial(sized_for, self.spark, self.rows_to_read(scope))
         if self.is_small(scope):
-            few = small.taken(df, sized=sized)
+            few = small_frames.small_rows(df, sized=sized)
             if few is not None:
-                return small.local(df, few), few
-        small.optimize(df)
+                return small_frames.local(df, few), few
+        small_frames.optimize(df)
         with sized():
             df = df.localCheckpoint()
-        return df, small.taken(df)
+        return df, small_frames.small_rows(df)
 
     def rows_to_read(self, scope: Scope) -> int | None:
         """About how many input rows the scope needs: the same share of the inputs as it has of the table."""
@@ -183,7 +183,7 @@ class Evaluation:
 
     def entry(self, reached: dict[str, Reached]) -> Entry:
         """The ledger entry of a commit of these rows."""
-        # The rows outside of a backfill range are still by the declaration that they were made by.
+        # Rows outside a backfill range keep the declaration that they were made by.
         is_backfill = self.backfill is not None and self.known is not None
         return Entry(
             dataset=self.dataset.name,

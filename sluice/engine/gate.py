@@ -1,4 +1,4 @@
-"""The gate: what is planned is judged as the table would be, and only a verdict can be committed."""
+"""The gate: planned tables are judged as they would be, and only a verdict can be committed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Plans, and what the gate says of them; where an outcome is critical they are refused."""
+    """Plans and the outcomes of their gate; they are refused if an outcome is critical."""
 
     plans: tuple[Plan, ...]
     outcomes: tuple[Outcome, ...] = ()
@@ -35,11 +35,11 @@ class Verdict:
 
 
 def judge(plans: Sequence[Plan], gate: Sequence[Expectation]) -> Verdict:
-    """Asks the gate of the dataset's own table, the last of the plans, as it would be; not where it stays as it is."""
+    """Checks the dataset's own table, the last of the plans, as it would be; skipped if it does not change."""
     *others, own = plans
     if not gate or own.rows is None:
         return Verdict(tuple(plans))
-    if own.change == "all" and own.few is None:
+    if own.change == "all" and own.small is None:
         # Looked at before it is written, and computed once.
         own = replace(own, rows=own.rows.localCheckpoint())
     return Verdict((*others, own), tuple(measure(prospect(own), gate, own.output.grain)))
@@ -62,12 +62,12 @@ def prospect(plan: Plan) -> "DataFrame":
 
 @dataclass(frozen=True)
 class Refusals:
-    """What was refused, so that the same rows are not computed again: by dataset and declaration, of which inputs."""
+    """The refusals by dataset and declaration, with their inputs, so that the same rows are not computed again."""
 
     known: "dict[tuple[str, str], tuple[dict[str, InputVersion], tuple[str, ...]]]" = field(default_factory=dict)
 
     def broken_by(self, made_of: tuple[str, str], inputs: Mapping[str, InputVersion]) -> tuple[str, ...]:
-        """What the rows of these inputs broke; nothing where they were not refused."""
+        """What the rows of these inputs broke; empty if they were not refused."""
         refused, broken = self.known.get(made_of, ({}, ()))
         return broken if refused == inputs else ()
 

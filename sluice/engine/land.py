@@ -15,7 +15,7 @@ from sluice.errors import SluiceError
 from sluice.log import AnyLog, Batch
 from sluice.model.datasets import Output, Topic
 from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts
-from sluice.model.small import taken
+from sluice.model.small_frames import small_rows
 from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ def land(spark: "SparkSession", lake: TableFormat, log: AnyLog, topic: Topic, *,
 def planned(topic: Topic, known: Commit | None, entry: Entry, rows: "DataFrame") -> Plan:
     """Adds the rows to the topic's table, or makes it of them."""
     output, counts = Output(topic.name, grain=(), scope_columns=()), entry.rows
-    few = taken(rows, counts.inserted)
+    small = small_rows(rows, counts.inserted)
     if known is None:
-        return Plan(output, "all", entry, 0, None, is_cursor=True, rows=rows, counts=counts, few=few)
-    return Plan(output, "added", entry, known.fence, known, is_cursor=True, rows=rows, counts=counts, few=few)
+        return Plan(output, "all", entry, 0, None, is_cursor=True, rows=rows, counts=counts, small=small)
+    return Plan(output, "added", entry, known.fence, known, is_cursor=True, rows=rows, counts=counts, small=small)
 
 
 def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":
@@ -68,16 +68,16 @@ def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":
     return batch.rows(spark).withColumn("landed_at", F.current_timestamp())
 
 
-def held_by(log: AnyLog, topic: str) -> dict[int, range]:
-    """The offsets that the log holds of a topic, by partition; none when there is no such topic."""
+def offsets_of(log: AnyLog, topic: str) -> dict[int, range]:
+    """The offsets that are in the log for a topic, by partition; none when there is no such topic."""
     return log.offsets(topic) if log.exists(topic) else {}
 
 
-def waiting(held: Mapping[int, range], landed: Mapping[int, LandedPartition]) -> dict[int, int]:
+def waiting(available: Mapping[int, range], landed: Mapping[int, LandedPartition]) -> dict[int, int]:
     """How many offsets of each partition have not landed yet: its lag."""
     return {
         partition: max(0, offsets.stop - (landed[partition].next_offset if partition in landed else offsets.start))
-        for partition, offsets in held.items()
+        for partition, offsets in available.items()
     }
 
 
@@ -87,7 +87,7 @@ def lost(log: AnyLog, topic: str, landed: Mapping[int, LandedPartition]) -> dict
 
 
 def skip(lake: TableFormat, log: AnyLog, topic: Topic, because: str) -> dict[str, int]:
-    """Lets a topic go on after offsets that its log has lost; how many these are, by partition.
+    """Lets a topic continue after offsets that its log has lost; returns their number by partition.
 
     They are offsets that are missing before they landed, or that have landed and lie after the log's end.
     """
@@ -97,7 +97,7 @@ def skip(lake: TableFormat, log: AnyLog, topic: Topic, because: str) -> dict[str
     if log.exists(topic.topic):
         gone = {**log.truncated(topic.topic, landed), **gone}
     if not gone:
-        raise SluiceError(f"Nothing of topic {topic.topic} is lost: the log holds all that has not landed.")
+        raise SluiceError(f"Nothing of topic {topic.topic} is lost: the log has all that has not landed.")
     starts = {partition: offsets.stop for partition, offsets in gone.items()}
     log.go_on(topic.topic, landed, starts)
     if known:

@@ -11,7 +11,7 @@ from sluice.errors import SluiceError
 from sluice.model.datasets import Output, same_names
 from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
 from sluice.model.scope import Scope, everything
-from sluice.model.small import local, taken
+from sluice.model.small_frames import local, small_rows
 from sluice.runtime.session import sized_for
 from sluice.shapes.difference import difference, operation
 
@@ -26,7 +26,7 @@ class Plan:
 
     `known` is the dataset's last commit, and `fence` the number that the table's next commit must follow. A `change`
     of 'none' writes no rows; the dataset's own table then moves its cursor (`is_cursor`) if that is not there already.
-    Rows that are few are in `few` too; `before` is the table as it is.
+    For a small write, `small` has the rows in Arrow too; `before` is the table as it is.
     """
 
     output: Output
@@ -38,7 +38,7 @@ class Plan:
     rows: "DataFrame | None" = None
     scope: Scope = everything
     counts: RowCounts = no_rows
-    few: "ArrowTable | None" = None
+    small: "ArrowTable | None" = None
     before: "DataFrame | None" = None
 
     def over(self, inputs: Mapping[str, InputVersion]) -> "Plan":
@@ -55,7 +55,7 @@ class Plans:
 
 
 def plan(evaluation: Evaluation) -> Plans:
-    """What makes the dataset's tables equal to what its shape says of the inputs as they were pinned."""
+    """Plans that make the dataset's tables equal to what its shape computes from the pinned inputs."""
     if evaluation.cause == "watermark" and not evaluation.depends_on_watermark:
         return unchanged(evaluation)
     if evaluation.cause == "replay" and evaluation.dataset.is_fold:
@@ -103,7 +103,7 @@ def plan_of_rows(evaluation: Evaluation, entry: Entry, rows: "Mapping[str, tuple
     """Rows that are there already, for each table those of a scope of keys (its grain), under a given entry.
 
     A table that `rows` lacks is as it should be. Whether windows are complete or revised follows from what is public
-    now, not from what the rows say of themselves.
+    now, not from the rows' own state columns.
     """
     found = []
     for each in evaluation.dataset.outputs:
@@ -113,7 +113,7 @@ def plan_of_rows(evaluation: Evaluation, entry: Entry, rows: "Mapping[str, tuple
             continue
         df, scope = rows[each.table]
         own = evaluation.own(output, scope) if evaluation.known else None
-        # A few rows cannot bring a column that all the others lack.
+        # Some of the rows cannot add a column that all the others lack.
         has_states = own is None or scope.is_everything or "_state" in own.columns
         is_own = each.table == evaluation.dataset.name
         new = evaluation.with_states(df, own) if has_states and is_own else df
@@ -133,8 +133,8 @@ def planned(
     """What makes the output's rows of the scope equal to `new`; `own` are those it has, where they were read."""
     whole = Plan(output, "all", entry, evaluation.fences[output.table], evaluation.known, rows=new)
     if evaluation.known is None:
-        few = taken(new) if evaluation.is_small(scope) else None
-        return whole if few is None else replace(whole, rows=local(new, few), few=few)
+        small = small_rows(new) if evaluation.is_small(scope) else None
+        return whole if small is None else replace(whole, rows=local(new, small), small=small)
     own = evaluation.own(output, scope) if own is None else own
     if own.dtypes != new.dtypes:
         if not scope.is_everything:
@@ -143,16 +143,16 @@ def planned(
                 f"computed by itself. Compute all of it first: sluice run {evaluation.dataset.name}"
             )
         return replace(whole, entry=entry.model_copy(update={"epoch_from": evaluation.known.version + 1}))
-    changed, few = evaluation.computed(difference(own, new, output.grain), scope)
-    counts = counts_of(changed, few)
+    changed, small = evaluation.computed(difference(own, new, output.grain), scope)
+    counts = counts_of(changed, small)
     if counts.total == 0:
         return without_change(evaluation, output, entry)
     made = entry.model_copy(update={"rows": counts, "epoch_from": evaluation.known.entry.epoch_from})
     found = replace(whole, entry=made, scope=scope, counts=counts, before=evaluation.current[output.table])
     if counts.total > counts.inserted:
-        return replace(found, change="difference", rows=changed, few=few)
-    few = None if few is None else few.drop_columns([operation])
-    return replace(found, change="added", rows=changed.drop(operation), few=few)
+        return replace(found, change="difference", rows=changed, small=small)
+    small = None if small is None else small.drop_columns([operation])
+    return replace(found, change="added", rows=changed.drop(operation), small=small)
 
 
 def without_change(evaluation: Evaluation, output: Output, entry: Entry) -> Plan:
@@ -161,10 +161,10 @@ def without_change(evaluation: Evaluation, output: Output, entry: Entry) -> Plan
     return Plan(output, "none", entry, evaluation.fences[output.table], evaluation.known, is_cursor=is_cursor)
 
 
-def counts_of(changed: "DataFrame", few: "ArrowTable | None") -> RowCounts:
+def counts_of(changed: "DataFrame", small: "ArrowTable | None") -> RowCounts:
     """How many rows a difference inserts, updates and deletes."""
-    if few is not None:
-        return RowCounts(**Counter[str](map(str, few[operation].to_pylist())))
+    if small is not None:
+        return RowCounts(**Counter[str](map(str, small[operation].to_pylist())))
     found = changed.groupBy(operation).count().collect()
     return RowCounts(**{row[operation]: row["count"] for row in found})
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Refreshed:
     """What a refresh did: why it recomputed, how many scope rows it had, and the rows it changed in its own table.
 
-    One that is `held` stays as it is: its declaration changed, and nobody has promoted that yet. `outcomes` are those
+    One that is `held` (on hold) is not refreshed: its declaration changed and is not promoted yet. `outcomes` are those
     of the gate; where it has `broken` something critical, the tables are as they were.
     """
 
@@ -100,10 +100,10 @@ def due(
     hold_changed: bool = False,
     pinned: Mapping[str, Commit] | None = None,
 ) -> Evaluation | Refreshed:
-    """The evaluation that is due; where there is none, what is said of it."""
+    """The evaluation that is due, or the result if there is nothing to evaluate."""
     lake = lake.remembering()
     known = lake.last_commit(dataset.name)
-    if is_held(dataset, known, hold_changed=hold_changed):
+    if is_on_hold(dataset, known, hold_changed=hold_changed):
         return Refreshed(dataset.name, None, held=True)
     if pinned is None:
         pinned = newest_inputs(lake, dataset)
@@ -122,27 +122,27 @@ def due(
 
 
 def fences_of(lake: TableFormat, dataset: Dataset, known: Commit | None) -> dict[str, int]:
-    """For each output, what its next commit must follow: read before its rows are, and for its own with the cursor."""
+    """For each output, what its next commit must follow: read before its rows, for its own table with the cursor."""
     others = {output.table: lake.fence(output.table, dataset.name) for output in dataset.outputs[:-1]}
     return others | {dataset.name: known.fence if known else lake.fence(dataset.name, dataset.name)}
 
 
-def is_held(dataset: Dataset, known: Commit | None, *, hold_changed: bool) -> bool:
-    """True when the declaration is not the one that the table was made by, and must not replace it by itself."""
+def is_on_hold(dataset: Dataset, known: Commit | None, *, hold_changed: bool) -> bool:
+    """True when the declaration changed, and must not replace the table without being promoted."""
     if known is None or known.entry.fingerprint == dataset.fingerprint:
         return False
     return hold_changed or known.entry.rejected == dataset.fingerprint
 
 
 def newest_inputs(lake: TableFormat, dataset: Dataset) -> dict[str, Commit]:
-    """The states of the inputs that this refresh reads, whatever is committed meanwhile."""
+    """The states of the inputs that this refresh reads, regardless of later commits."""
     sources = {each.source.name for each in dataset.inputs.values()}
     commits = {name: lake.last_commit(name) for name in sorted(sources)}
     return {name: commit for name, commit in commits.items() if commit is not None}
 
 
 def waits_for(dataset: Dataset, pinned: Mapping[str, Commit]) -> set[str]:
-    """The inputs that are not there yet and that the dataset cannot do without: their first build was refused."""
+    """The required inputs that do not exist yet, because their first build was refused."""
     needed = {
         each.source.name
         for each in dataset.inputs.values()
@@ -152,7 +152,7 @@ def waits_for(dataset: Dataset, pinned: Mapping[str, Commit]) -> set[str]:
 
 
 def reached_by_all(dataset: Dataset, pinned: Mapping[str, Commit]) -> datetime | None:
-    """The event time that all inputs which tell the time have reached; None while one of them has reached none."""
+    """The event time that all inputs with a watermark have reached; None while one of them has reached none."""
     found = [pinned[source.name].entry.watermark for source in dataset.upstream if source.keeps_time]
     reached = [each for each in found if each is not None]
     return min(reached, default=None) if len(reached) == len(found) else None

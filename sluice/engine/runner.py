@@ -30,13 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Event:
-    """What a run tells while it goes on; `rows` and `seconds` come with 'done'.
+    """What a run reports as it progresses; `rows` and `seconds` come with 'done'.
 
-    A dataset that is `held` was left as it is, because its declaration changed and nobody has promoted that; one that
-    was `refused` because of what its new rows would have been: the expectations that they break. One that is `blocked`
-    could not be computed, and that is why; what is made from it `waits_for` it. One that is 'waiting' goes on when its
-    log answers again; `name` is why. Before them Spark is 'starting' and then 'ready'; a 'step' is what longer work
-    other than a run does next.
+    A `held` dataset is on hold: it was not refreshed because its declaration changed and is not promoted. `refused`
+    names the expectations that its new rows would have broken. `blocked` says why a dataset could not be computed; what
+    is made from it `waits_for` it. A run that is 'waiting' continues when its log answers again; `name` is why. Before
+    these events Spark is 'starting' and then 'ready'; a 'step' is what longer work other than a run does next.
     """
 
     kind: Literal["starting", "ready", "step", "started", "done", "waiting"]
@@ -61,7 +60,7 @@ class Event:
 
     @property
     def is_wrong(self) -> bool:
-        """True when somebody must look at it."""
+        """True when it needs attention."""
         return self.is_stopped or bool(self.refused)
 
 
@@ -86,7 +85,7 @@ class Runner:
     def until_caught_up(self, *, rebuild: bool = False) -> list[Event]:
         """Passes over the catalogue until one finds nothing to do.
 
-        Returns what was done, and what is held, refused, blocked, or waits.
+        Returns what was done, and what is on hold, refused, blocked, or waiting.
         """
         done: list[Event] = []
         while True:
@@ -131,20 +130,20 @@ class Runner:
         return list(events.values())
 
     def step(self, node: Node, *, rebuild: bool) -> Event:
-        """Brings one node up to date, unless what blocks it is still as it was."""
-        block = self.blocks.holding(self.lake.files, node.name)
-        if block and block.holds(*self.made_of(node), datetime.now(UTC)):
+        """Brings one node up to date, unless it is blocked and nothing has changed since."""
+        block = self.blocks.in_force(self.lake.files, node.name)
+        if block and block.still_applies(*self.made_of(node), datetime.now(UTC)):
             return Event("done", node.name, blocked=str(block))
         self.listener(Event("started", node.name))
         start, event = time.monotonic(), Event("done", node.name)
-        # A session of its own: what one commit says of itself cannot leak into another's.
+        # A separate session, so that the metadata of one commit cannot leak into another.
         with named_jobs(self.spark, node.name) as spark:
             try:
                 event = self.brought_up_to_date(spark, node, event, rebuild=rebuild)
                 self.blocks.remove(self.lake.files, node.name)
             except Exception as error:
                 if not is_alive(spark):
-                    # One of those that were computed may have ended it, and would end the next one too.
+                    # One of the nodes being computed may have ended Spark, and would end the next session too.
                     ended = SparkEnded(f"{spark_ended} It ended while {node.name} was computed.")
                     self.stopped(spark, node, ended)
                     raise ended from error
@@ -163,7 +162,7 @@ class Runner:
         return replace(event, cause="records" if landed else None, rows=RowCounts(inserted=landed))
 
     def stopped(self, spark: "SparkSession", node: Node, error: Exception) -> str:
-        """Keeps why a node is blocked; returns it in words."""
+        """Records why a node is blocked; returns it as text."""
         files = self.lake.files
         before = self.blocks.known(files, node.name)
         block = blocked_by(error, node.name, *self.made_of(node), before)
@@ -186,7 +185,7 @@ class Runner:
         return block
 
     def made_of(self, node: Node) -> tuple[str, dict[str, InputVersion]]:
-        """What a blocked node would be computed by and from; nothing of a topic, nor where that cannot be read."""
+        """The fingerprint and inputs of a blocked node; empty for a topic, and for inputs that cannot be read."""
         if isinstance(node, Topic):
             return "", {}
         inputs: dict[str, InputVersion] = {}
@@ -206,7 +205,7 @@ class Runner:
         return changed
 
     def refreshed(self, spark: "SparkSession", dataset: Dataset, event: Event, *, rebuild: bool) -> Event:
-        """Refreshes a dataset, unless it would be what was refused already; keeps what its gate said."""
+        """Refreshes a dataset, unless the same rows were refused already; records the outcomes of its gate."""
         gate = self.catalogue.gate_of(dataset)
         inputs = {name: commit.as_input for name, commit in newest_inputs(self.lake, dataset).items()} if gate else {}
         made_of = (dataset.name, f"{dataset.fingerprint} {gate}")
@@ -226,6 +225,6 @@ class Runner:
 
 
 def stopped_above(node: Node, events: Mapping[str, Event]) -> tuple[str, ...]:
-    """The datasets that a node is made from and that are stopped; of a topic that is, what has landed is there."""
+    """The stopped datasets that a node is made from; a stopped topic does not count: what has landed is there."""
     upstream = node.upstream if isinstance(node, Dataset) else []
     return tuple(each.name for each in upstream if each.name in events and events[each.name].is_stopped)

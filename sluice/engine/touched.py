@@ -25,7 +25,7 @@ def scope_of(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> Scop
         touched += in_range
     found = collect(union(touched))
     is_small = found.count <= rebuild_share * evaluation.own_count
-    # A backfill range is no more than what was asked for, whatever that costs.
+    # A backfill range is never widened to the whole table, whatever it costs.
     return found if evaluation.dataset.is_fold or evaluation.backfill is not None or is_small else everything
 
 
@@ -40,14 +40,14 @@ def touched_by(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> "l
 
 
 def touched_in_range(evaluation: Evaluation, backfill: BackfillRange) -> "list[DataFrame]":
-    """The scopes of input rows and of the table's rows in a range; none where neither has the columns to say so."""
+    """The scopes of input rows and of the table's rows in a range; none if neither has the columns to decide."""
     dataset = evaluation.dataset
     own = evaluation.current[dataset.name]
     tables = {**evaluation.inputs, dataset.name: own}
     touched = []
     for name, rows in evaluation.inputs.items():
         each = dataset.inputs[name]
-        # When a version of a dimension began says little of the facts in the range; they say it themselves.
+        # The begin of a dimension version says little about the facts in the range; the facts have their own times.
         if isinstance(each.source, Dataset) and each.source.tells_time:
             in_range = backfill.rows(rows, each.source.event_time)
             if in_range is not None:

@@ -9,13 +9,13 @@ A line is one record:
 
     {"offset": int, "key": str|null, "value": str|null, "timestamp": RFC 3339, "headers": {str: str}}
 
-Bytes that are not UTF-8 stand in `value_base64` instead of `value`. Behind the headers stand `crc32`, the checksum of
-the line, and in the last line of a segment `segment_sha256`, that of the segment (`checksums.py`); what another program
-writes may lack them. Offsets of a partition are contiguous from the base
-offset of its first segment. A segment is written aside under a name that begins with a dot, fsynced, and linked to its
-name: it is there whole or not at all, and never changes. What a crash leaves behind is only such a dot-file.
+Bytes that are not UTF-8 are in `value_base64` instead of `value`. After the headers come `crc32`, the checksum of the
+line, and in the last line of a segment `segment_sha256`, that of the segment (`checksums.py`); segments of other
+programs may lack them. Offsets of a partition are contiguous from the base offset of its first segment. A segment is
+written under a temporary name that begins with a dot, fsynced, and linked to its name: it is published atomically, and
+never changes. A crash leaves only such a dot-file behind.
 
-`topic.json` says how many partitions the topic has, and where each begins of which the log has forgotten some:
+`topic.json` has the number of partitions, and the first offset of each partition whose oldest records were removed:
 `{"partitions": 4, "starts": {"0": 1200}}`. So a missing folder, or a missing first segment, is noticed. A topic that
 lacks the file, of an older release or another program, has the partitions whose folders are there.
 """
@@ -28,7 +28,7 @@ from sluice.log.records import Record, StoredRecord, partition_of
 from sluice.log.segments import Segment, head_digest, verified_end
 from sluice.log.verify import Verified, verify
 
-# The engine reads what is to be done from topics of this name; a producer that could write them could release records.
+# The engine reads commands from these topics; a producer that could write them could release records.
 reserved_prefix = "sluice_"
 
 
@@ -40,7 +40,7 @@ def is_reserved(topic: str) -> bool:
 def require_open(topic: str) -> None:
     """A UsageError for a topic that only Sluice's own commands may write."""
     if is_reserved(topic):
-        raise UsageError(f"Topics that begin with {reserved_prefix} are written by Sluice alone; choose another name.")
+        raise UsageError(f"Topics that begin with {reserved_prefix} are reserved for Sluice; choose another name.")
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What the rest must know of a log, whatever keeps it: files or Kafka."""
+"""The interface of a log, on files or on Kafka."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -23,11 +23,11 @@ class Batch(Protocol):
     def records(self) -> int: ...
 
     def rows(self, spark: "SparkSession") -> "DataFrame":
-        """The records as rows of a bronze table, but for the time of their landing."""
+        """The records as rows of a bronze table, without the time of their landing."""
 
     @property
     def blame(self) -> "Callable[[], None]":
-        """Raises what is wrong with the log when its records could not be read; returns when it is something else."""
+        """Raises the log's own fault, if that is why its records could not be read."""
 
 
 class AnyLog(Protocol):
@@ -52,7 +52,7 @@ class AnyLog(Protocol):
         """Adds records, each to the partition of its key; returns how many each partition got, once they are kept."""
 
     def offsets(self, topic: str) -> dict[int, range]:
-        """The offsets that each partition holds."""
+        """The offsets in each partition."""
 
     def start_offset(self, topic: str, partition: int) -> int: ...
 
@@ -74,7 +74,7 @@ class AnyLog(Protocol):
         """The offsets of each partition that have landed and lie after the log's end."""
 
     def go_on(self, topic: str, landed: Mapping[int, LandedPartition], starts: Mapping[int, int]) -> None:
-        """Gives up what is before an offset of some partitions; a LogError when a record would be lost by it."""
+        """Gives up what is before an offset of some partitions; a LogError if that would lose a record."""
 
     def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:
         """Removes old segments that have landed; returns how many."""

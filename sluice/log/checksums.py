@@ -3,8 +3,8 @@
     {"offset":0, …, "headers":{},"crc32":"1c291ca3"}
     {"offset":1, …, "headers":{},"segment_sha256":"9f86d081…","crc32":"8c736521"}
 
-`crc32` covers the bytes of its line before it, and `segment_sha256` all bytes of the file before it. So no byte can
-change, and no line can go, without a reader that notices. Segments without checksums, of older releases and of other
+`crc32` covers the bytes of its line before it, and `segment_sha256` all bytes of the file before it. So a
+reader notices every changed byte and every missing line. Segments without checksums, of older releases and of other
 programs, are read as they are.
 """
 
@@ -43,7 +43,7 @@ def with_crc(body: bytes) -> bytes:
 
 
 def crc_of(line: bytes) -> bytes | None:
-    """The checksum that a line says it has; None when it says none."""
+    """The checksum stated in a line; None if there is none."""
     found = crc_field.fullmatch(line[-crc_bytes:])
     return found and found[1]
 
@@ -60,13 +60,13 @@ def is_marked(line: bytes) -> bool:
 
 
 def is_sealed(content: bytes) -> bool:
-    """Whether a whole segment has a valid checksum of all that it holds."""
+    """Whether a whole segment has a valid checksum of its content."""
     seal = seal_of(content[-crc_bytes - seal_bytes :])
     if seal is None:
         return False
-    held = content[: -crc_bytes - seal_bytes]
+    sealed = content[: -crc_bytes - seal_bytes]
     last = content[content.rfind(b"\n", 0, -1) + 1 :]
-    return hashlib.sha256(held).hexdigest().encode() == seal and has_valid_crc(last)
+    return hashlib.sha256(sealed).hexdigest().encode() == seal and has_valid_crc(last)
 
 
 def has_valid_crc(line: bytes) -> bool:

@@ -1,6 +1,6 @@
-"""The log on Kafka: the verbs of the embedded one, on the topics of a cluster.
+"""The log on Kafka: the interface of the embedded one, on the topics of a cluster.
 
-Rows go through Spark's own Kafka source. Offsets, small looks and appends go through librdkafka, which needs no JVM.
+Rows go through Spark's own Kafka source. Offsets, small reads and appends go through librdkafka, which needs no JVM.
 """
 
 import re
@@ -28,7 +28,7 @@ unread_at_most = 10_000
 
 @dataclass(frozen=True)
 class KafkaSecurity:
-    """How the brokers know us and we them; the certificates are PEM files: the authority's, and ours with its key."""
+    """How brokers and clients authenticate; the certificates are PEM files: the authority's, and ours with its key."""
 
     protocol: str = "PLAINTEXT"
     sasl_mechanism: str = ""
@@ -38,7 +38,7 @@ class KafkaSecurity:
     ssl_keystore: Path | None = None
 
     def of_librdkafka(self) -> dict[str, str]:
-        """In the words of the C client."""
+        """As settings of the C client."""
         return without_empty(
             {
                 "security.protocol": self.protocol,
@@ -52,7 +52,7 @@ class KafkaSecurity:
         )
 
     def of_java(self) -> dict[str, str]:
-        """In the words of the Java client, which Spark uses."""
+        """As settings of the Java client, which Spark uses."""
         module = "plain.PlainLoginModule" if self.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
         login = (
             f"org.apache.kafka.common.security.{module} required "
@@ -74,7 +74,7 @@ class KafkaSecurity:
 class KafkaLog:
     """The log on the brokers at `servers` (`host:port`, with commas between several).
 
-    An append is durable on all replicas in sync when it returns. Committed records alone are read; their offsets may
+    An append is durable on all replicas in sync when it returns. Only committed records are read; their offsets may
     have gaps, where a transaction ended or a topic was compacted.
     """
 
@@ -98,7 +98,7 @@ class KafkaLog:
         self.topics()
 
     def topics(self) -> list[str]:
-        """The names of the topics that exist, but for Kafka's own."""
+        """The names of the topics that exist, except Kafka's own."""
         return sorted(name for name in self.partitions_by_topic() if not name.startswith("__"))
 
     def exists(self, topic: str) -> bool:
@@ -143,7 +143,7 @@ class KafkaLog:
             return {name: sorted(topic.partitions) for name, topic in known.items() if topic.error is None}
 
     def topic_id(self, topic: str) -> str:
-        """What tells a topic from another of the same name that was made later."""
+        """The id that distinguishes a topic from a later one of the same name."""
         from confluent_kafka import TopicCollection
 
         with self.answering(f"topic {topic} could not be described") as admin:
@@ -151,7 +151,7 @@ class KafkaLog:
             return str(described.topic_id)
 
     def offsets(self, topic: str) -> dict[int, range]:
-        """The offsets that each partition holds now, as far as transactions have ended."""
+        """The offsets in each partition now, as far as transactions have ended."""
         from confluent_kafka import IsolationLevel, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
@@ -169,7 +169,7 @@ class KafkaLog:
         return {partition: range(start, ends[partition]) for partition, start in sorted(starts.items())}
 
     def start_offset(self, topic: str, partition: int) -> int:
-        """The offset of the oldest record that a partition still holds, or of the first that it will."""
+        """The offset of the oldest record in a partition, or of the first that it will get."""
         return self.offsets(topic)[partition].start
 
     def end_offset(self, topic: str, partition: int) -> int:
@@ -210,13 +210,13 @@ class KafkaLog:
 
     def read(self, topic: str, partition: int, from_offset: int = 0) -> Iterator[StoredRecord]:
         """The records of a partition from an offset on, as far as it reached when the reading began."""
-        held = self.offsets(topic)[partition]
-        start = max(held.start, from_offset)
-        if start < held.stop:
-            yield from self.consumed(topic, partition, range(start, held.stop))
+        available = self.offsets(topic)[partition]
+        start = max(available.start, from_offset)
+        if start < available.stop:
+            yield from self.consumed(topic, partition, range(start, available.stop))
 
     def consumed(self, topic: str, partition: int, wanted: range) -> Iterator[StoredRecord]:
-        """The records at offsets that a partition holds."""
+        """The records at some offsets, which must be in the partition."""
         from confluent_kafka import Consumer, TopicPartition
 
         settings = {
@@ -238,16 +238,16 @@ class KafkaLog:
         """The newest records of a topic by time."""
         newest = [
             record
-            for partition, held in self.offsets(topic).items()
-            for record in self.read(topic, partition, max(held.start, held.stop - records_max))
+            for partition, available in self.offsets(topic).items()
+            for record in self.read(topic, partition, max(available.start, available.stop - records_max))
         ]
         newest.sort(key=lambda record: (record.timestamp, record.partition, record.offset))
         return newest[-records_max:]
 
     def next_batch(self, topic: str, landed: dict[int, LandedPartition], records_max: int) -> KafkaBatch:
         """What lands next after what has landed: up to `records_max` offsets, from all partitions alike."""
-        held = self.offsets(topic)
-        ranges, then = next_batch(topic, self.topic_id(topic), held, landed, records_max)
+        available = self.offsets(topic)
+        ranges, then = next_batch(topic, self.topic_id(topic), available, landed, records_max)
         options = {f"kafka.{name}": value for name, value in self.security.of_java().items()}
         options["kafka.bootstrap.servers"] = self.servers
         return KafkaBatch(topic, ranges, then, options, blame=self.require)
@@ -262,7 +262,7 @@ class KafkaLog:
         return {partition: offsets for partition, offsets in found.items() if offsets}
 
     def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:  # noqa: ARG002
-        """Nothing: how long Kafka keeps records is a setting of its topics."""
+        """Nothing to do: how long Kafka keeps records is a setting of its topics."""
         return 0
 
     def verify(self, topic: str) -> Iterator[Verified]:  # noqa: ARG002
@@ -270,11 +270,11 @@ class KafkaLog:
         raise UsageError("Kafka verifies its own records; sluice log verify is for a log in a folder.")
 
     def truncated(self, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:  # noqa: ARG002
-        """Nothing: the brokers give offsets, and cannot be told to go on at a later one."""
+        """Nothing: the brokers give offsets, and cannot be made to continue at a later one."""
         return {}
 
     def go_on(self, topic: str, landed: Mapping[int, LandedPartition], starts: Mapping[int, int]) -> None:
-        """Nothing: what was skipped is in the ledger alone."""
+        """Nothing to do: what was skipped is only in the ledger."""
 
     @cached_property
     def admin(self) -> "AdminClient":

@@ -23,7 +23,7 @@ class KafkaBatch:
     ranges: Mapping[int, range]
     landed: dict[int, LandedPartition]
     options: Mapping[str, str]
-    # What Spark says of brokers that went away is long; they are asked whether they are there.
+    # Spark's error for unreachable brokers is long, so the brokers are probed instead.
     blame: Callable[[], None]
 
     @property
@@ -51,18 +51,18 @@ class KafkaBatch:
 
 
 def next_batch(
-    topic: str, topic_id: str, held: Mapping[int, range], landed: Mapping[int, LandedPartition], records_max: int
+    topic: str, topic_id: str, available: Mapping[int, range], landed: Mapping[int, LandedPartition], records_max: int
 ) -> tuple[dict[int, range], dict[int, LandedPartition]]:
-    """The offsets of each partition that land next, and how far it has landed then; `held` are those that Kafka has.
+    """The offsets of each partition that land next, and how far it has landed then. `available` are those in Kafka.
 
     Raises LogGap when records were removed before they had landed, and LogRecreated when the topic is another.
     """
-    fresh = {partition: fresh_offsets(topic, topic_id, partition, held, landed) for partition in sorted(held)}
-    gone = sorted(set(landed) - set(held))
+    fresh = {partition: fresh_offsets(topic, topic_id, partition, available, landed) for partition in sorted(available)}
+    gone = sorted(set(landed) - set(available))
     if gone:
         raise recreated(topic, f"has no partition {', '.join(map(str, gone))} any more")
     share = min(1.0, records_max / max(1, sum(map(len, fresh.values()))))
-    # Of each partition its share, and at least one offset, so that none is left behind for ever.
+    # Each partition gets its share, and at least one offset, so that none is left behind for ever.
     ranges = {
         partition: wanted[: max(1, int(len(wanted) * share))] for partition, wanted in fresh.items() if len(wanted)
     }
@@ -74,29 +74,30 @@ def next_batch(
 
 
 def fresh_offsets(
-    topic: str, topic_id: str, partition: int, held: Mapping[int, range], landed: Mapping[int, LandedPartition]
+    topic: str, topic_id: str, partition: int, available: Mapping[int, range], landed: Mapping[int, LandedPartition]
 ) -> range:
     """The offsets of a partition that have not landed."""
     before = landed.get(partition)
     if before is not None and before.head != topic_id:
         raise recreated(topic, "was deleted and created again")
     # A partition that is added later must be seen from its beginning; the first look takes what there is.
-    seen = before.next_offset if before else 0 if landed else held[partition].start
-    if seen > held[partition].stop:
+    first, end = available[partition].start, available[partition].stop
+    seen = before.next_offset if before else 0 if landed else first
+    if seen > end:
         raise LogTruncated(
             f"topic {topic}, partition {partition}: offsets up to {seen - 1} have landed, but the topic ends at offset "
-            f"{held[partition].stop}: {held[partition].stop} to {seen - 1} are gone from Kafka, and new records would "
+            f"{end}: {end} to {seen - 1} are gone from Kafka, and new records would "
             "get these offsets again. Restore the topic, or land a new one in another table (bronze.topic(NAME, "
             "topic=...)) or lake (SLUICE_LAKE)."
         )
-    if seen < held[partition].start:
+    if seen < first:
         raise LogGap(
-            f"topic {topic}, partition {partition}: offsets {seen} to {held[partition].start - 1} were removed from "
+            f"topic {topic}, partition {partition}: offsets {seen} to {first - 1} were removed from "
             "Kafka before they had landed. Raise the topic's retention (retention.ms, retention.bytes). If they can be "
             f"had elsewhere, append them again; then go on without the lost offsets: sluice log skip {topic} "
             "--because REASON"
         )
-    return range(seen, held[partition].stop)
+    return range(seen, end)
 
 
 def recreated(topic: str, how: str) -> LogRecreated:
@@ -107,7 +108,7 @@ def recreated(topic: str, how: str) -> LogRecreated:
 
 
 def headers() -> "Column":
-    """Kafka's list of headers as a map of text, of which nothing is lost.
+    """Kafka's list of headers as a map of text, without loss.
 
     A name that comes again is numbered (`name#2`), and a value that is not UTF-8 stands in base64 as `name_base64`.
     """

@@ -96,7 +96,7 @@ class Log:
             raise LogError(f"The log {self.root} cannot be written: {error.strerror}. Set SLUICE_LOG.") from error
 
     def partitions(self, topic: str) -> list[int]:
-        """The partitions of a topic; raises LogGap when they are not those that its `topic.json` tells of."""
+        """The partitions of a topic; raises LogGap if they are not those in its `topic.json`."""
         folder = self.root / topic
         if not folder.is_dir():
             known = ", ".join(self.topics()) or "none"
@@ -142,7 +142,7 @@ class Log:
                 return base + len(lines)
         except Timeout as error:
             raise LogError(
-                f"Another writer has held topic {topic}, partition {partition}, for {self.lock_seconds:g} s. "
+                f"Another writer has locked topic {topic}, partition {partition}, for {self.lock_seconds:g} s. "
                 "Wait for it, or stop it."
             ) from error
         except OSError as error:
@@ -164,7 +164,7 @@ class Log:
         return None if said is None else said.start(partition)
 
     def start_offset(self, topic: str, partition: int) -> int:
-        """The offset of the oldest record that a partition still holds, or of the first that it will."""
+        """The offset of the oldest record in a partition, or of the first that it will get."""
         found = self.segments_of(topic, partition)
         return found[0].base_offset if found else self.said_start(topic, partition) or 0
 
@@ -174,7 +174,7 @@ class Log:
         return last_offset(found[-1]) + 1 if found else self.said_start(topic, partition) or 0
 
     def offsets(self, topic: str) -> dict[int, range]:
-        """The offsets that each partition holds now."""
+        """The offsets in each partition now."""
         return {
             partition: range(self.start_offset(topic, partition), self.end_offset(topic, partition))
             for partition in self.partitions(topic)
@@ -202,7 +202,7 @@ class Log:
                 )
             )
             if old and read_topic_file(self.root / topic):
-                # Before they go: what a crash leaves is then before the start, and nobody misses it.
+                # Before the deletion: what a crash leaves is then before the start, and ignored.
                 self.start_at(topic, {partition: old[-1][1].base_offset})
             for segment, _ in old:
                 segment.path.unlink()
@@ -229,7 +229,7 @@ class Log:
         return {partition: offsets for partition, offsets in found.items() if offsets}
 
     def go_on(self, topic: str, landed: Mapping[int, LandedPartition], starts: Mapping[int, int]) -> None:
-        """Gives up what is before an offset of some partitions; raises a LogError when a record would be lost by it."""
+        """Gives up what is before an offset of some partitions; raises a LogError if that would lose a record."""
         for partition in starts:
             if partition in landed:
                 reused = offsets_reused(self.segments_of(topic, partition), landed[partition])
@@ -251,7 +251,7 @@ class Log:
         """The records of a partition from an offset on, as far as it reached when the reading began."""
         found = self.segments_of(topic, partition)
         later = [segment for segment in found if segment.base_offset > from_offset]
-        # The segment before the first later one may hold the offset in its middle.
+        # The segment before the first later one may contain the offset.
         for segment in found[max(0, len(found) - len(later) - 1) :]:
             for record in records_in(segment):
                 if record.offset >= from_offset:

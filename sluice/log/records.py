@@ -118,7 +118,7 @@ def headers_of(found: Any) -> Mapping[str, str]:
 
 
 def decoded_value(line: Mapping[str, Any]) -> bytes | None:
-    """The value's bytes, from whichever field holds them."""
+    """The value's bytes, from the text or the base64 field."""
     if line.get("value_base64") is not None:
         if line.get("value") is not None:
             raise ValueError("it has two values")

@@ -171,8 +171,8 @@ def end_of(segments: Sequence[Segment], start: int, last: Segment | None, landed
 def recreated(topic: str, partition: int, landed: LandedPartition) -> LogRecreated:
     return LogRecreated(
         f"topic {topic}, partition {partition}: {landed.next_offset} records have landed, but the log no longer "
-        f"holds the segment at offset {landed.segment} that they came from. It was deleted or created again. Put the "
-        "old log back, or give the new one another topic name or lake (SLUICE_LAKE). If that segment alone is lost and "
+        f"has the segment at offset {landed.segment} that they came from. It was deleted or created again. Put the "
+        "old log back, or give the new one another topic name or lake (SLUICE_LAKE). If only that segment is lost and "
         "another is in its place, move that one away, go on, and append its values again: "
         f"sluice log skip {topic} --because REASON"
     )

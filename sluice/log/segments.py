@@ -51,7 +51,7 @@ def segments_in(folder: Path, topic: str, partition: int) -> list[Segment]:
         other = found.setdefault(segment.base_offset, segment)
         if other is not segment:
             raise LogError(
-                f"{other.path} and {path.name} hold the same offsets. Compare them, and move one of them away."
+                f"{other.path} and {path.name} have the same offsets. Compare them, and move one of them away."
             )
     return [found[base_offset] for base_offset in sorted(found)]
 
@@ -95,7 +95,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what crashed writers left aside; only for the holder of the partition's lock."""
+    """Removes what crashed writers left aside; only while the partition is locked."""
     for path in folder.glob(".*.jsonl*"):
         path.unlink(missing_ok=True)
 
@@ -145,7 +145,7 @@ def opened(segment: Segment) -> Iterator[io.BufferedReader]:
 
 
 def decompressed(file: IO[bytes]) -> Iterator[bytes]:
-    """What a compressed file holds; a ZstdError when it ends in the middle of a frame."""
+    """The content of a compressed file; a ZstdError when it ends in the middle of a frame."""
     frame, is_in_frame = zstandard.ZstdDecompressor().decompressobj(), False
     while rest := file.read(1 << 20):
         while rest:
@@ -200,7 +200,7 @@ def contiguous_end(segment: Segment, offsets: Iterable[int]) -> int:
         if offset != expected:
             raise LogGap(
                 f"topic {segment.topic}, partition {segment.partition}: offset {expected} is missing; {segment.path} "
-                f"holds {offset} in its place. Restore the segment from a copy."
+                f"has {offset} in its place. Restore the segment from a copy."
             )
         end = offset + 1
     return end
@@ -213,7 +213,7 @@ def records_in(segment: Segment) -> Iterator[StoredRecord]:
 
 
 def head_digest(segment: Segment) -> str:
-    """The mark by which a segment is known again: the sha256 of its first line."""
+    """The digest that identifies a segment: the sha256 of its first line."""
     with opened(segment) as file:
         return hashlib.sha256(file.readline()).hexdigest()
 

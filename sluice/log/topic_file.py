@@ -1,7 +1,7 @@
-"""What a topic of the embedded log says of itself, in `topic.json` beside its partitions.
+"""The description of a topic in the embedded log: `topic.json` beside its partitions.
 
-Segments cannot tell that a partition's folder or its first segment is missing: this file says how many partitions there
-are, and at which offset each begins. A topic without it is what its folders hold.
+Segments do not show that a partition's folder or its first segment is missing: this file says how many partitions there
+are, and at which offset each begins. A topic without it has the partitions whose folders exist.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ file_name = "topic.json"
 
 
 class TopicFile(BaseModel):
-    """The number of partitions, and the first offset of each of which the log has forgotten, or given up, some.
+    """The number of partitions, and the first offset of each whose oldest records were removed or given up.
 
     Fields that a newer release adds are kept.
     """
@@ -39,7 +39,7 @@ class TopicFile(BaseModel):
 
 
 def read_topic_file(folder: Path) -> TopicFile | None:
-    """What the topic in a folder says of itself; None when it says nothing."""
+    """The description of the topic in a folder; None if there is none."""
     path = folder / file_name
     try:
         return TopicFile.model_validate_json(path.read_bytes())

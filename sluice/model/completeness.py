@@ -1,7 +1,7 @@
 """Completeness: whether a window is open, complete, or was revised after it was complete.
 
-The watermark says how far event time has come. It is one more thing upstream that changes: when it passes the end of a
-window, that window's rows are touched, and no others. It never goes back, so what was said to be complete stays so.
+The watermark says how far event time has come. It is another upstream change: when it passes the end of a
+window, only that window's rows are touched. It never goes back, so a complete window stays complete.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def later_of(one: datetime | None, other: datetime | None) -> datetime | None:
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """How far event time had come at the last refresh and has now, and the time at which this is found out."""
+    """The watermarks of the last refresh and of this one, and the current time."""
 
     watermark_before: datetime | None
     watermark: datetime | None
@@ -43,7 +43,7 @@ class EvaluationContext:
 
 @dataclass(frozen=True)
 class Completeness:
-    """What tells rows of a windowed table apart, and the scope that finds rows again.
+    """The grain of a windowed table, and the scope columns that find its rows again.
 
     Where windows `merge` (sessions), a row takes the place of all rows of its group whose windows it overlaps; else of
     the one row with its grain.
@@ -67,8 +67,8 @@ class Completeness:
     def judged(self, new: "DataFrame", own: "DataFrame | None", context: EvaluationContext) -> "DataFrame":
         """The rows with `_state` ('open', 'complete' or 'revised'), `_revision` and `_revised_at` (null: never).
 
-        A row is revised when it appears in a window that was complete, or says something else than the complete rows
-        of the table, `own`, whose place it takes: whatever the cause. Its revision is then above theirs.
+        A row is revised when it appears in a window that was complete, or differs from the complete rows of the table,
+        `own`, that it replaces, whatever the cause. Its revision is then above theirs.
         """
         new = new.drop(*state_columns)
         if own is None or not {*self.grain, *window_bounds(new)} <= set(own.columns):
@@ -94,7 +94,7 @@ class Completeness:
         )
 
     def beside(self, both: "DataFrame") -> "DataFrame":
-        """The new rows, each with the row of the table that has its grain and what those say whose place it takes."""
+        """The new rows, each with the table's row of the same grain and the states of the rows that it replaces."""
         same = Over.partitionBy(*self.grain)
         place = same
         if self.merge:
@@ -118,15 +118,15 @@ class Completeness:
 def lined_up(new: "DataFrame", own: "DataFrame", grain: Sequence[str]) -> "DataFrame":
     """Rows as they should be (`_new`) and as they are (`_own`), each with its grain, its window and its figures.
 
-    A figure of another type is compared as text. One that only one side has says nothing of a revision.
+    A figure of another type is compared as text. One that only one side has does not count as a revision.
     """
     before, now = dict(own.dtypes), dict(new.dtypes)
     keys = list(dict.fromkeys([*grain, *window_bounds(new)]))
-    told = [name for name in new.columns if not name.startswith("_") and name not in grain and name in before]
+    common = [name for name in new.columns if not name.startswith("_") and name not in grain and name in before]
 
     def figures(df: "DataFrame") -> "Column":
-        found = [df[f"`{name}`"] if before[name] == now[name] else df[f"`{name}`"].cast("string") for name in told]
-        return F.struct(F.lit(1).alias("_there"), *[each.alias(name) for each, name in zip(found, told, strict=True)])
+        found = [df[f"`{name}`"] if before[name] == now[name] else df[f"`{name}`"].cast("string") for name in common]
+        return F.struct(F.lit(1).alias("_there"), *[each.alias(name) for each, name in zip(found, common, strict=True)])
 
     kinds = zip(state_columns, ("string", "int", "timestamp"), strict=True)
     states = [(F.col(name) if name in before else F.lit(None)).cast(kind).alias(name) for name, kind in kinds]

@@ -1,10 +1,10 @@
-"""The noun: a Dataset is declared once, and the engine keeps its table equal to what its shape says.
+"""A Dataset is declared once, and the engine keeps its table equal to what its shape computes.
 
 Every dataset follows one rule:
 
     what changed upstream  →  which of my rows that touches (the scope)  →  recompute them  →  write the difference
 
-A declaration holds the four answers as data and pure functions; it never reads, writes or looks at the clock.
+A declaration has the four answers as data and pure functions; it never reads, writes or uses the clock.
 """
 
 import re
@@ -41,7 +41,7 @@ Columns = Mapping[str, str | None]
 
 @dataclass(frozen=True, eq=False)
 class Topic:
-    """A topic of the log, and the bronze table that holds its records as they came.
+    """A topic of the log, and the bronze table of its records as they arrived.
 
     An `optional` topic has no table until the log has the topic.
     """
@@ -57,10 +57,9 @@ class Input:
     """How one upstream table feeds a dataset.
 
     `scope` maps the rows that changed upstream (old and new images) to the rows of the dataset that they touch: one
-    column for each of `Dataset.scope_columns`. It may look at the inputs, and at the dataset's own table, as they are
-    now. `within` narrows the input to
-    what recomputing a scope needs. An input with `arrivals` hands to the shape only its new rows, and those that
-    `within` asks for again; the shape folds them into the rows it already has.
+    column for each of `Dataset.scope_columns`. It may read the inputs, and the dataset's own table, as they are now.
+    `within` narrows the input to what recomputing a scope needs. An input with `arrivals` passes to the shape only its
+    new rows, and those that `within` selects again; the shape folds them into the rows it already has.
     """
 
     source: "Dataset | Topic"
@@ -71,7 +70,7 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """One table that a dataset writes: its rows are told apart by `grain`, and found again by `scope_columns`.
+    """One table that a dataset writes: `grain` identifies its rows, and `scope_columns` find them again.
 
     `scope_columns` pairs a column of the table with the column of the scope that it must match. `prune_columns` pairs
     in the same way columns whose bounds let whole files be skipped. `slice` names the rows of a shared table that
@@ -106,14 +105,14 @@ class Dataset:
 
     `scope_of` gives the scope that rows of the table itself are in, to explain them. `reached` gives from computed
     rows how far each partition of its `topics` has come; one that is `idle_after` behind the others does not hold the
-    watermark back. A dataset that `tells_time` is waited for by the watermark of what is made from it; a history is
-    not: that a thing has not changed for a year says nothing of how far time has come. With `has_windows` its rows are
-    those of windows, which `windows_merge` says to be sessions.
+    watermark back. The watermark of what is made from a dataset waits for it if it `tells_time`. A history does not:
+    an entity unchanged for a year does not show how far time has come. With `has_windows` its rows are those of
+    windows; with `windows_merge` these are sessions.
 
     `laws` are what `sluice audit` counts beside the fates: for each law, a query for the number of rows that break it.
-    `bounded` is what should be rare: what that means, and a query for how many rows are
-    so, of how many, and what is worth saying of them. `with_expectations` gives the same dataset with the row rules of
-    a suite at its door; None where no records are parsed. `columns` are those that are known when it is declared, each
+    `bounded` is what should be rare: a description, and a query for the number of such rows, the
+    number of all rows, and a remark. `with_expectations` gives the same dataset with the row rules of a suite; None
+    where no records are parsed. `columns` are those that are known when it is declared, each
     with its type where that is known, bookkeeping aside; None where they are not.
     """
 
@@ -230,7 +229,7 @@ def require_columns_of(dataset: str, option: str, wanted: Sequence[str], source:
 
 
 def require_timestamp(dataset: str, option: str, source: Dataset, column: str) -> None:
-    """A DeclarationError where a column is known to hold no times."""
+    """A DeclarationError if a column is known to be of another type than timestamp."""
     require_columns_of(dataset, option, (column,), source)
     kind = type_of(source, column)
     if kind not in (None, "timestamp"):

@@ -95,7 +95,7 @@ def require_names(prefix: str, names: Iterable[str], forbidden: str = signs_of_d
         folded = name.casefold()
         if folded in seen:
             raise DeclarationError(
-                f"{prefix}: {seen[folded]} and {name} would be one column: case does not tell names apart"
+                f"{prefix}: {seen[folded]} and {name} would be one column: names are case-insensitive"
             )
         seen[folded] = name
 

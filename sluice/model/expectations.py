@@ -22,6 +22,8 @@ from sluice.model.rules import require_regex, row_rules
 
 Severity = Literal["warn", "quarantine", "critical"]
 severities = ("warn", "quarantine", "critical")
+Verdict = Literal["passed", "failed", "error"]
+critical: Severity = "critical"
 built_in_type = "built_in"
 
 
@@ -68,12 +70,21 @@ class Suite:
     @property
     def gate(self) -> tuple[Expectation, ...]:
         """The expectations checked before a commit: all of the table's if any of them is critical, otherwise none."""
-        return self.of_table if any(each.severity == "critical" for each in self.of_table) else ()
+        return self.of_table if any(each.severity == critical for each in self.of_table) else ()
 
     @property
     def bounds(self) -> dict[str, Expectation]:
         """The suite's thresholds for built-in checks, by name."""
         return {each.name: each for each in self.expectations if each.is_built_in}
+
+
+def is_critical(verdict: Verdict, severity: Severity) -> bool:
+    """Whether a table with this outcome should not be read: a critical expectation failed, or one raised an error."""
+    return verdict == "error" or (verdict == "failed" and severity == critical)
+
+
+# `is_critical` as a condition on the columns of `gold._checks`.
+is_critical_sql = f"(verdict = 'error' OR (verdict = 'failed' AND severity = '{critical}'))"
 
 
 def suite(dataset: str, *expectations: Expectation) -> Suite:

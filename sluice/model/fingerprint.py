@@ -136,7 +136,7 @@ class Encoder:
         return found
 
     def attribute(self, module: types.ModuleType, chain: tuple[str, ...]) -> Encoded:
-        """What `module.a.b` stands for: modules are passed through to the first thing that is none."""
+        """What `module.a.b` stands for: modules are followed to the first value that is not a module."""
         found: object = module
         for step in chain[1:]:
             if not isinstance(found, types.ModuleType) or not source.is_project(found.__name__):
@@ -183,7 +183,7 @@ class Encoder:
         return [f"{kind.__module__}.{kind.__qualname__}", *(parts or [self.installed(value)])]
 
     def installed(self, value: Any) -> Encoded:
-        """An object of a type that the project has not made, where what it is can be told."""
+        """An object of a type that the project has not made, if it can be identified."""
         if type(value).__module__ == "pyspark.sql.types":
             return value.json()
         if type(value).__module__ == "typing":
@@ -205,7 +205,7 @@ class Encoder:
 
 
 def named(value: Any) -> str:
-    """What the engine and installed packages offer, by its name; where the engine keeps it is its own business."""
+    """What the engine and installed packages offer, by its name, whatever module of the engine it is in."""
     module = "sluice" if source.is_engine(value.__module__ or "") else value.__module__
     return f"{module}.{value.__qualname__}"
 

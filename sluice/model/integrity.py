@@ -1,4 +1,4 @@
-"""What must hold between tables, as queries for the number of rows that break it; `sluice audit` counts them."""
+"""Integrity checks between tables, as queries for the number of rows that break them; `sluice audit` runs them."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def of_dataset(dataset: "Dataset") -> dict[str, str]:
-    """What must hold of every table, and of this one."""
+    """The integrity checks of every table, and of this one."""
     names = ", ".join(f'"{name}"' for name in dataset.outputs[-1].grain)
     twice = f"SELECT count(*) - 1 AS more FROM {dataset.name} GROUP BY {names} HAVING count(*) > 1"
     return {"rows that are there twice": f"SELECT coalesce(sum(more), 0) FROM ({twice})"} | dict(dataset.laws)
@@ -18,7 +18,7 @@ def of_history(table: str, changes: str, keys: Sequence[str], begins: str, ends:
     """A version ends after it begins and before the next of its key begins, and only a delete leaves a gap.
 
     `changes` is the table that it is made of, `begins` the column of it that says when one takes effect, and `ends` the
-    condition that a `change` ends a version `own` for good; None where that cannot be told from one change.
+    condition that a `change` ends a version `own` for good; None where one change does not decide that.
     """
     names = ", ".join(f'"{key}"' for key in keys)
     following = f"lead(valid_from) OVER (PARTITION BY {names} ORDER BY valid_from)"
@@ -49,7 +49,7 @@ def ended_by_changes(keys: Sequence[str]) -> str:
 
 
 def ended_by_rows(keys: Sequence[str]) -> str:
-    """Where only Spark can tell which row deletes: it takes some row of its key to end a version."""
+    """Where only Spark can decide which row deletes: the end of a version requires some row of its key."""
     return " AND ".join(f'change."{key}" = own."{key}"' for key in keys)
 
 
@@ -153,7 +153,7 @@ def of_dimension(
 
 
 def of_records(table: str) -> dict[str, tuple[str, str]]:
-    """Accepted records hold no field that the schema lacks."""
+    """Accepted records have no field that the schema lacks."""
     return {
         "known_fields": (
             "Records have no fields that the schema lacks.",

@@ -1,7 +1,7 @@
 """The ledger: what each commit of a table was computed from, kept in the commit itself.
 
-It is also the cursor. A commit that holds the new rows holds the input versions too, so no crash can part them, and
-there is no checkpoint to lose.
+It is also the cursor. The commit with the new rows has the input versions too, so no crash can separate them, and there
+is no checkpoint to lose.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ Cause = Literal[
 
 
 class LandedPartition(BaseModel):
-    """How far one partition of a topic has landed, and the marks by which its log is known again.
+    """How far one partition of a topic has landed, and the marks that identify its log.
 
     `segment` is the base offset of the newest segment that landed, `head` a digest of its first line, and `size_bytes`
     that of its file; on Kafka `head` is the topic's id.
@@ -54,8 +54,8 @@ class Reached(BaseModel):
 class InputVersion(BaseModel):
     """The version of an input table, and the table's epoch: rows of another epoch cannot be compared by changes.
 
-    `commit_ms` is the time that the commit of this version says of itself. It tells it from another commit of the same
-    number, which a table gets that was restored from a backup. Entries of older releases do not have it.
+    `commit_ms` is the timestamp that the commit of this version states. It distinguishes the commit from another one
+    with the same number, as in a table restored from a backup. Entries of older releases lack it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -65,7 +65,7 @@ class InputVersion(BaseModel):
     commit_ms: int | None = None
 
     def is_state(self, other: "InputVersion") -> bool:
-        """True when both name the same state of the table, as far as both tell."""
+        """True when both name the same state of the table; a missing timestamp matches any."""
         is_same_commit = self.commit_ms is None or other.commit_ms is None or self.commit_ms == other.commit_ms
         return (self.epoch, self.version) == (other.epoch, other.version) and is_same_commit
 
@@ -161,7 +161,7 @@ changed_here = {"changed_at": None, "changed_ms": None}
 
 
 class Commit(BaseModel):
-    """A state of a table that the ledger knows: its entry, and where it stands in the table's history.
+    """A state of a table in the ledger: its entry, and its place in the table's history.
 
     Of the newest one, `fence` is the number of the dataset's newest commit.
     """

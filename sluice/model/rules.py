@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def holds(expectation: "Expectation", types: Mapping[str, str]) -> "Column":
-    """Whether a row keeps a row rule. A value that is not there breaks none but the rule that it must be."""
+    """Whether a row keeps a row rule. A missing value breaks only the rule that it must exist."""
     column = expectation.arguments["column"]
     value, arguments = F.col(column), typed(expectation, types[column])
     rule = row_rules[expectation.type](value, **arguments)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from sluice.model.small import is_local, local, taken
+from sluice.model.small_frames import is_local, local, small_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -161,10 +161,10 @@ def collect(rows: "DataFrame") -> Scope:
     """Computes the scope's distinct rows once; brings them to the driver where they are few, and else their bounds."""
     rows = rows.distinct()
     # What is made of rows that the driver has is computed there at once.
-    few = taken(rows) if is_local(rows) else None
+    few = small_rows(rows) if is_local(rows) else None
     if few is None:
         rows = rows.localCheckpoint()
-        few = taken(rows)
+        few = small_rows(rows)
     return of_many(rows) if few is None else of_few(rows, few)
 
 

@@ -73,7 +73,7 @@ def tree(node: object) -> Tree:
 
 
 def is_remark(node: object) -> bool:
-    """A docstring, or another constant that stands alone."""
+    """A docstring, or another constant as a statement."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -137,7 +137,7 @@ def closure_of(function: types.FunctionType) -> dict[str, Any]:
 def is_filled(cell: types.CellType) -> bool:
     try:
         return cell.cell_contents is not cell
-    except ValueError:  # what it is to hold is not there yet
+    except ValueError:  # not filled yet
         return False
 
 

@@ -10,7 +10,7 @@ class Specification:
     """The parts of a declaration that decide what rows it has; each kind of dataset has its own.
 
     `version` changes when the engine computes other rows from the same declaration: then tables of that kind are
-    rebuilt. A new field with a default rebuilds nobody's table.
+    rebuilt. A new field with a default rebuilds no table.
     """
 
     kind: ClassVar[str]

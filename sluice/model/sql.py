@@ -1,6 +1,6 @@
 """What a declared SQL expression reads, found by a parser and without Spark.
 
-What cannot be understood counts as reading every column: one too many costs time, one too few leaves a table stale.
+What cannot be parsed counts as reading every column: an extra column costs time, a missing one leaves a table stale.
 """
 
 import re
@@ -74,7 +74,7 @@ class Reading:
 
 
 def fold(name: str) -> str:
-    """Spark does not tell names apart by case."""
+    """Folds a name: Spark ignores case in names."""
     return name.casefold()
 
 

@@ -69,8 +69,8 @@ def time_of(read: "Column", kind: str, format: str | None) -> "Column":  # noqa:
 
 
 def apart(value: "Column", result: "Callable[[Column], Column]") -> "Column":
-    """The result for a value that is computed once. Spark evaluates it without code of its own, so that what few
-    records need does not make the code for all of them too long to be compiled.
+    """The result for a value that is computed once. Spark evaluates it without generated code, so that what only
+    some records need does not make the code for all of them too long to compile.
     """
     return F.get(F.transform(F.array(value), result), F.lit(0))
 
@@ -104,7 +104,7 @@ def plausible(instant: "Column", is_leap_second: "Column") -> "Column":
 
 
 def time_of_epoch(count: "Column", kind: str, unit: int) -> "Column":
-    """The time that is so many units after 1970; null beyond the years 1 to 9999."""
+    """The time at `count` units after 1970; null outside the years 1 to 9999."""
     if kind == "date":
         return F.when(
             count.between(days_least, days_most), F.date_add(F.lit("1970-01-01").cast("date"), count.cast("int"))
@@ -114,12 +114,12 @@ def time_of_epoch(count: "Column", kind: str, unit: int) -> "Column":
 
 
 def instant(micros: int) -> datetime:
-    """The moment so many microseconds after 1970 in UTC; the nearest that Python has, where it has none."""
+    """The moment at `micros` microseconds after 1970 in UTC; the nearest one in Python's range."""
     return epoch + timedelta(microseconds=min(max(micros, micros_least), micros_most))
 
 
 def lacks_offset(read: "Column", kind: str, format: str | None) -> "Column":  # noqa: A002
-    """Whether a value would be a time if it said of which zone."""
+    """Whether a value is a time except for a missing time zone."""
     needs_offset = format is None and kind in ("timestamp", "timestamp_ltz")
     return F.upper(read).rlike(without_offset) if needs_offset else F.lit(False)
 

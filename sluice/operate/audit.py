@@ -1,4 +1,4 @@
-"""The audit: what became of every landed record, what must hold between tables, and what is blocked."""
+"""The audit: the fate of every landed record, the integrity checks, and what is blocked."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,7 +30,7 @@ def audit(lake: Lake, catalogue: Catalogue) -> list[Fates]:
 
 @dataclass(frozen=True)
 class IntegrityCheck:
-    """What must hold between a dataset and what it is made from, and how many rows break it."""
+    """An integrity check of a dataset against its inputs, and how many rows break it."""
 
     dataset: str
     law: str

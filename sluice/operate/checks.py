@@ -66,7 +66,7 @@ def versions_seen(lake: Lake, dataset: Dataset, commit: Commit) -> dict[str, int
 
 
 def set_aside(scene: Scene, rule: Expectation) -> Outcome:
-    """How many records a row rule holds in quarantine."""
+    """How many records a row rule quarantined."""
     unexpected, rows = scene.row(
         f"SELECT count(*) FILTER (list_contains(string_split(reason, ','), '{rule.name}') AND fate = 'quarantined'), "
         f"count(*) + (SELECT count(*) FROM {scene.dataset.name}) "

@@ -54,8 +54,8 @@ class Compared(BaseModel):
 
 def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataFrame") -> Compared:
     """How `before` would become `after`; both have at most one row per `grain`."""
-    told = [name for name in after.columns if not name.startswith("_") and name not in grain]
-    common = [name for name in told if (name, dict(after.dtypes)[name]) in before.dtypes]
+    compared = [name for name in after.columns if not name.startswith("_") and name not in grain]
+    common = [name for name in compared if (name, dict(after.dtypes)[name]) in before.dtypes]
     there = {"_is_there": F.lit(True)}
     pairs = differing_pairs(before.withColumns(there), after.withColumns(there), grain, [*there, *common])
     changed = pairs.localCheckpoint()
@@ -75,7 +75,7 @@ def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataF
             for name in common
             if figures[f"rows {name}"]
         ),
-        columns_added=tuple(name for name in told if name not in common),
+        columns_added=tuple(name for name in compared if name not in common),
         columns_dropped=tuple(
             name
             for name in before.columns

@@ -1,4 +1,4 @@
-"""Doctor: is there all that a run needs? Each thing is tried, not looked up."""
+"""Doctor: is everything there that a run needs? Each requirement is tried, not looked up."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ probe_rounds, probe_writers = 10, 8
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a run needs, and what was found of it, or what to do."""
+    """One requirement of a run, and what was found, or what to do."""
 
     check: str
     ok: bool
@@ -75,12 +75,12 @@ def lake(settings: Settings) -> str:
         found.files.delete("_probe")
     except bucket.StoreError as error:
         raise SluiceError(f"{root} cannot be written: {str(error).splitlines()[0]}") from error
-    state = "a run is under way" if is_locked(root) else "nobody writes"
+    state = "a run is under way" if is_locked(root) else "no run is under way"
     return f"{len(found.tables())} tables in {root}, {state}"
 
 
 def conditional_writes(settings: Settings) -> str:
-    """Whether of several writers of one object one alone wins: commits and the lake's lease depend on it."""
+    """Whether exactly one of several writers of an object wins: commits and the lake's lease depend on it."""
     where = settings.location
     where.require()
     try:
@@ -89,7 +89,7 @@ def conditional_writes(settings: Settings) -> str:
         raise SluiceError(f"They could not be tried: {str(error).splitlines()[0]}") from error
     if wrong:
         raise SluiceError(
-            f"The store of {settings.lake_root} does not keep them: {wrong[0]}. One process alone may write the lake "
-            "there, and must know it: SLUICE_SINGLE_WRITER=true"
+            f"The store of {settings.lake_root} does not keep them: {wrong[0]}. Only one process may write the lake "
+            "there, and must be configured for it: SLUICE_SINGLE_WRITER=true"
         )
     return f"{probe_rounds} rounds of {probe_writers} writers, each won by one, by If-None-Match and by If-Match"

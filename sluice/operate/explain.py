@@ -1,8 +1,8 @@
 """Explain a row: every value it has had, when it became known, and which records or declarations made it so.
 
-Nothing is kept for this but what a refresh leaves anyway: each commit says what it was computed from, and the change
-feeds say what moved in between. What of those changes bears on the row is asked with the same functions that a refresh
-uses to read the inputs of a scope.
+This needs only what a refresh leaves anyway: each commit says what it was computed from, and the change feeds say what
+changed in between. The functions with which a refresh reads the inputs of a scope select the changes that affect the
+row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ records_shown_max = 20
 
 @dataclass(frozen=True)
 class Origin:
-    """What set off a change, and the datasets on the way from it to the row, the nearest first.
+    """The origin of a change, and the datasets on the path from it to the row, the nearest first.
 
     `records` are positions `topic/partition/offset`, `records_count` how many there are in all.
     """
@@ -56,7 +56,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Explainer:
-    """Looks back along the ledger of a lake."""
+    """Explains rows from the ledger and the change feeds of a lake."""
 
     spark: "SparkSession"
     lake: Lake
@@ -68,7 +68,7 @@ class Explainer:
             raise UsageError(f"{dataset.name} is not there yet: run it first (sluice run {dataset.name}).")
         images = self.feed(dataset.name, commits)
         images = images.where(condition_of(dataset, images, wanted)).localCheckpoint()
-        return [self.value(dataset, commits, version, images) for version in versions_of(told_of(images))]
+        return [self.value(dataset, commits, version, images) for version in versions_of(visible_changes(images))]
 
     def feed(self, table: str, commits: Sequence[Commit]) -> "DataFrame":
         """All images of all rows, as far back as the log reaches and the table had the columns that it has now."""
@@ -102,7 +102,7 @@ class Explainer:
     def origins(
         self, dataset: Dataset, before: Commit | None, commit: Commit, images: "DataFrame", path: tuple[str, ...]
     ) -> Iterator[Origin]:
-        """What set off the change that a commit made to some rows, `images`: declarations, or records further up."""
+        """The origins of the change that a commit made to some rows, `images`: declarations, or records upstream."""
         if before is None or commit.entry.cause in ("rebuild", "first build", "replay", "promoted", "rolled back"):
             said = {"replay": commit.entry.replay, "because": commit.entry.because}
             yield Origin(commit.entry.cause, path, detail={name: text for name, text in said.items() if text})
@@ -126,7 +126,7 @@ class Explainer:
     def moved(
         self, dataset: Dataset, before: Commit, commit: Commit, images: "DataFrame", path: tuple[str, ...]
     ) -> Iterator[Origin]:
-        """The origins of the changes in each input that bear on the rows."""
+        """The origins of the changes in each input that affect the rows."""
         scope = collect(dataset.scope_of(images.drop(*change_columns)))
         for each in dataset.inputs.values():
             source = each.source
@@ -158,15 +158,15 @@ class Explainer:
 
 
 def whole_changes(changed: "DataFrame", bearing: "DataFrame", source: Dataset) -> "DataFrame":
-    """Both images of every change of which one bears on the rows: a row that left them went somewhere."""
+    """Both images of every change of which one affects the rows: a row that left the scope went somewhere."""
     names = [*source.outputs[-1].grain, "_commit_version"]
     wanted = bearing.select(*[F.col(name).alias(f"_wanted_{name}") for name in names]).distinct()
     same = [F.col(name).eqNullSafe(F.col(f"_wanted_{name}")) for name in names]
     return changed.join(F.broadcast(wanted), same, "left_semi")
 
 
-def told_of(images: "DataFrame") -> "DataFrame":
-    """The images of changes that people see: a row that is the same but for its bookkeeping did not change."""
+def visible_changes(images: "DataFrame") -> "DataFrame":
+    """The images of visible changes: a row in which only bookkeeping changed is left out."""
     values = [name for name in images.columns if not name.startswith("_")]
     same = Window.partitionBy("_commit_version", *values)
     is_silent = F.sum(sign()).over(same) == 0
@@ -179,7 +179,7 @@ def versions_of(images: "DataFrame") -> list[int]:
 
 
 def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str]) -> "Column":
-    """The condition that a row is the wanted one; a UsageError names the columns that tell rows apart."""
+    """The condition that a row is the wanted one; a UsageError names the columns of the grain."""
     grain = dataset.outputs[-1].grain
     if set(wanted) != set(grain):
         raise UsageError(
@@ -192,7 +192,7 @@ def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str])
 
 
 def value_of(text: str, kind: str) -> "Column":
-    """What somebody typed as a value of a type: bytes in hexadecimal, structs and arrays as JSON."""
+    """Text from the command line as a value of a type: bytes in hexadecimal, structs and arrays as JSON."""
     typed = F.lit(None if text == "null" else text)
     if kind == "binary":
         return F.unhex(typed)

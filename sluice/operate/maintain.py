@@ -1,4 +1,4 @@
-"""Maintain: fewer and larger files, none that nothing refers to, and no log records that landed long ago."""
+"""Maintain: compact files, delete unreferenced ones, and trim log records that landed long ago."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -31,14 +31,14 @@ def maintain(spark: "SparkSession", lake: Lake, tables: Sequence[str]) -> dict[s
     unknown = unreadable(lake)
     if unknown:
         raise UsageError(
-            f"The replays {', '.join(unknown)} cannot be read, so nobody knows which files they refer to. "
+            f"The replays {', '.join(unknown)} cannot be read, so it is unknown which files they refer to. "
             "Drop them first: sluice replay drop NAME"
         )
     return {table: maintain_table(spark, lake, table) for table in tables}
 
 
 def maintain_table(spark: "SparkSession", lake: Lake, table: str) -> dict[str, int]:
-    """Compacts and vacuums one table, by the program that alone commits to it."""
+    """Compacts and vacuums one table, by the only program that commits to it."""
     if table == checks_table:
         return lake.compact_added(table)
     return lake.compact(spark, table) | {"deleted": lake.vacuum(spark, table)}
@@ -47,8 +47,8 @@ def maintain_table(spark: "SparkSession", lake: Lake, table: str) -> dict[str, i
 def trim(log: AnyLog, lake: Lake, catalogue: Catalogue, keep: timedelta) -> dict[str, int]:
     """Removes segments of the embedded log that have landed and whose records are older than `keep`; counts them.
 
-    Bronze is the record: it has every byte. The newest segment that landed stays, because the log is known by it.
-    Kafka removes records by a setting of its topics, and here none.
+    Bronze keeps every byte. The newest segment that landed stays, because it identifies the log. Kafka removes records
+    by a setting of its topics; here nothing is removed from it.
     """
     oldest = datetime.now(UTC) - keep
     return {node.topic: trimmed(log, lake, node, oldest) for node in catalogue.topics if log.exists(node.topic)}

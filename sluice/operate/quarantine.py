@@ -1,6 +1,7 @@
-"""The records that were held back: look at them, and let them through again.
+"""The records in quarantine, late ones included: list them, release them, and set others aside.
 
-A release is said in the log, in the topic `sluice_releases`, like all that changes a table: so a rebuild hears it too.
+A release is a record in the topic `sluice_releases`, because the log has all that changes a table: a rebuild applies it
+too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,8 +20,8 @@ from sluice.storage.delta import Lake
 
 
 @dataclass(frozen=True)
-class Held:
-    """The records of a dataset that one rule holds back; `can_be_released` when they can be used as they are."""
+class QuarantinedByRule:
+    """The records of a dataset that one rule quarantined; `can_be_released` if they can be used as they are."""
 
     dataset: str
     fate: str
@@ -32,8 +33,8 @@ class Held:
 
 
 @dataclass(frozen=True)
-class HeldRecord:
-    """One record that is held back, as it came."""
+class QuarantinedRecord:
+    """One quarantined record, as it arrived."""
 
     topic: str
     partition: int
@@ -48,8 +49,8 @@ class HeldRecord:
         return f"{self.topic}/{self.partition}/{self.offset}"
 
 
-def held(lake: Lake, catalogue: Catalogue) -> list[Held]:
-    """What is held back, by dataset and rule."""
+def quarantined_by_rule(lake: Lake, catalogue: Catalogue) -> list[QuarantinedByRule]:
+    """The number of quarantined records by dataset and rule."""
     if fates_table not in lake.tables():
         return []
     with connection(lake) as found:
@@ -59,21 +60,21 @@ def held(lake: Lake, catalogue: Catalogue) -> list[Held]:
         ).fetchall()
     declared = {dataset.name: dataset for dataset in catalogue.datasets}
     return [
-        Held(name, fate, reason, records, first_at, last_at, can_be_released(declared[name], reason))
+        QuarantinedByRule(name, fate, reason, records, first_at, last_at, can_be_released(declared[name], reason))
         for name, fate, reason, records, first_at, last_at in rows
         if name in declared
     ]
 
 
-def held_records(
+def quarantined_records(
     lake: Lake,
     dataset: Dataset,
     *,
     reason: str | None = None,
     positions: Sequence[str] = (),
     records_max: int | None = None,
-) -> list[HeldRecord]:
-    """The held records of a dataset in the log's order: of one rule, or at some positions `topic/partition/offset`."""
+) -> list[QuarantinedRecord]:
+    """The quarantined records of a dataset in the log's order: of one rule, or at some positions."""
     if not {fates_table, *[f"bronze.{topic}" for topic in dataset.topics]} <= set(lake.tables()):
         return []
     raw = " UNION ALL ".join(f"SELECT * FROM bronze.{topic}" for topic in dataset.topics)
@@ -86,19 +87,19 @@ def held_records(
     """
     wanted = {"dataset": dataset.name, "reason": reason, "positions": list(positions) or None}
     with connection(lake) as found:
-        return [HeldRecord(*row) for row in found.execute(sql, wanted).fetchall()]
+        return [QuarantinedRecord(*row) for row in found.execute(sql, wanted).fetchall()]
 
 
-def release(log: AnyLog, dataset: Dataset, records: Sequence[HeldRecord], because: str) -> int:
-    """Says in the log that the records are to be let through; the next run does it. Returns how many they are.
+def release(log: AnyLog, dataset: Dataset, records: Sequence[QuarantinedRecord], because: str) -> int:
+    """Appends the release of the records to the log; the next run applies it. Returns their number.
 
     Raises UsageError when one of them cannot be used as it is.
     """
     stuck = sorted({record.reason for record in records if not can_be_released(dataset, record.reason)})
     if stuck:
         raise UsageError(
-            f"{dataset.name}: records held for {', '.join(stuck)} cannot be used as they are. Append them corrected "
-            f"(sluice log append), or change the declaration: then all records are judged again. "
+            f"{dataset.name}: records quarantined for {', '.join(stuck)} cannot be used as they are. Append them "
+            f"corrected (sluice log append), or change the declaration: then all records are judged again. "
             f"What can be released: {', '.join(releasable(dataset))}."
         )
     return say(
@@ -107,9 +108,9 @@ def release(log: AnyLog, dataset: Dataset, records: Sequence[HeldRecord], becaus
 
 
 def add(lake: Lake, log: AnyLog, dataset: Dataset, positions: Sequence[str], because: str) -> int:
-    """Says in the log that records are to be set aside, whatever they hold; the next run does it.
+    """Appends to the log that records are to be set aside, whatever they contain; the next run does it.
 
-    Returns how many they are; raises UsageError for a position at which none has landed.
+    Returns their number; raises UsageError for a position at which none has landed.
     """
     landed = [f"bronze.{topic}" for topic in dataset.topics if f"bronze.{topic}" in lake.tables()]
     raw = " UNION ALL ".join(f'SELECT topic, "partition", "offset" FROM {table}' for table in landed)
@@ -126,7 +127,7 @@ def add(lake: Lake, log: AnyLog, dataset: Dataset, positions: Sequence[str], bec
 
 
 def say(log: AnyLog, dataset: Dataset, places: Iterable[tuple[str, int, int]], because: str, do: str) -> int:
-    """Appends what is to be done with each record; the last that was said of one holds."""
+    """Appends what is to be done with each record; the last command for a record wins."""
     said = [
         {
             "dataset": dataset.name,
@@ -149,7 +150,7 @@ def releasable(dataset: Dataset) -> tuple[str, ...]:
 
 
 def can_be_released(dataset: Dataset, reason: str) -> bool:
-    """True when all the rules that hold a record can be lifted."""
+    """True when all the rules that quarantined a record can be lifted."""
     return set(reason.split(",")) <= set(releasable(dataset))
 
 

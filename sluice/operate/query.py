@@ -42,8 +42,8 @@ def connected(
 ) -> "duckdb.DuckDBPyConnection":
     """A DuckDB connection in which every table of the lake is a view of its name, as it is or as it was known.
 
-    With `versions` there are these tables alone, as they were at these versions, or are (None). A query reaches no file
-    and no address beside them, unless `allow_files`.
+    With `versions` there are only these tables, at these versions, or as they are (None). A query cannot reach other
+    files or addresses, unless `allow_files`.
     """
     found = duckdb.connect()
     try:
@@ -65,7 +65,7 @@ def connected(
         # Otherwise a name in a query could also mean a variable of this program.
         found.execute("SET python_enable_replacements = false")
         if not allow_files:
-            # Not even the folder for what does not fit into memory: it would be one that a query may use.
+            # No spill folder either: a query could use it.
             found.execute("SET temp_directory = ''")
             found.execute("SET enable_external_access = false")
         found.execute("SET lock_configuration = true")

@@ -32,9 +32,9 @@ hash_buckets = 1_000_000
 
 
 class WrongRow(BaseModel):
-    """A row that is not what its inputs say: it is `missing`, `unexpected`, or has other values.
+    """A row that differs from what its inputs imply: it is `missing`, `unexpected`, or has other values.
 
-    `stored` and `recomputed` hold the columns that differ; all of them where only one of the two rows exists.
+    `stored` and `recomputed` have the columns that differ; all of them where only one of the two rows exists.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -120,7 +120,7 @@ def recompute_dataset(evaluation: Evaluation, known: Commit, share: float, seed:
 
 
 def others_of(evaluation: Evaluation, known: Commit) -> tuple[str, ...]:
-    """The commits to the dataset's own table that are not from a evaluation, since the last one."""
+    """The commits to the dataset's own table that are not from an evaluation, since the last one."""
     found = evaluation.lake.written_by_others(evaluation.dataset.name, known.version)
     return tuple(f"version {each['version']} is {each.get('operation')} by another program" for each in found)
 
@@ -172,7 +172,7 @@ def sampled_keys(evaluation: Evaluation, judged: "DataFrame", share: float, seed
 
 
 def recently_changed(evaluation: Evaluation, output: Output, epoch_from: int) -> "Iterator[DataFrame]":
-    """The rows of a table that its last commits changed, whoever made them."""
+    """The rows of a table that its last commits changed, also those of other programs."""
     newest = evaluation.lake.newest_version(output.table)
     since = max(newest - recent_commits, evaluation.lake.oldest_version(output.table), epoch_from)
     if newest > since:
@@ -215,5 +215,5 @@ def wrong_row(output: Output, pair: "Row") -> WrongRow:
 
 
 def readable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that JSON can hold; bytes as hexadecimal digits."""
+    """Values as JSON has them; bytes as hexadecimal digits."""
     return {name: value.hex() if isinstance(value, bytes | bytearray) else value for name, value in values.items()}

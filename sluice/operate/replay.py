@@ -1,8 +1,8 @@
 """Replay: recompute tables beside the live ones, show what would change, and promote it in one step.
 
-A changed declaration, a part of the past that is doubted, a table that was damaged: each is computed in a shadow from
-the very inputs that the live table was computed from, so that what differs is due to the declaration or the damage
-alone. Promoting brings the shadow up to date and writes the difference, one commit a table; rolling back undoes that.
+A changed declaration, a doubtful part of the past or a damaged table is recomputed in a shadow from the same inputs
+that the live table was computed from, so that every difference is due to the declaration or the damage. Promoting
+brings the shadow up to date and writes the difference, one commit a table; rolling back undoes that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ def replays(lake: Lake) -> list[Replay]:
 
 
 def unreadable(lake: Lake) -> list[str]:
-    """The names of the replays whose file says nothing that can be understood."""
+    """The names of the replays whose file cannot be read."""
     return [name for name in lake.files.folders(folder_name) if isinstance(read(lake, name), Exception)]
 
 
@@ -193,7 +193,7 @@ def differences(spark: "SparkSession", beside: Shadow, dataset: Dataset, replay:
 def promote(spark: "SparkSession", lake: Lake, catalogue: Catalogue, name: str) -> dict[str, RowCounts]:
     """Brings the shadow up to date and makes the live tables equal to it; returns the rows that changed in each.
 
-    Whoever calls it is the one that writes the lake. Done a second time, or after a crash, it does what is left.
+    The caller must own the lake. Repeated, also after a crash, it does what is left.
     """
     replay = find(lake, name)
     beside, datasets = shadow(lake, replay, catalogue)
@@ -210,7 +210,7 @@ def promote(spark: "SparkSession", lake: Lake, catalogue: Catalogue, name: str) 
 
 
 def require_accepted(what: str, verdicts: Mapping[str, Verdict | None]) -> None:
-    """A SluiceError when one of the tables would break what is critical: there is no way around the gate."""
+    """A SluiceError when one of the tables would break what is critical: a replay cannot bypass the gate."""
     for name, verdict in verdicts.items():
         if verdict is not None and verdict.broken:
             raise SluiceError(f"{what}: {name} would break {', '.join(verdict.broken)}. Nothing was changed.")
@@ -235,7 +235,7 @@ def require_promotable(replay: Replay, datasets: Sequence[Dataset]) -> None:
 def verdict_on(
     spark: "SparkSession", lake: Lake, beside: Shadow, dataset: Dataset, replay: Replay, *, gate: Sequence[Expectation]
 ) -> Verdict | None:
-    """What the gate says of the live table as equal to its shadow; None where the shadow is of another declaration."""
+    """The gate's verdict on the live table if it equalled its shadow; None if the shadow is of another declaration."""
     computed = beside.last_commit(dataset.name)
     if computed is None or computed.entry.fingerprint != dataset.fingerprint:
         return None
@@ -274,7 +274,7 @@ def live_inputs(lake: Lake, beside: Shadow, inputs: Mapping[str, InputVersion]) 
 
 
 def keys_changed(spark: "SparkSession", lake: Lake, output: Output, since: int | None) -> "list[DataFrame] | None":
-    """The keys (grain) of the output's rows that changed after a version; None when the change feed cannot tell."""
+    """The keys (grain) of the output's rows that changed after a version; None when the change feed cannot be read."""
     table = output.table
     commit = lake.last_commit(table)
     if since is None or commit is None or commit.entry.epoch_from > since or lake.oldest_version(table) > since + 1:
@@ -288,7 +288,7 @@ def keys_changed(spark: "SparkSession", lake: Lake, output: Output, since: int |
 
 
 def keys_of(found: "Sequence[list[DataFrame] | None]") -> Scope | None:
-    """The scope of all keys; None when there are none, and everything where some cannot be told."""
+    """The scope of all keys; None when there are none, and everything when some are unknown."""
     if any(each is None for each in found):
         return everything
     keys = [keys for each in found for keys in each or ()]
@@ -305,8 +305,8 @@ def rollback(
 ) -> dict[str, RowCounts]:
     """Gives datasets the rows back that they had before they were last promoted or rebuilt: all of them, or none.
 
-    Their ledger entries are those of then: with the declaration of then, the next run catches up from there. With the
-    declaration that was rolled back they stay as they are.
+    Their ledger entries are the former ones: with the former declaration, the next run catches up from there. With the
+    declaration that was rolled back they are on hold.
     """
     found = [(dataset, *last_replaced(lake, dataset.name)) for dataset in datasets]
     verdicts = {
@@ -336,10 +336,10 @@ def restored(before: Commit, undone: Commit, because: str) -> Entry:
 def verdict_on_former(
     spark: "SparkSession", lake: Lake, dataset: Dataset, before: Commit, entry: Entry, *, gate: Sequence[Expectation]
 ) -> Verdict:
-    """What the gate says of a dataset with the rows that it had at a commit."""
+    """The gate's verdict on a dataset with the rows that it had at a commit."""
     rows = {}
     for output in dataset.outputs:
-        # A table that several datasets share has versions of its own.
+        # A table shared by several datasets has separate versions.
         is_own = output.table == dataset.name
         version = before.version if is_own else lake.version_at(output.table, before.timestamp_ms)
         scope = keys_of([keys_changed(spark, lake, output, version)])

@@ -1,7 +1,7 @@
-"""Requests to whoever writes the lake: only one process does, and a continuous run does not end.
+"""Requests to the process that owns the lake: only one may write it, and a continuous run does not end.
 
-A request is a file in the lake. The driver does it between two passes and writes the answer beside it. One that was
-killed in the middle is asked again by the file that is still there, so what is asked for must bear being done twice.
+A request is a file in the lake. The driver serves it between two passes and writes the answer beside it. After a kill
+the file is still there and is served again, so requests must be idempotent.
 """
 
 import time
@@ -20,7 +20,7 @@ look_again_seconds = 0.2
 
 
 class Request(BaseModel):
-    """What is to be done: promote a replay, roll datasets back, recompute a range of them, check or maintain them.
+    """A request: promote a replay, roll datasets back, recompute a range of them, check or maintain them.
 
     Or `skip` what a topic has lost, or `recompute` a `share` of the rows to compare them.
     """
@@ -38,7 +38,7 @@ class Request(BaseModel):
 
 
 class Answer(BaseModel):
-    """What came of it, by dataset, or the error."""
+    """The result by dataset, or the error."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -57,19 +57,19 @@ def ask(files: Files, request: Request) -> str:
 
 
 def waiting(files: Files) -> list[str]:
-    """The requests that nobody has answered, the oldest first."""
+    """The unanswered requests, the oldest first."""
     names = files.below(folder_name)
     return [name for name in names if name.endswith(".json") and answer_name(name) not in names]
 
 
 def attend(files: Files, perform: Perform, warn: Callable[[str], None] = lambda text: None) -> int:
-    """Does all that is asked for and answers it; returns how much that was. What cannot be read is set aside."""
+    """Serves and answers all requests; returns their number. A request that cannot be read is set aside."""
     found = waiting(files)
     for name in found:
         try:
             text = read_if_there(files, name)
             if text is None:
-                # Whoever asked has gone.
+                # The requester has gone.
                 continue
             request = Request.model_validate_json(text)
         except (ValidationError, UnicodeDecodeError) as error:

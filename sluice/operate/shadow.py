@@ -1,4 +1,4 @@
-"""A shadow of a lake: some of its tables copied, to be recomputed while everybody reads the others.
+"""A shadow of a lake: some of its tables copied, to be recomputed while the live ones stay readable.
 
 A copy is a shallow clone, so it costs no data; what is recomputed stands beside it. The engine refreshes a shadow
 like any lake.
@@ -29,8 +29,8 @@ class Shadow(Lake):
     def path(self, table: str) -> str:
         return super().path(table) if table in self.copied else self.live.path(table)
 
-    def is_written_alone(self, _table: str) -> bool:
-        """Spark alone knows where the files of a copy are."""
+    def allows_small_writes(self, _table: str) -> bool:
+        """Only Spark knows where the files of a copy are."""
         return False
 
 
@@ -42,7 +42,7 @@ def shadow_of(live: Lake, root: str, datasets: Sequence[Dataset]) -> Shadow:
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a dataset stands: the commit that says so, and the versions of its tables."""
+    """The state of a dataset: its commit, and the versions of its tables."""
 
     commit: Commit
     versions: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""Where every topic and dataset stands: what has landed, what waits, and why something is not current."""
+"""The status of every topic and dataset: what has landed, what waits, and why something is not current."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,10 +7,11 @@ from typing import Any
 
 from sluice.engine.blocked import Block, blocks
 from sluice.engine.catalogue import Catalogue, ordered
-from sluice.engine.land import held_by, lost, waiting
+from sluice.engine.land import lost, offsets_of, waiting
 from sluice.errors import LogError, LogUnreachable
 from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
+from sluice.model.expectations import is_critical_sql
 from sluice.model.ledger import Entry, InputVersion, LandedPartition
 from sluice.operate.query import query
 from sluice.quality.results import checks_table
@@ -51,8 +52,8 @@ def topic_state(lake: Lake, log: AnyLog, topic: Topic, blocked: Mapping[str, Blo
     """How much of a topic has landed, and how much waits."""
     commit = lake.last_commit(topic.name)
     landed = commit.entry.landed if commit else {}
-    held, wrong = log_of(log, topic.topic, landed)
-    lags = waiting(held, landed)
+    available, wrong = log_of(log, topic.topic, landed)
+    lags = waiting(available, landed)
     if wrong is None and topic.name in blocked:
         wrong = f"blocked: {blocked[topic.name]}"
     return State(
@@ -69,22 +70,22 @@ def topic_state(lake: Lake, log: AnyLog, topic: Topic, blocked: Mapping[str, Blo
 
 
 def log_of(log: AnyLog, topic: str, landed: dict[int, LandedPartition]) -> tuple[Mapping[int, range], str | None]:
-    """The offsets that the log holds of a topic, and why it cannot land as it is; None: it can."""
-    held: Mapping[int, range] = {}
+    """The offsets in the log of a topic, and why they cannot land; None: they can."""
+    available: Mapping[int, range] = {}
     try:
-        held = held_by(log, topic)
+        available = offsets_of(log, topic)
         said = gone(lost(log, topic, landed))
-        if said is None and (held or landed):
+        if said is None and (available or landed):
             log.next_batch(topic, landed, 0)
     except LogUnreachable:
         raise
     except LogError as error:
         said = str(error)
-    return held, said
+    return available, said
 
 
 def gone(found: Mapping[int, range]) -> str | None:
-    """The offsets that the log has forgotten before they landed, in words; None when there are none."""
+    """The offsets that the log lost before they landed, as text; None when there are none."""
     said = [f"offsets {each.start}-{each.stop - 1} of partition {partition}" for partition, each in found.items()]
     return f"lost: {', '.join(said)}" if said else None
 
@@ -108,8 +109,7 @@ def refusals(lake: Lake) -> dict[str, tuple[datetime, str]]:
         lake,
         f"WITH checked AS (SELECT *, max(checked_at) OVER (PARTITION BY dataset) AS newest FROM {checks_table}) "
         "SELECT dataset, checked_at, string_agg(expectation, ', ' ORDER BY expectation) FROM checked "
-        "WHERE checked_at = newest AND version IS NULL "
-        "AND (verdict = 'error' OR (verdict = 'failed' AND severity = 'critical')) GROUP BY ALL",
+        f"WHERE checked_at = newest AND version IS NULL AND {is_critical_sql} GROUP BY ALL",
     )
     return {dataset: (checked_at, broken) for dataset, checked_at, broken in found.rows}
 
@@ -139,7 +139,7 @@ def dataset_state(
         version=commit.version,
         offsets={},
         lag=behind,
-        # A history has one too, but nobody waits for it.
+        # A history has one too, but its readers do not wait for it.
         watermark=commit.entry.watermark if dataset.keeps_time else None,
         updated_at=time_of(commit.timestamp_ms),
         held=stopped
@@ -148,7 +148,7 @@ def dataset_state(
 
 
 def stopped_by(dataset: Dataset, blocked: Mapping[str, Block]) -> str | None:
-    """Why a dataset is blocked, or for which others it waits; None when neither is so."""
+    """Why a dataset is blocked, or which others it waits for; None if neither."""
     if dataset.name in blocked:
         return f"blocked: {blocked[dataset.name]}"
     above = [each.name for each in ordered([dataset]).datasets if each.name in blocked]

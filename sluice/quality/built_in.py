@@ -1,7 +1,7 @@
-"""Built-in checks: what the engine knows must be true of a dataset, without anybody saying so.
+"""Built-in checks: what must be true of every dataset, without being declared.
 
-Each looks at one version of the table, together with the very versions of its inputs that it was computed from. A suite
-can give each a bound and a severity of its own with `built_in(…)`.
+Each checks one version of the table, together with the versions of its inputs that it was computed from. A suite can
+give each its own bound and severity with `built_in(…)`.
 """
 
 import re
@@ -29,7 +29,7 @@ usual_days_seen_min = 7
 
 
 class Found(NamedTuple):
-    """How many rows are wrong, of how many, and what is worth saying of them."""
+    """How many rows are wrong, of how many, and a remark."""
 
     unexpected: int
     rows: int
@@ -137,9 +137,9 @@ def usable(scene: Scene) -> Found:
     (duplicates,) = scene.row(
         f"SELECT count(*) FROM {fates_table} WHERE dataset = '{scene.dataset.name}' AND fate = 'duplicate'"
     )
-    held = sum(count for _, count in reasons)
+    rejected = sum(count for _, count in reasons)
     said = ", ".join(f"{reason} {count:,}" for reason, count in reasons)
-    return Found(held, accepted + duplicates + held, said or None)
+    return Found(rejected, accepted + duplicates + rejected, said or None)
 
 
 def volume(scene: Scene) -> Found:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from sluice.errors import DeclarationError
-from sluice.model.expectations import Expectation
+from sluice.model.expectations import Expectation, Verdict, is_critical
 from sluice.model.rules import holds, require_value, row_rules
 from sluice.quality.collected import collected
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 examples_max = 10
-Verdict = Literal["passed", "failed", "error"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ class Outcome:
 
     @property
     def is_critical(self) -> bool:
-        """True when nobody should read the table."""
-        return self.verdict == "error" or (self.verdict == "failed" and self.expectation.severity == "critical")
+        """True when the table should not be read."""
+        return is_critical(self.verdict, self.expectation.severity)
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def plain(value: Any) -> Any:
 
 
 def value_of(expectation: Expectation) -> "Column":
-    """What says whether a row has anything to be judged; rules about nulls judge every row."""
+    """Whether a row has a value to be judged; rules about nulls judge every row."""
     if expectation.type in ("column_values_to_not_be_null", "column_values_to_be_null"):
         return F.lit(True)
     return F.col(expectation.arguments["column"]).isNotNull()
@@ -182,7 +181,7 @@ def equal(expectation: Expectation, types: Mapping[str, str]) -> Question:
 
 
 def unique(expectation: Expectation, _: Mapping[str, str]) -> Question:
-    """Each value, or each combination of values, stands there once; one that is not there at all is not judged."""
+    """Each value, or each combination of values, occurs once; all-null combinations are not judged."""
     columns = [F.col(name) for name in expectation.arguments.get("column_list", [expectation.arguments.get("column")])]
     is_there = F.coalesce(*[F.when(column.isNotNull(), True) for column in columns], F.lit(False))
     value = F.when(is_there, F.struct(*columns))
@@ -195,7 +194,7 @@ def unique(expectation: Expectation, _: Mapping[str, str]) -> Question:
 
 
 def figure(of: "Callable[[Column], Column]", expectation: Expectation, types: Mapping[str, str]) -> Question:
-    """One figure of a column, or of all rows, lies between bounds; one that does not exist lies nowhere."""
+    """One figure of a column, or of all rows, lies between bounds; a missing figure fails."""
     column = expectation.arguments.get("column")
     kind = types[column] if column and expectation.type in of_the_columns_type else "double"
     low, high = (bound(expectation, name, kind) for name in ("min_value", "max_value"))
@@ -289,8 +288,8 @@ of_columns: Mapping[str, Callable[[Sequence[str], Expectation], Outcome]] = {
 
 
 def unexpected_rows(df: "DataFrame", expectation: Expectation) -> Outcome:
-    """A query of one's own finds no row; it is a pass of its own."""
-    # A view of its own name: with one for all, two checks at once would see each other's rows.
+    """A custom query finds no row; it takes a separate pass."""
+    # A unique view name: with a shared one, concurrent checks would see each other's rows.
     view = f"_batch_{uuid.uuid4().hex}"
     df.createOrReplaceTempView(view)
     try:

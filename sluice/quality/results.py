@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sluice.model import expectations
 from sluice.quality.measure import Outcome
 from sluice.storage.delta import Lake
 
@@ -72,14 +73,25 @@ def as_rows(
 
 
 def is_critical(row: Mapping[str, Any]) -> bool:
-    """True of a result for which nobody should read the table."""
-    return bool(row["verdict"] == "error" or (row["verdict"] == "failed" and row["severity"] == "critical"))
+    """True of a result that makes a table unfit to be read."""
+    return expectations.is_critical(row["verdict"], row["severity"])
+
+
+def severity_of(row: Mapping[str, Any]) -> str:
+    """The severity of a result; an expectation that could not be evaluated is critical, whatever was declared."""
+    return expectations.critical if is_critical(row) else row["severity"]
 
 
 def state_of(rows: Sequence[Mapping[str, Any]]) -> str:
     """'good', 'warning' or 'critical' for the results of one check; 'unchecked' when nothing is expected."""
-    if not rows:
+    failed = sum(row["verdict"] != "passed" for row in rows)
+    return state_of_counts(len(rows), failed, sum(is_critical(row) for row in rows))
+
+
+def state_of_counts(checked: int, failed: int, critical: int) -> str:
+    """The state of a check of which so many expectations were checked, not passed, and critical."""
+    if not checked:
         return "unchecked"
-    if any(is_critical(row) for row in rows):
-        return "critical"
-    return "warning" if any(row["verdict"] != "passed" for row in rows) else "good"
+    if critical:
+        return expectations.critical
+    return "warning" if failed else "good"

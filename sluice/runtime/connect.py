@@ -48,7 +48,7 @@ def remote_session(address: str, needed: Mapping[str, str], wanted: Mapping[str,
 
 
 def public(address: str) -> str:
-    """The address without its parameters, of which one may be a token."""
+    """The address without its parameters, one of which may be a token."""
     return address.partition("/;")[0]
 
 
@@ -92,7 +92,7 @@ def is_remote() -> bool:
 
 @contextmanager
 def cloned(spark: "SparkSession") -> "Iterator[SparkSession]":
-    """A session of its own beside one of a Spark Connect server, with the same settings."""
+    """A separate session on the same Spark Connect server, with the same settings."""
     own = spark.cloneSession()  # type: ignore[attr-defined]
     # A checkpoint is looked for in the thread's active session, whichever it was made by.
     active = type(own)._active_session

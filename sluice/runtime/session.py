@@ -60,7 +60,7 @@ spark_settings = {
     "spark.databricks.delta.merge.materializeSource": "none",
 }
 
-# For a few rows planning is the work: no second look at each plan, and no code compiled for each projection.
+# For a few rows planning takes the time: no adaptive planning, and no code generated for each projection.
 unadapted = {"spark.sql.adaptive.enabled": "false", "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
 uncompiled = unadapted | {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 settings_up_to_rows = {1_000: uncompiled, 1_000_000: unadapted}
@@ -69,7 +69,7 @@ ends_within_seconds = 300
 
 @contextmanager
 def sized_for(spark: "SparkSession", rows: int | None) -> Iterator[None]:
-    """Runs statements in the way that suits so many rows; None: many."""
+    """Runs statements with the settings that suit this number of rows; None: many."""
     fitting = [settings for most, settings in settings_up_to_rows.items() if rows is not None and rows <= most]
     wanted: dict[str, str | None] = dict.fromkeys(uncompiled) | (fitting[0] if fitting else {})
     before = {name: spark.conf.get(name, None) for name in wanted}
@@ -96,7 +96,7 @@ def spark_session(
     """A Spark session, stopped at the end.
 
     With a `lock` it may write: the lake stays locked until the JVM is dead too, or the JVM dies with the lock. What a
-    Spark Connect server still does for a process that died is kept out by Delta alone (`Lake.fence`). Without one the
+    Spark Connect server continues for a process that died is fenced only by Delta (`Lake.fence`). Without a `lock` the
     JVM may inherit `descriptors` that are locked later, each time something is written.
     """
     where = settings.location
@@ -107,7 +107,7 @@ def spark_session(
         return
     # py4j logs the stack of each call to a JVM that has ended; what that means is an error of ours.
     logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
-    # What cannot be computed is told by our own message, not by the whole stack of the JVM for each attempt.
+    # Our own message reports what cannot be computed, not the JVM's whole stack for each attempt.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     java = require_java()
     files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if where.jars else [])
@@ -127,7 +127,7 @@ def spark_session(
             conf.set(name, value)
         if settings.spark_ui_port and lock is not None:
             conf.set("spark.ui.enabled", "true").set("spark.ui.port", str(settings.spark_ui_port))
-            # Spark's UI takes its address from here alone; by default it is every address of the machine.
+            # Spark's UI takes its address only from here; by default it is every address of the machine.
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         conf.set("spark.jars", ",".join(map(str, files)))
         conf.set("spark.sql.warehouse.dir", f"{scratch}/warehouse")
@@ -184,7 +184,7 @@ def server_settings(of_location: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def named_jobs(spark: "SparkSession", name: str) -> "Iterator[SparkSession]":
-    """A session of its own, whose jobs bear the name in Spark's pages: what one says of a commit reaches no other."""
+    """A separate session, whose jobs have the name in Spark's UI: commit metadata cannot leak into another session."""
     if connect.is_remote():
         with connect.cloned(spark) as own:
             own.addTag(name)
@@ -223,7 +223,7 @@ def root_cause(error: PySparkException | Py4JError) -> Any:
 
 
 def tasks_of(spark: "SparkSession", name: str) -> tuple[int, int]:
-    """How many tasks the running stages of what is so named have, and how many are done; none where nobody tells."""
+    """The number of tasks in the running stages of jobs with this name, and of those done; zeros if unknown."""
     if connect.is_remote():
         return 0, 0
     tracker = spark.sparkContext.statusTracker()
@@ -257,7 +257,7 @@ class ClassArchive:
         return cls(path, path.with_name(f".{path.name}.{os.getpid()}"))
 
     def option(self, *, is_driver: bool) -> str:
-        """What makes the JVM read the archive, or write it; a driver alone loads most of the classes."""
+        """The option with which the JVM reads or writes the archive; only a driver loads most of the classes."""
         if self.path.exists():
             return f"-XX:SharedArchiveFile={self.path} -Xlog:disable -Xlog:all=error:stderr"
         return f"-XX:ArchiveClassesAtExit={self.made} -Xlog:disable -Xlog:all=error:stderr" if is_driver else ""
@@ -283,7 +283,7 @@ def scratch_prefix(settings: Settings) -> str:
 
 
 def remove_scratch(prefix: str) -> None:
-    """Removes what drivers that were killed left behind: whoever holds the lake is the only one."""
+    """Removes the files of killed drivers: the process that owns the lake is the only one."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         shutil.rmtree(folder, ignore_errors=True)
 

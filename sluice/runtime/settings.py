@@ -18,7 +18,7 @@ prefix = "SLUICE_"
 s3_address = re.compile(r"s3a://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.=-]+)*/?", re.ASCII)
 spark_pattern = r"^(local\[(\d+|\*)\]|spark://[^\s/:]+:\d+(,[^\s/:]+:\d+)*|sc://[^\s/:]+(:\d+)?(/;\S*)?)$"
 kafka_address = re.compile(r"kafka://[^\s,/:]+:\d+(,[^\s,/:]+:\d+)*")
-# Read where the servers of a stack are installed, and no business of the engine.
+# Read by the installer of the servers, not by the engine.
 elsewhere = {"SLUICE_SERVERS"}
 
 
@@ -76,7 +76,7 @@ class Settings(BaseSettings):
     amqp: SecretStr = SecretStr("")
     """The broker of `sluice listen amqp`: `amqp://user:password@host:5672/vhost`."""
     postgres: SecretStr = SecretStr("")
-    """The database of `sluice capture postgres`, as a libpq address. It may hold a password, so it is never printed."""
+    """The database of `sluice capture postgres`, as a libpq address. It may have a password, so it is never printed."""
 
     @field_validator("project")
     @classmethod

@@ -1,4 +1,4 @@
-"""Write a small project of one's own: what `sluice init` copies."""
+"""Write a small project: the template that `sluice init` copies."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,7 @@ template = Path(__file__).with_name("project")
 
 
 def write(directory: Path) -> None:
-    """Copies the template into a new or empty folder; refuses one that holds anything."""
+    """Copies the template into a new or empty folder; refuses one that is not empty."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"{directory.resolve()} is not empty; name a new folder: sluice init my_lakehouse")
     try:

@@ -47,7 +47,7 @@ class Groups:
 
     @property
     def scope_columns(self) -> tuple[str, ...]:
-        """The columns that tell groups apart; a window's end follows from its start."""
+        """The columns that identify a group; a window's end follows from its start."""
         return (*self.expressions, *(("window_start",) if self.window else ()))
 
     @property
@@ -92,7 +92,7 @@ class Groups:
 
 
 def consolidated(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":
-    """Of a change feed what has changed in these columns: values that went and came as often are no change."""
+    """The rows of a change feed that changed in these columns: values removed as often as added are no change."""
     if "_change_type" not in changed.columns:
         return changed
     balance = changed.groupBy(*columns).agg(F.sum(sign()).alias("_balance"))

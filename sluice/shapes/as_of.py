@@ -24,7 +24,7 @@ interval_columns = ("valid_from", "valid_to", "is_current")
 
 @dataclass(frozen=True)
 class Joined:
-    """How facts meet a dimension: its keys, the facts' columns for them, and what an inferred member says."""
+    """How facts join a dimension: its keys, the facts' columns for them, and the values of an inferred member."""
 
     keys: tuple[str, ...]
     fact_keys: tuple[str, ...]
@@ -54,7 +54,7 @@ def join_as_of(facts: "DataFrame", versions: "DataFrame", name: str, event_time:
 def with_last_begun(
     facts: "DataFrame", intervals: "DataFrame", joined: Joined, event_time: str, *, begin: str, said: "Column"
 ) -> "DataFrame":
-    """The facts with `_last`: what the last interval of their key that has begun by their event time says, or null.
+    """The facts with `_last`: the last interval of their key that has begun by their event time, or null.
 
     Facts and intervals are laid in one line. An interval that begins at a fact's own instant comes before it: intervals
     are closed at the start.
@@ -75,7 +75,7 @@ def with_last_begun(
 
 
 def is_inferred(joined: Joined, event_time: str) -> "Column":
-    """Whether a fact names a key of which nothing is known at its time: neither valid, nor ended."""
+    """Whether a fact names a key that is unknown at its time: no version is valid or has ended."""
     named = [F.col(column).isNotNull() for column in (*joined.fact_keys, event_time)]
     return F.col("_last").isNull() & reduce(lambda left, right: left & right, named)
 
@@ -98,7 +98,7 @@ def attributes_of(versions: "DataFrame", keys: Sequence[str]) -> list[str]:
 
 
 def changed_intervals(changes: "DataFrame", keys: Sequence[str]) -> "DataFrame":
-    """From a history's change feed the intervals in which another version holds now: keys, `_from`, `_to` (null: open).
+    """The intervals of a change feed in which another version is valid now: keys, `_from`, `_to` (null: open).
 
     Where only the end of a version moved, the interval is between the old end and the new one. Intervals of a key that
     touch are one.
@@ -149,9 +149,9 @@ def newly_known(changes: "DataFrame", versions: "DataFrame", keys: Sequence[str]
 
 
 def last_begun(versions: "DataFrame", keys: Sequence[str], reaches: "Column") -> "DataFrame":
-    """Of versions that have begun those that reach into a time, and of each key the last of those that do not.
+    """The versions that reach into a time, and for each key the last one that ended before it.
 
-    That one says that the key is known, though nothing may be valid.
+    The latter shows that the key is known, even if nothing is valid.
     """
     ended = F.when(~reaches, F.col("valid_from"))
     last_ended = F.max(ended).over(Window.partitionBy(*keys))

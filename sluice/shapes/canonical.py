@@ -1,8 +1,8 @@
 """One canonical text for values of any type, so that two rows have the same text only when they have the same values.
 
-The end of each value can be told from its text: a leaf ends with the sign U+0001, an array begins with its size, a
-struct has as many values as its type has fields, and null is a text of its own. The sign is escaped where text has it.
-So the values of some columns cannot run together, whatever they hold. Equal numbers have one text: 0.0 is -0.0, and NaN
+Each value's text marks its own end: a leaf ends with the sign U+0001, an array begins with its size, a
+struct has as many values as its type has fields, and null has a distinct text. The sign is escaped where text has it.
+So the values of different columns cannot run together. Equal numbers have one text: 0.0 is -0.0, and NaN
 is NaN.
 """
 
@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Hardly any text has these signs, so there is hardly ever something to escape; and U+0001 sorts before what text has.
+# Few texts have these signs, so escaping is rare; and U+0001 sorts before other characters.
 end, escape = "'\x01'", "'\x02'"
 escaped_end, escaped_escape, null = "'\x021'", "'\x022'", "'\x02N'"
 # Of SHA-256's 32: among a trillion payloads of one key, two have one digest with a probability of 10^-15.

@@ -17,7 +17,7 @@ order = ("_timestamp", *position)
 def deduplicate(candidates: "DataFrame") -> "DataFrame":
     """Adds `_fate` (null for the winner, else 'duplicate'), `_reason` and `_detail` (the winner's position).
 
-    `candidates` holds new records and those already judged, told apart by `_key`. A record that occurs twice, as it
+    `candidates` has new records and those already judged, identified by `_key`. A record that occurs twice, as it
     does when a batch is read again after a crash, is one record, not a duplicate of itself.
     """
     same_key = Window.partitionBy("_key").orderBy(*order)

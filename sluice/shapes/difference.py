@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 operation = "_operation"
-# What a change feed says of each row beside its columns.
+# The metadata columns of a change feed.
 feed = StructType().add("_change_type", "string").add("_commit_version", "long").add("_commit_timestamp", "timestamp")
 change_columns = tuple(feed.names)
 
@@ -38,7 +38,7 @@ def differing_pairs(own: "DataFrame", new: "DataFrame", grain: Sequence[str], co
 
 
 def sign() -> "Column":
-    """Of a row of a change feed: 1 as it became, -1 as it was. What adds up to 0 is there as often as before."""
+    """The sign of a row in a change feed: 1 for a new image, -1 for an old one. A sum of 0 is no change."""
     return F.when(F.col("_change_type").isin("insert", "update_postimage"), 1).otherwise(-1)
 
 

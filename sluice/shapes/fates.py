@@ -1,7 +1,7 @@
-"""Fates: what became of every record that a dataset consumes, so that none is lost in silence.
+"""Fates: what became of every record that a dataset consumes, so that none is lost silently.
 
 An accepted record is the row that carries its position. The others stand in `silver._fates`: a duplicate with the
-position of the winner, a quarantined record with the rule that it breaks, and a late one that is held back.
+position of the winner, a quarantined record with the rule that it breaks, and a late one with `late`.
 """
 
 from collections.abc import Iterable
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 fates_table = "silver._fates"
 verdict = ("_fate", "_reason", "_detail")
-# What `sluice quarantine release` says, is said in the log: a rebuild hears it too.
-releases = Topic("bronze.sluice_releases", "sluice_releases", "Held records that were let through.", optional=True)
+# `sluice quarantine release` writes to the log, so a rebuild applies it too.
+releases = Topic("bronze.sluice_releases", "sluice_releases", "Quarantined records that were released.", optional=True)
 envelope_types = {"op": "string", "committed_at": "timestamp", "lsn": "bigint", "transaction_order": "bigint"}
 release_schema = "dataset string, topic string, partition int, offset bigint, because string, do string"
 releases_input = "releases"
@@ -38,7 +38,7 @@ by_command = "by_command"
 
 @dataclass(frozen=True)
 class Events(Specification):
-    """The records of topics: how they are parsed, and what tells them apart."""
+    """The records of topics: how they are parsed, and their key."""
 
     kind, version = "events", 3
     sources: list[str]
@@ -55,7 +55,7 @@ def event_dataset(
     meaning: str,
     idle_after: str | None = None,
 ) -> Dataset:
-    """Records told apart by the columns `distinct`, which may include the bookkeeping column `_digest`."""
+    """Records identified by the columns `distinct`, which may include the bookkeeping column `_digest`."""
     require_duration(name, "idle_after", idle_after)
     judging = partial(judge, parsing=parsing, distinct=distinct, table=name)
     arrivals = {f"arrivals_{topic.topic}": topic for topic in sources}
@@ -132,30 +132,30 @@ def judge(
 ) -> "DataFrame":
     """Every record of a scope with its fate (`_fate` null: accepted), reason and detail.
 
-    The scope is the new `records`, those that commands have `said` something of, and those judged before, `own`, that
+    The scope is the new `records`, those with commands in `said`, and those judged before, in `own`, that
     share a key with them.
     """
     is_good = F.col("_rule").isNull()
-    # One pass for good and bad: a filter on the rule would parse every record again for each column it looks at.
+    # One pass for good and bad: a filter on the rule would parse every record again for each column it reads.
     parsed = parse(records, parsing, said)
     key = F.when(is_good, key_text(parsed, distinct)).otherwise(position_text())
     candidates = as_said(parsed, said, parsing).withColumn("_key", key)
     again = None if said is None else F.broadcast(parsed.select(*position))
     for judged in judged_before(own or {}, table, distinct):
-        # What a command says of a record that was judged before, it is judged again by: as it is in bronze.
+        # A record that was judged before a command is judged again, from bronze.
         others = judged if again is None else judged.join(again, list(position), "left_anti")
         candidates = candidates.unionByName(others, allowMissingColumns=True)
-    held = F.when(F.col("_rule") == late, "late").otherwise("quarantined")
+    rejected = F.when(F.col("_rule") == late, "late").otherwise("quarantined")
     return deduplicate(candidates).withColumns(
         {
-            "_fate": F.when(is_good, F.col("_fate")).otherwise(held),
+            "_fate": F.when(is_good, F.col("_fate")).otherwise(rejected),
             "_reason": F.when(is_good, F.col("_reason")).otherwise(F.col("_rule")),
         }
     )
 
 
 def as_said(parsed: "DataFrame", said: "DataFrame | None", parsing: Parsing) -> "DataFrame":
-    """The parsed records; the released ones without the rules that can be lifted, those that are held with one."""
+    """The parsed records: released ones without the rules that can be lifted, held ones with a rule."""
     if said is None:
         return parsed
     marked = parsed.join(F.broadcast(said), list(position), "left")
@@ -190,7 +190,7 @@ def touched_keys(
 ) -> "DataFrame":
     """The scope of new records: their key columns, and the text by which `silver._fates` knows the key.
 
-    Those of which a command was `said` before they landed are judged by it, so they are in the scope either way.
+    A record with a command in `said` from before it landed is judged by it, so it is in the scope either way.
     """
     parsed = parse(records, parsing, said)
     is_good = F.col("_rule").isNull()
@@ -211,10 +211,10 @@ def touched_by_command(
     distinct: tuple[str, ...],
     said: "DataFrame",
 ) -> "DataFrame":
-    """The scope of records that a new command speaks of: the fate they had, their key, and where they are in bronze.
+    """The scope of records that new commands name: their former fate, their key, and their place in bronze.
 
-    All records of the key of one that is set aside are in it too, because another may be accepted in its place. They
-    are looked for in bronze: a run that ended between two commits leaves the fates of some of them behind.
+    If a record is set aside, all records of its key are in the scope too, because another may be accepted in its place.
+    They are looked up in bronze: a run that ended between two commits leaves some of them without a fate.
     """
     places = list(bronze_position)
     records = union(topics)
@@ -244,7 +244,7 @@ def either_way(parsed: "DataFrame", distinct: tuple[str, ...]) -> "DataFrame":
 
 
 def records_within(df: "DataFrame", scope: "Scope") -> "DataFrame":
-    """The records in bronze that the scope asks for by their position: those that a command speaks of."""
+    """The records in bronze that the scope names by position: those with a command."""
     if scope.is_everything:
         return df
     if "_offset" not in scope.bounds:
@@ -253,7 +253,7 @@ def records_within(df: "DataFrame", scope: "Scope") -> "DataFrame":
 
 
 def commanded(records: "DataFrame", dataset: str) -> "DataFrame":
-    """What was said last of each record of one dataset: its position, and whether it is held (or released)."""
+    """The last command about each record of one dataset: its position, and whether it is held (or released)."""
     said = F.from_json(F.col("value").cast("string"), release_schema)
     order = F.struct("timestamp", "partition", "offset")
     return (
@@ -266,7 +266,7 @@ def commanded(records: "DataFrame", dataset: str) -> "DataFrame":
 
 
 def position_text() -> "Column":
-    """A record's position as `topic/partition/offset`; no key is written so, since each ends with a sign of its own."""
+    """A record's position as `topic/partition/offset`; no key looks like this, since each ends with U+0001."""
     return F.concat_ws("/", *position)
 
 

@@ -15,7 +15,7 @@ from sluice.shapes.parse import position
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# What Debezium has in the place of a large value that an update left alone and Postgres did not send, by its type.
+# Debezium's placeholder, by type, for a large value that an update did not change and Postgres did not send.
 unavailable = "__debezium_unavailable_value"
 placeholders: "dict[str, Callable[[], Column]]" = {
     "string": lambda: F.lit(unavailable),
@@ -55,7 +55,7 @@ def history(changes: "DataFrame", rule: History) -> "DataFrame":
     line = Window.partitionBy(*rule.keys).orderBy(*rule.sequence_by, *order)
     state = F.when(is_set(), F.struct(*rule.tracked))
     lines = begun(filled(per_key(changes, rule), rule), rule)
-    # Of the changes that begin at one instant, the last holds.
+    # Of several changes at one instant, the last one counts.
     instants = lines.withColumn("_next", F.lead("_begin").over(line)).where(~F.col("_next").eqNullSafe(F.col("_begin")))
     marked = instants.withColumn("_opens", ~F.lag(state).over(line).eqNullSafe(state))
     if rule.tracked != rule.attributes:
@@ -101,25 +101,25 @@ def per_key(changes: "DataFrame", rule: History) -> "DataFrame":
 
 
 def filled(lines: "DataFrame", rule: History) -> "DataFrame":
-    """The changes with every attribute that they leave as it was filled in from the change before, up to a delete."""
+    """The changes with every unchanged attribute filled in from the previous change, up to a delete."""
     if not rule.fill_nulls and not rule.unavailable and rule.updated is None:
         return lines
     line = Window.partitionBy(*rule.keys).orderBy(*rule.sequence_by, *order)
     lives = lines.withColumn("_life", F.count_if(~is_set()).over(line))
     life = Window.partitionBy(*rule.keys, "_life").orderBy(*rule.sequence_by, *order)
 
-    def is_untold(name: str) -> "Column":
+    def is_unavailable(name: str) -> "Column":
         if name not in rule.unavailable:
             return F.lit(False)
         return F.col(name).eqNullSafe(placeholders[lives.schema[name].dataType.simpleString()]())
 
     def last_set(name: str) -> "Column":
-        told = ~is_untold(name)
+        is_known = ~is_unavailable(name)
         if rule.updated is not None:
-            told &= F.coalesce(F.array_contains(F.col(rule.updated), name), F.lit(True))
-        box = F.last(F.when(is_set() & told, F.struct(F.col(name).alias("value"))), ignorenulls=True).over(life)
-        # Where nothing was ever told, the placeholder says so.
-        return F.when(box.isNull() & is_untold(name), F.col(name)).otherwise(box.getField("value"))
+            is_known &= F.coalesce(F.array_contains(F.col(rule.updated), name), F.lit(True))
+        box = F.last(F.when(is_set() & is_known, F.struct(F.col(name).alias("value"))), ignorenulls=True).over(life)
+        # A value that was never sent keeps the placeholder.
+        return F.when(box.isNull() & is_unavailable(name), F.col(name)).otherwise(box.getField("value"))
 
     def last_known(column: "Column", kind: DataType) -> "Column":
         if isinstance(kind, StructType):
@@ -129,8 +129,8 @@ def filled(lines: "DataFrame", rule: History) -> "DataFrame":
         return F.last(F.when(is_set(), column), ignorenulls=True).over(life)
 
     to_set = rule.attributes if rule.updated is not None else rule.unavailable
-    told = lives.withColumns({name: last_set(name) for name in to_set}) if to_set else lives
-    return told.withColumns({name: last_known(F.col(name), told.schema[name].dataType) for name in rule.fill_nulls})
+    merged = lives.withColumns({name: last_set(name) for name in to_set}) if to_set else lives
+    return merged.withColumns({name: last_known(F.col(name), merged.schema[name].dataType) for name in rule.fill_nulls})
 
 
 def begun(lines: "DataFrame", rule: History) -> "DataFrame":
@@ -175,10 +175,10 @@ def with_missing_deleted(changes: "DataFrame", snapshots: "DataFrame", rule: His
 def bearing_snapshots(
     rows: "DataFrame", changed: "DataFrame", keys: tuple[str, ...], taken_at: str, row_count: str | None
 ) -> "DataFrame":
-    """The times of the snapshots whose every key a change feed of their `rows` may touch.
+    """The times of the snapshots in which a change feed of their `rows` may touch every key.
 
-    These are the snapshots that became whole, or are whole no more, and before each the last whole one: what a snapshot
-    lacks is deleted from that one. In all others only the keys of the changed rows are touched.
+    These are the snapshots that became whole or are no longer whole, and the last whole one before each: what a
+    snapshot lacks is deleted from that one. In all others only the keys of the changed rows are touched.
     """
     turned = turned_snapshots(rows, changed, keys, taken_at, row_count).select(taken_at, F.lit(True).alias("_turned"))
     whole = whole_snapshots(rows, keys, taken_at, row_count).select(taken_at, F.lit(True).alias("_whole"))
@@ -193,10 +193,10 @@ def bearing_snapshots(
 def turned_snapshots(
     rows: "DataFrame", changed: "DataFrame", keys: tuple[str, ...], taken_at: str, row_count: str | None
 ) -> "DataFrame":
-    """The times of the snapshots that a change feed of their `rows` made whole, or made whole no more."""
+    """The times of the snapshots that became whole, or stopped being whole, by a change feed of their `rows`."""
     times = changed.select(taken_at).distinct()
     if "_change_type" not in changed.columns:
-        # Rows as they are, of a range that is recomputed, say nothing of what was before.
+        # The current rows of a recomputed range do not show their former state.
         return times
     now = rows.join(F.broadcast(times), [taken_at], "left_semi")
     before = undone(now, changed, (*keys, taken_at, "_change", *([row_count] if row_count else [])))

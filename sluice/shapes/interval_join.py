@@ -1,6 +1,6 @@
 """Join two streams of rows by key where their times lie within an interval, unmatched rows of either side kept.
 
-A row of the result stands at the time of its left row, or of its right row where there is no left one. Time is cut into
+A row of the result has the time of its left row, or of its right row where there is no left one. Time is divided into
 buckets as long as the interval, so that a changed row touches the result in a few buckets of its key.
 """
 
@@ -21,7 +21,7 @@ bucket = "_bucket"
 
 @dataclass(frozen=True)
 class Side:
-    """One side of the join: its column in the result, the column of its time, and what tells its rows apart."""
+    """One side of the join: its column in the result, the column of its time, and its grain."""
 
     name: str
     time: str
@@ -41,12 +41,12 @@ class IntervalJoin:
 
     @property
     def bucket_us(self) -> int:
-        """The length of a bucket: of the interval, a second at least."""
+        """The length of a bucket: that of the interval, at least one second."""
         return max(self.latest_us - self.earliest_us, 1_000_000)
 
 
 def interval_join(left: "DataFrame", right: "DataFrame", rule: IntervalJoin) -> "DataFrame":
-    """Keys, `event_time`, a struct column per side (null where unmatched), and what tells the rows apart.
+    """Keys, `event_time`, a struct column per side (null where unmatched), and the grain of both sides.
 
     Both frames have `_wanted`, which says whether the results at their time are asked for.
     """
@@ -103,7 +103,7 @@ def floor(microseconds: "Column", rule: IntervalJoin) -> "Column":
 
 
 def touched_buckets(changed: "DataFrame", rule: IntervalJoin, side: Side) -> "DataFrame":
-    """The keys and buckets of the results that changed rows of a side have a part in."""
+    """The keys and buckets of the results that changed rows of a side can affect."""
     at = F.unix_micros(side.time)
     # A left row reaches the right ones after it, a right row the left ones before it.
     sign = 1 if side == rule.left else -1
@@ -112,7 +112,7 @@ def touched_buckets(changed: "DataFrame", rule: IntervalJoin, side: Side) -> "Da
 
 
 def rows_within(df: "DataFrame", scope: Scope, rule: IntervalJoin, side: Side) -> "DataFrame":
-    """The rows that can have a part in the scope's results, with `_wanted` for those that stand in them."""
+    """The rows that can affect the scope's results, with `_wanted` for those that appear in them."""
     placed = df.withColumn(bucket, floor(F.unix_micros(side.time), rule))
     keys = [(key, key) for key in rule.keys]
     if not scope.is_everything:

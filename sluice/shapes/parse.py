@@ -26,7 +26,7 @@ Made = TypeVar("Made")
 
 position = ("_topic", "_partition", "_offset")
 bronze_position = tuple(name.removeprefix("_") for name in position)
-# No clock wrote a time before this by intent: it is epoch zero, in some time zone.
+# An earlier time is a clock at epoch zero, in some time zone.
 event_time_min_default = "1970-01-03T00:00:00Z"
 late = "late"
 
@@ -72,8 +72,8 @@ class Changes:
 class Parsing:
     """What a record must be: strict JSON of `schema`, with a value in each of `required`, and a plausible event time.
 
-    Times are RFC 3339, but for the columns of `time_formats`. An event before `event_time_min` is quarantined; None
-    lets all through. `sent_time` and `received_time` correct a device's clock; a record is held back as late when it
+    Times are RFC 3339, except in the columns of `time_formats`. An event before `event_time_min` is quarantined; None
+    lets all through. `sent_time` and `received_time` correct a device's clock; a record is late when it
     was received more than `hold_later_than` after its event. It is quarantined under the names of all `expectations`
     that it breaks.
     """
@@ -133,12 +133,12 @@ class Parsing:
 
     @property
     def digested(self) -> tuple[str, ...]:
-        """The columns that make two records the same: when a device sent it again is no part of what it says."""
+        """The columns that make two records the same; the time of sending is not among them."""
         return tuple(name for name in self.columns if name not in (self.sent_time, self.received_time))
 
     @property
     def waivable(self) -> tuple[str, ...]:
-        """The rules that `sluice quarantine release` can lift: what they find is doubtful, and can be used."""
+        """The rules that `sluice quarantine release` can lift: their records are doubtful, but usable."""
         rules = () if self.event_time is None else time_rules(self.event_time, self.event_time_min)
         return (late, *rules, *[each.name for each in self.expectations])
 
@@ -163,8 +163,8 @@ def parse(records: "DataFrame", parsing: Parsing, said: "DataFrame | None" = Non
     Every record gives exactly one row. `_digest` identifies the parsed values, `_unknown_fields` the names of fields
     that the schema lacks (null when there are none), `_lateness_seconds` how long after its event it was received.
     For changes, `_change` is 'set', 'delete', 'truncate' or 'none' (nothing to do), and `_moved_from` the old key.
-    Of the records that a command has `said` to be held (`_is_held`), no condition of the declaration is evaluated: it
-    may be one that cannot be.
+    For records that a command holds (`_is_held` in `said`), the declaration's conditions are not evaluated, because one
+    of them may be what fails.
     """
     is_held = F.lit(False) if said is None else F.coalesce("_is_held", F.lit(False))
     records = records if said is None else with_commands(records, said)
@@ -198,7 +198,7 @@ def result_of(parsing: Parsing, named: "DataFrame") -> "list[Column]":
     """The columns of a parsed record, of those that parsing has `named`."""
     payload = digest(named, parsing.digested)
     if parsing.changes:
-        # A record that changes nothing is no duplicate of another such.
+        # Records that change nothing are not duplicates of one another.
         payload = F.when(F.col("_change") == "none", digest(named, position)).otherwise(payload)
     names = [*parsing.columns, *position, "_timestamp"]
     return [
@@ -213,13 +213,13 @@ def result_of(parsing: Parsing, named: "DataFrame") -> "list[Column]":
 
 
 def with_commands(records: "DataFrame", said: "DataFrame") -> "DataFrame":
-    """Bronze records with what was said of them."""
+    """Bronze records with the commands about them."""
     spoken_of = said.withColumnsRenamed(dict(zip(position, bronze_position, strict=True)))
     return records.join(F.broadcast(spoken_of), list(bronze_position), "left")
 
 
 def row_of(parsing: Parsing) -> "list[Column]":
-    """The columns of the row that a record holds."""
+    """The columns of the row in a record."""
     row = [each.value(F.col("_read").getField(name)).alias(name) for name, each in parsing.typed.items()]
     if parsing.format == "json":
         return row
@@ -233,7 +233,7 @@ def row_of(parsing: Parsing) -> "list[Column]":
 
 
 def read_of(parsing: Parsing) -> "Column":
-    """The row as it was read; of a deleted one only the image before it is there."""
+    """The row as it was read; a deleted row has only its before image."""
     if parsing.format == "json":
         return F.col("_parsed")
     return F.expr(f"if({enveloped('op')} = 'd', {enveloped('before')}, {enveloped('after')})")
@@ -266,7 +266,7 @@ def change_of(parsing: Parsing) -> "dict[str, Column]":
     if parsing.format == "debezium":
         kind = F.when(F.col("op") == "d", "delete").otherwise(kind)
         kind = F.when(F.col("op") == "t", "truncate").otherwise(kind)
-        # After a delete comes a record without a value, for the log's compaction; messages are no changes either.
+        # A delete is followed by a tombstone for the log's compaction; messages are no changes either.
         kind = F.when(F.col("_size").isNull() | (F.col("op") == "m"), "none").otherwise(kind)
         old = F.struct(*[F.col("_before").getField(name).alias(name) for name in changes.keys])
         is_known = reduce(lambda left, right: left & right, [old[name].isNotNull() for name in changes.keys])
@@ -278,7 +278,7 @@ def change_of(parsing: Parsing) -> "dict[str, Column]":
 
 
 def unless_held(condition: "Column") -> "Column":
-    """A condition that somebody declared; null for a record that is held, without evaluating it."""
+    """A declared condition; null for a held record, for which it is not evaluated."""
     return F.when(~F.col("_held"), condition)
 
 
@@ -289,7 +289,7 @@ def times_of(parsing: Parsing) -> "dict[str, Column]":
     received = F.coalesce(F.col(parsing.received_time), log_time) if parsing.received_time else log_time
     event = F.col(event_time)
     if parsing.sent_time:
-        # A device that is an hour fast says of an event, and of its sending, a time that is an hour late.
+        # A device whose clock is an hour fast reports both the event and its sending an hour late.
         event = F.coalesce(F.try_add(event, F.try_subtract(received, F.col(parsing.sent_time))), event)
     return {
         event_time: event,
@@ -299,7 +299,7 @@ def times_of(parsing: Parsing) -> "dict[str, Column]":
 
 
 def unknown_fields(parsing: Parsing) -> "Column":
-    """The fields of the record that the schema lacks; an envelope's are its own business."""
+    """The fields of the record that the schema lacks; those of an envelope are ignored."""
     if parsing.format == "debezium":
         return F.lit(None).cast("array<string>")
     known = F.array(*[F.lit(name) for name in parsing.columns])
@@ -342,7 +342,7 @@ def broken_rule(parsing: Parsing) -> "Column":
 
 
 def broken_expectations(parsing: Parsing) -> "Column":
-    """The names of all expectations that a row breaks, with commas between; only what sets values has any."""
+    """The names of all expectations that a row breaks, with commas between; only records that set values have any."""
     sets = F.lit(True) if parsing.changes is None else F.col("_change") == "set"
     return F.concat_ws(
         ",", *[F.when(sets & ~unless_held(holds(each, parsing.types)), each.name) for each in parsing.expectations]
@@ -350,7 +350,7 @@ def broken_expectations(parsing: Parsing) -> "Column":
 
 
 def is_needed(parsing: Parsing, name: str) -> "Column":
-    """Whether a record must have a value in this column: a truncate has no key, and what does nothing needs nothing."""
+    """Whether a record must have a value in this column: a truncate has no key, and no effect needs no value."""
     if parsing.changes is None:
         return F.lit(True)
     if name in parsing.changes.keys:

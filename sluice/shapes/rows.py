@@ -1,4 +1,4 @@
-"""Rows of a table as what happened, in an order of their own: the changes of a history, or events told apart by key."""
+"""Rows of a table, in a total order, as the changes of a history or as events with a key."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ tie = "_tie"
 
 
 def total_order(rows: "DataFrame", grain: Sequence[str]) -> "Column":
-    """What orders any two rows: their place in the log where they have one, then what tells them apart."""
+    """A total order of rows: by their place in the log where they have one, then by their grain."""
     return F.struct(*dict.fromkeys([*[name for name in order if name in rows.columns], *grain]))
 
 

@@ -49,10 +49,10 @@ def is_blank(text: "Column") -> "Column":
 
 
 def text_fault(text: "Column", is_corrupt: "Column", names: "Column", reading: Mapping[str, str]) -> "Column":
-    """What keeps a text from being one JSON value whose objects have each name once; null for nothing.
+    """Why a text is not one JSON value with unique names in each object; null if it is.
 
-    `is_corrupt` is whether Spark's reader refused it, `names` are those of its members. Where that reader took an
-    object whose text has no closing brace but the last character, nothing follows it and no object is inside. Other
+    `is_corrupt` is whether Spark's reader refused it, `names` are those of its members. If that reader accepted
+    an object whose only closing brace is the last character, nothing follows it and no object is inside. Other
     texts are read once more.
     """
     is_flat = ~is_corrupt & (F.instr(text, "}") == F.length(text)) & ~has_surrogates(text)
@@ -74,20 +74,20 @@ def fault_of_any(text: "Column", is_corrupt: "Column", reading: Mapping[str, str
 
 
 def is_strict(text: "Column") -> "Column":
-    """Whether a text is one JSON value, by a reader that refuses names that stand twice and lone surrogates."""
-    is_alone = apart(
+    """Whether a text is one JSON value, by a reader that refuses duplicate names and lone surrogates."""
+    is_single = apart(
         F.try_parse_json(wrapped("[", text, "]")),
         lambda document: document.isNotNull() & F.try_variant_get(document, "$[1]", "variant").isNull(),
     )
-    return is_alone & (~text.rlike(an_object_ends_in_an_array) | is_alone_as_member(text))
+    return is_single & (~text.rlike(an_object_ends_in_an_array) | is_single_as_member(text))
 
 
 def is_one_value(text: "Column") -> "Column":
     """Whether nothing follows the value: it would have to begin both with `]` and with `}`."""
-    return F.coalesce(F.json_array_length(wrapped("[", text, "]")) == 1, F.lit(False)) & is_alone_as_member(text)
+    return F.coalesce(F.json_array_length(wrapped("[", text, "]")) == 1, F.lit(False)) & is_single_as_member(text)
 
 
-def is_alone_as_member(text: "Column") -> "Column":
+def is_single_as_member(text: "Column") -> "Column":
     return F.coalesce(F.size(F.json_object_keys(wrapped('{"v":', text, "}"))) == 1, F.lit(False))
 
 
@@ -211,7 +211,7 @@ class Typed:
         return lacking.otherwise(f"invalid_time_{column}")
 
     def breaks_type(self, read: "Column", value: "Column", text: "Column") -> "Column | None":
-        """Whether a value that is no time cannot be had as it was written; None where it always can."""
+        """Whether a value of another type than time changed by reading it; None if it never does."""
         if isinstance(self.kind, T.StringType):
             return is_altered(read, text)
         if isinstance(self.kind, T.DecimalType):
@@ -249,7 +249,7 @@ def is_rounded(number: "Column", text: "Column") -> "Column":
 
 
 def decimal_of(text: "Column", kind: T.DecimalType) -> "Column":
-    """The decimal that a number says, null where the type cannot hold it to the last digit."""
+    """The decimal of a number, null where the type cannot represent it exactly."""
     whole, scale = max(kind.precision - kind.scale, 1), max(kind.scale, 1)
     usual = rf"\A-?(?!0[0-9])[0-9]{{1,{whole}}}(?:\.[0-9]{{1,{scale}}})?\z"
     if kind.scale == 0:
@@ -276,7 +276,7 @@ def row_type(typed: Mapping[str, Typed]) -> T.StructType:
 def value_fault(typed: Mapping[str, Typed], read: "Column", text: "Column") -> "Column":
     """The first rule that a value of a row breaks, in the order of the columns; null for none.
 
-    The values are in columns of their own.
+    The values are in separate columns.
     """
     found = first_of([each.fault(read.getField(name), F.col(f"`{name}`"), text) for name, each in typed.items()])
     return F.lit(None).cast("string") if found is None else found

@@ -15,7 +15,7 @@ from sluice.shapes.windows import group_names
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# The functions of SQL that rank rows; they differ in what they make of rows that tie.
+# The SQL functions that rank rows; they differ in how they treat ties.
 Ties = Literal["row_number", "rank", "dense_rank"]
 order_pattern = re.compile(r"(?is)\s*(?P<sql>.*?)(?P<direction>(\s+(ASC|DESC))?(\s+NULLS\s+(FIRST|LAST))?)\s*")
 
@@ -43,7 +43,7 @@ class Order:
 class Top:
     """The first `rows` rows of each group by `order`; `ties` is the function of SQL that gives them their `rank`.
 
-    `columns` are those of the source that are kept, None for all but bookkeeping; `source_grain` tells its rows apart.
+    `columns` are those of the source that are kept, None for all except bookkeeping; `source_grain` is its grain.
     """
 
     groups: Groups
@@ -65,11 +65,10 @@ class Top:
 
     @property
     def grain(self) -> tuple[str, ...]:
-        """What tells rows of the result apart, chosen so that few of them differ after a change.
+        """The grain of the result, chosen so that few rows differ after a change.
 
         Without ties it is the place in the group: a new leader updates the places below it, and no row is inserted or
-        deleted besides. Rows that tie share a rank. What tells them apart is the source's grain, so that one more of
-        them is one insert.
+        deleted. Rows that tie share a rank, so the source's grain identifies them, and one more of them is one insert.
         """
         names = self.source_grain if self.has_ties else (self.rank,)
         return tuple(dict.fromkeys([*self.groups.columns, *names]))

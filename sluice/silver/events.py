@@ -25,7 +25,7 @@ from sluice.shapes.parse import Parsing, event_time_min_default
 from sluice.shapes.rows import first_rows
 
 record_bytes = 10 * 1024 * 1024
-# What the options of records are where nobody gives them; all others are None.
+# The defaults of the record options; all others are None.
 record_defaults = {
     "format": "json",
     "idle_after": "1 hour",
@@ -67,7 +67,7 @@ def events(
 ) -> Dataset:
     """The parsed records of a topic, one row per key: the first record in the log's order wins, whenever it arrives.
 
-    `schema` is Spark DDL for the JSON value. A record is quarantined, under a rule of its own, if it has a null in
+    `schema` is Spark DDL for the JSON value. A record is quarantined, under a separate rule each, if it has a null in
     `keys` or `event_time` or a value of another type, is larger than `record_bytes_max` (bytes), is more than
     `future_tolerance` (an interval such as "1 day") ahead of its log timestamp, or is before `event_time_min` (None: no
     bound).
@@ -85,7 +85,7 @@ def events(
     """
     full_name = checked_name("silver", name)
     if not keys:
-        raise DeclarationError(f"{full_name}: give the keys that tell its events apart")
+        raise DeclarationError(f"{full_name}: give the keys that identify its events")
     if isinstance(source, Dataset):
         refuse_record_options(
             full_name,

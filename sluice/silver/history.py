@@ -59,7 +59,7 @@ class HistoryOfChanges(Specification):
 
 @dataclass(frozen=True)
 class HistoryOfRows(HistoryOfChanges):
-    """The same of the rows of a table: which columns it needs, what tells rows apart, and what deletes a key."""
+    """The same for the rows of a table: the required columns, its grain, and what deletes a key."""
 
     of_rows: Mapping[str, Any]
 
@@ -345,7 +345,7 @@ def history_dataset(
     # Where something else than time orders the changes, one may end a version at the time of another.
     ends = None
     if rule.sequence_by[0] == rule.valid_from:
-        # A key that a snapshot lacks leaves no change of its own.
+        # A key that a snapshot lacks has no change record.
         ends = "true" if "snapshots" in inputs else laws.ended_by_changes(rule.keys)
         if tie in rule.sequence_by:
             ends = laws.ended_by_rows(rule.keys)

@@ -86,7 +86,7 @@ def interval_join(
     `left` and `right` name a dataset with an event time each: `left={"click": clicks}, right={"order": orders}`. A pair
     matches when the right time minus the left one lies in `between`, bounds included: `("0 seconds", "30 minutes")`.
 
-    The result has the keys, `event_time` (of the left row, or of the right one alone), and a struct column per side,
+    The result has the keys, `event_time` (of the left row, or of an unmatched right one), and a struct column per side,
     null where nothing matched. Late rows on either side pair up, and replace the unmatched rows of the pair.
     """
     full_name = checked_name("silver", name)

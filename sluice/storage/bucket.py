@@ -1,4 +1,4 @@
-"""The bucket of a lake: looked at first, made by a run, and tried whether it keeps conditions."""
+"""The bucket of a lake: checked, created by a run, and probed for conditional writes."""
 
 import uuid
 from collections.abc import Callable
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from minio import Minio
     from obstore.store import S3Store
 
-# What goes wrong with an object store, in obstore's words.
+# The errors of an object store, as obstore raises them.
 StoreError = (BaseError, OSError)
 answers_within_seconds = 10
 conditions = ("If-None-Match", "If-Match")
-# What a server calls what is the matter, and what to do about it.
+# Error codes of servers, and what to do about them.
 advice = {
     "InvalidAccessKeyId": "it does not know the key. Check AWS_ACCESS_KEY_ID",
     # What versitygw calls it.
@@ -91,9 +91,9 @@ def reason(error: BaseException) -> str:
 
 
 def broken_conditions(store: "S3Store", *, rounds: int, writers: int) -> list[str]:
-    """Lets writers put one object at once, where there is none and over one that all have seen; what went wrong.
+    """Lets concurrent writers create, and then replace, one object; returns what went wrong.
 
-    Of each round exactly one may win. A server that ignores If-None-Match or If-Match tells all that they did.
+    In each round exactly one may win. A server that ignores If-None-Match or If-Match reports success to all.
     """
     wrong = []
     with ThreadPoolExecutor(writers) as pool:
@@ -102,9 +102,9 @@ def broken_conditions(store: "S3Store", *, rounds: int, writers: int) -> list[st
             try:
                 for condition in conditions:
                     won = sum(pool.map(attempt(store, name, condition), range(writers)))
-                    # A reply may be lost: whoever won and tries again is refused.
+                    # A reply may be lost: a winner that retries is refused.
                     if won > 1 or not content(store, name).startswith(condition.encode()):
-                        wrong.append(f"{won} of {writers} writers were told that their {condition} held")
+                        wrong.append(f"{won} of {writers} writers succeeded with the same {condition}")
             finally:
                 forget(store, name)
     return wrong

@@ -1,4 +1,4 @@
-"""The small files of a lake: each there as a whole or not at all, in a local folder or in an object store alike."""
+"""The small files of a lake, written atomically, in a local folder or in an object store."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,7 +45,7 @@ class Files:
         try:
             obstore.delete(self.store, name)
         except FileNotFoundError:
-            # An object store does not tell.
+            # An object store does not report a missing object.
             return
 
     def delete_folder(self, folder: str) -> None:

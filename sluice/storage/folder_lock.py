@@ -11,7 +11,7 @@ from pathlib import Path
 from sluice.errors import LakeLocked, SluiceError
 from sluice.storage.lease import Lease
 
-# Longer than anybody looks at whether a lake is locked.
+# Longer than any check of whether a lake is locked.
 look_seconds_max = 0.5
 
 
@@ -64,7 +64,7 @@ def take(descriptor: int, root: str) -> None:
 
 
 def taken_within(descriptor: int, seconds: float) -> bool:
-    """Whether the kernel's lock was free, or became so in this time: whoever looks at it has it for an instant."""
+    """Whether the kernel's lock was free, or became free within this time: a check takes it for an instant."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -78,13 +78,13 @@ def taken_within(descriptor: int, seconds: float) -> bool:
 
 
 def is_folder_locked(root: str) -> bool:
-    """True while some process holds the lock; makes no folder, and refuses nobody the lock."""
+    """True while some process has the lock; neither makes a folder nor blocks other processes."""
     try:
         descriptor = os.open(Path(root, ".lock"), os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        # Shared: those who look do not meet each other.
+        # Shared, so that concurrent checks do not conflict.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

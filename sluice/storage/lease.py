@@ -1,8 +1,8 @@
-"""The right to write a lake on an object store: a lease that is renewed while its holder lives.
+"""The right to write a lake on an object store: a lease that is renewed while its owner lives.
 
-No clock is compared with another. A driver takes a lease over only after it has itself seen it unchanged for its whole
-length; a holder ends before that when it cannot renew it. One that slept through both may still send what it was about
-to commit: that is fenced by Delta (`Lake`), not by time.
+No clocks are compared. A driver takes over a lease only after it has seen it unchanged for its whole length; an owner
+that cannot renew its lease ends before that. One that was suspended through both may still send a commit: that is
+fenced by Delta (`Lake`), not by time.
 """
 
 import os
@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 from sluice.errors import LakeLocked, SluiceError
 
 name = "_lease.json"
-# Of its length: how often it is renewed, and how long a holder goes on without having renewed it.
+# As shares of its length: how often it is renewed, and how long its owner continues without a renewal.
 renewed_after = 1 / 6
 given_up_after = 2 / 3
 
@@ -34,8 +34,8 @@ class Killable(Protocol):
     def kill(self) -> None: ...
 
 
-class Held(BaseModel):
-    """What the lease's object says. `epoch` counts the holders, `beat` the renewals, so that no two are the same."""
+class LeaseState(BaseModel):
+    """The content of the lease's object. `epoch` counts the owners and `beat` the renewals, so no two are the same."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -47,9 +47,9 @@ class Held(BaseModel):
 
 @dataclass(frozen=True)
 class Seen:
-    """What the object said, and by which tag the store knows that."""
+    """The state that was read, and its ETag."""
 
-    held: Held
+    state: LeaseState
     tag: str
 
 
@@ -57,21 +57,21 @@ def read(store: S3Store) -> Seen | None:
     """The lease as it is now; None when there never was one."""
     try:
         found = obstore.get(store, name)
-        return Seen(Held.model_validate_json(bytes(found.bytes())), str(found.meta["e_tag"]))
+        return Seen(LeaseState.model_validate_json(bytes(found.bytes())), str(found.meta["e_tag"]))
     except FileNotFoundError:
         return None
 
 
-def put(store: S3Store, held: Held, over: Seen | None) -> Seen | None:
-    """Writes the lease in place of what was seen, or where nothing was; None when another was faster."""
+def put(store: S3Store, state: LeaseState, over: Seen | None) -> Seen | None:
+    """Writes the lease over the state that was seen, or creates it; None when another was faster."""
     try:
         mode = obstore_mode(over)
-        done = obstore.put(store, name, held.model_dump_json().encode(), mode=mode)
-        return Seen(held, str(done["e_tag"]))
+        done = obstore.put(store, name, state.model_dump_json().encode(), mode=mode)
+        return Seen(state, str(done["e_tag"]))
     except (AlreadyExistsError, PreconditionError):
-        # An answer may have been lost, and the request have been sent twice.
+        # The response may have been lost, and the request sent twice.
         now = read(store)
-        return now if now is not None and now.held == held else None
+        return now if now is not None and now.state == state else None
 
 
 def obstore_mode(over: Seen | None) -> "obstore.PutMode":
@@ -80,7 +80,7 @@ def obstore_mode(over: Seen | None) -> "obstore.PutMode":
 
 @dataclass
 class Lease:
-    """The lease as this process holds it; it ends the process, and the JVM, when it is lost."""
+    """The lease of this process; losing it ends the process and the JVM."""
 
     store: S3Store
     seen: Seen
@@ -102,10 +102,10 @@ class Lease:
                     self.lose("Another sluice has taken the lake over")
 
     def is_renewed(self) -> bool:
-        """Renews it, or leaves it to the next time; False when it is another's."""
-        asked_at, held = time.monotonic(), self.seen.held
+        """Renews it, or leaves that to the next time; False if another process has it."""
+        asked_at, state = time.monotonic(), self.seen.state
         try:
-            seen = put(self.store, held.model_copy(update={"beat": held.beat + 1}), self.seen)
+            seen = put(self.store, state.model_copy(update={"beat": state.beat + 1}), self.seen)
         except (BaseError, OSError):
             # The store may be back before the time is over.
             return True
@@ -120,7 +120,7 @@ class Lease:
                 self.lose(f"The lake's lease could not be renewed for {since:.0f} seconds")
 
     def lose(self, why: str) -> None:
-        """Ends the JVM and this process at once: whatever they would write next is another's to write."""
+        """Ends the JVM and this process at once: another process owns the lake."""
         if self.jvm is not None:
             self.jvm.kill()
         message = f"\nError: {why}. This run ended at once, and wrote nothing since that could count. Run again.\n"
@@ -128,40 +128,43 @@ class Lease:
         os._exit(SluiceError.exit_code)
 
     def release(self) -> None:
-        """Lets the next one have it at once."""
+        """Releases it, so that the next process need not wait."""
         self.over.set()
         with self.writing:
             try:
-                put(self.store, self.seen.held.model_copy(update={"released": True}), self.seen)
+                put(self.store, self.seen.state.model_copy(update={"released": True}), self.seen)
             except (BaseError, OSError):
-                # Then the next one waits for its length.
+                # Then the next process waits for the lease to expire.
                 return
 
 
-def free(store: S3Store, seconds: float, told: Callable[[str], None]) -> Seen | None:
-    """The lease once nobody has it; None when there never was one. A LakeLocked names the one that renews it."""
+def free(store: S3Store, seconds: float, notify: Callable[[str], None]) -> Seen | None:
+    """The lease once it is free; None when there never was one. A LakeLocked names the process that renews it."""
     first = read(store)
-    if first is None or first.held.released:
+    if first is None or first.state.released:
         return first
-    since, is_told = time.monotonic(), False
+    since, has_notified = time.monotonic(), False
     while (waited := time.monotonic() - since) < seconds:
         time.sleep(min(1.0, seconds * renewed_after / 2))
         now = read(store)
-        if now is None or now.held.released:
+        if now is None or now.state.released:
             return now
         if now.tag != first.tag:
             raise locked(now)
-        if waited > 2 * renewed_after * seconds and not is_told:
-            told(f"{first.held.holder} held the lake and does not move; it is taken over after {seconds:.0f} seconds …")
-            is_told = True
+        if waited > 2 * renewed_after * seconds and not has_notified:
+            notify(
+                f"{first.state.holder} owns the lake but does not renew its lease; "
+                f"taking over after {seconds:.0f} seconds …"
+            )
+            has_notified = True
     return first
 
 
 def take(store: S3Store, seconds: float, over: Seen | None) -> Lease:
-    """The lease, for this process, in place of what was seen to be free; a LakeLocked when another was faster."""
+    """Takes the lease over the free state that was seen; a LakeLocked when another process was faster."""
     me = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
     asked_at = time.monotonic()
-    mine = put(store, Held(epoch=over.held.epoch + 1 if over else 1, holder=me), over)
+    mine = put(store, LeaseState(epoch=over.state.epoch + 1 if over else 1, holder=me), over)
     if mine is None:
         raise locked(read(store))
     lease = Lease(store, mine, seconds, asked_at)
@@ -170,11 +173,11 @@ def take(store: S3Store, seconds: float, over: Seen | None) -> Lease:
 
 
 def locked(by: Seen | None) -> LakeLocked:
-    who = by.held.holder if by else "unknown"
+    who = by.state.holder if by else "unknown"
     return LakeLocked(f"Another sluice ({who}) is writing the lake. Wait for it, or stop it.")
 
 
-def is_held(store: S3Store) -> bool:
-    """True while some process has it, or died with it."""
+def is_taken(store: S3Store) -> bool:
+    """True while some process owns it, also one that died without releasing it."""
     seen = read(store)
-    return seen is not None and not seen.held.released
+    return seen is not None and not seen.state.released

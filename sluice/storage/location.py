@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from obstore.store import LocalStore, S3Store
 
 lease_seconds_default = 30.0
-# A look at a run's start: enough to tell a server that has no conditions from one that has.
+# The probe at a run's start: enough to detect a server without conditional writes.
 probe_rounds, probe_writers = 2, 4
 
 
 class Location(Protocol):
-    """What the rest must know of the place of a lake."""
+    """The interface to the place of a lake."""
 
     @property
     def root(self) -> str:
@@ -33,7 +33,7 @@ class Location(Protocol):
 
     @property
     def listed_files_max(self) -> int:
-        """Of how many files Spark is given a list, in place of the table whose log it would have to read."""
+        """Up to how many files Spark gets as a list, instead of the table whose log it would have to read."""
 
     def require(self) -> None:
         """A SluiceError when tables there cannot be read."""
@@ -58,13 +58,13 @@ class Location(Protocol):
     def lock(
         self, *, lease_seconds: float, is_single_writer: bool, notify: Callable[[str], None], kept: int | None
     ) -> AbstractContextManager[Lock]:
-        """Holds the right to write for this process and its JVM; a LakeLocked when another has it."""
+        """Takes the right to write for this process and its JVM; a LakeLocked when another has it."""
 
     def is_locked(self) -> bool:
         """True while some process writes there."""
 
     def broken_conditions(self, *, rounds: int, writers: int) -> list[str] | None:
-        """What goes wrong when writers compete for an object; None where the kernel's locks make that needless."""
+        """What goes wrong when writers compete for an object; None where the kernel's locks make the probe needless."""
 
 
 def location_of(root: str) -> Location:
@@ -127,7 +127,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A prefix of a bucket, on AWS or a server that speaks its protocol; written by whoever holds the lease."""
+    """A prefix of a bucket, on AWS or a server that speaks its protocol; written by the process that owns the lease."""
 
     root: str
     folder: Path | None = None
@@ -170,7 +170,7 @@ class Bucket:
         if bucket.require(self.where, make=True):
             notify(f"Made the bucket {self.where.bucket} at {self.where.address}.")
         store = self.where.store(lease_seconds * lease.renewed_after)
-        # Before the probe: whoever waits for a run under way looks often.
+        # Before the probe, because a process that waits for a run checks often.
         seen = lease.free(store, lease_seconds, notify)
         wrong = bucket.broken_conditions(store, rounds=probe_rounds, writers=probe_writers)
         if wrong and is_single_writer:
@@ -178,19 +178,19 @@ class Bucket:
             return
         if wrong:
             raise SluiceError(
-                f"{self.where.address} does not keep conditions: {wrong[0]}. Two writers could overwrite each other's "
-                "commits there. Use a server that does, or see to it that one process alone writes the lake, and say "
-                "so: SLUICE_SINGLE_WRITER=true"
+                f"{self.where.address} does not support conditional writes: {wrong[0]}. Two writers could "
+                "overwrite each other's commits there. Use a server that does, or ensure that only one process writes "
+                "the lake, and set SLUICE_SINGLE_WRITER=true"
             )
-        held = lease.take(store, lease_seconds, seen)
+        taken = lease.take(store, lease_seconds, seen)
         try:
-            yield Lock(lease=held)
+            yield Lock(lease=taken)
         finally:
-            held.release()
+            taken.release()
 
     def is_locked(self) -> bool:
-        """Of a lease: also when its holder died and nobody has noticed yet."""
-        return lease.is_held(self.where.store())
+        """True also for the lease of a dead owner that has not expired yet."""
+        return lease.is_taken(self.where.store())
 
     def broken_conditions(self, *, rounds: int, writers: int) -> list[str]:
         return bucket.broken_conditions(self.where.store(), rounds=rounds, writers=writers)

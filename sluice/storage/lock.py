@@ -1,4 +1,4 @@
-"""The right to write a lake, held by one process at a time: the kernel's lock, or a lease (`Location.lock`)."""
+"""The right to write a lake, owned by one process at a time: the kernel's lock, or a lease (`Location.lock`)."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,7 +15,7 @@ def lake_lock(
     notify: Callable[[str], None] = lambda text: None,
     kept: int | None = None,
 ) -> AbstractContextManager[Lock]:
-    """Holds the lake for this process and the JVM it starts; a LakeLocked when another does.
+    """Locks the lake for this process and the JVM it starts; a LakeLocked when another process has it.
 
     A JVM that outlives the lock has inherited the descriptor of its file (`lock_file`): it is the one to lock, `kept`.
     """

@@ -1,7 +1,7 @@
-"""Where an object store is, and how each library learns of it: by AWS's own variables.
+"""The address of an object store, and how each library gets it: by AWS's own variables.
 
 `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN` are read by the libraries themselves, so no key is
-ever in a setting, an option or a log. The rest is here: the address, the region, an authority of one's own.
+ever in a setting, an option or a log. The rest is here: the address, the region, a custom certificate authority.
 """
 
 import os
@@ -83,7 +83,7 @@ class S3:
         if self.endpoint:
             options |= {"aws_endpoint": self.endpoint, "aws_allow_http": str(self.is_plain_http).lower()}
         if self.ca_bundle:
-            # It takes an authority from here alone.
+            # It takes an authority only from here.
             os.environ["SSL_CERT_FILE"] = str(self.ca_bundle)
         return options | {"max_retries": str(retries_max), "retry_timeout": f"{retries_seconds}s"}
 

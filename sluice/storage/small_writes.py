@@ -1,4 +1,4 @@
-"""Small reads and writes: when the driver does them itself instead of a job of Spark, and every threshold of that."""
+"""Small reads and writes: when the driver does them itself instead of a Spark job, and all thresholds for that."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
-from sluice.model import small
+from sluice.model import small_frames
 from sluice.model.ledger import Entry
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ forms: "tuple[tuple[Callable[[pa.DataType], bool], Callable[[Scalar[Any]], str]]
 
 
 def plain_files(table: DeltaTable, path: str, files_max: int) -> list[str] | None:
-    """The files that are the table at a path; None when it is more than the rows of a few files.
+    """The files of the table at a path; None when there are too many, or they are not all that the table is.
 
     A table that needs no reader above version 1 has no marked rows and no renamed columns. Spark then need not read
     its log, which is several jobs at every read.
@@ -79,17 +79,17 @@ def plain_files(table: DeltaTable, path: str, files_max: int) -> list[str] | Non
     return files if is_plain and len(files) <= files_max else None
 
 
-def are_few_changes(commits: Sequence[Mapping[str, Any]], entries: Sequence[Entry | None]) -> bool:
+def are_small_changes(commits: Sequence[Mapping[str, Any]], entries: Sequence[Entry | None]) -> bool:
     """Whether commits changed so few rows that the driver reads them: it has written each of them, and counted."""
-    is_alone = all(each.get("engineInfo", "").startswith("delta-rs") for each in commits)
-    return bool(commits) and is_alone and None not in entries and rows_in(entries) <= small.rows_max
+    is_small = all(each.get("engineInfo", "").startswith("delta-rs") for each in commits)
+    return bool(commits) and is_small and None not in entries and rows_in(entries) <= small_frames.rows_max
 
 
 def rows_in(entries: Sequence[Entry | None]) -> int:
-    """How many rows commits say that they changed."""
+    """How many rows commits changed, by their entries."""
     return sum(entry.rows.total for entry in entries if entry)
 
 
 def is_short(size_bytes: int, rows: int, deletion_vectors_from_rows: int) -> bool:
-    """Whether a table is short enough that its files may be written again for a few rows."""
+    """Whether a table is so short that a small write may rewrite its files."""
     return size_bytes <= short_bytes_max and rows < deletion_vectors_from_rows

@@ -1,4 +1,4 @@
-"""What the engine needs of a table format: versions, change feeds, commits that say what they are, and a fence."""
+"""What the engine needs from a table format: versions, change feeds, commits with metadata, and a fence."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -29,7 +29,7 @@ class TableFormat(Protocol):
         """Every commit of a table that the ledger knows, the oldest first."""
 
     def newest_version(self, table: str) -> int:
-        """The newest version of a table, whoever committed it."""
+        """The newest version of a table, also if another program committed it."""
 
     def oldest_version(self, table: str) -> int:
         """The oldest version whose commit can still be read."""
@@ -63,15 +63,17 @@ class TableFormat(Protocol):
         *,
         only: Mapping[str, str] | None = None,
         cluster_by: Sequence[str] = (),
-        few: ArrowTable | None = None,
+        small: ArrowTable | None = None,
     ) -> None:
-        """Writes all rows of a table, or of `only` one slice, in one commit; `few` are the same where they are few.
+        """Writes all rows of a table, or of `only` one slice, in one commit; `small` are the same if they are few.
 
         Superseded when another was faster.
         """
 
-    def append_rows(self, df: "DataFrame", table: str, entry: Entry, fence: int, few: ArrowTable | None = None) -> None:
-        """Adds rows in one commit; `few` are the same rows where they are few. Superseded when another was faster."""
+    def append_rows(
+        self, df: "DataFrame", table: str, entry: Entry, fence: int, small: ArrowTable | None = None
+    ) -> None:
+        """Adds rows in one commit; `small` has them for a small write. Superseded when another was faster."""
 
     def merge_rows(
         self,
@@ -82,7 +84,7 @@ class TableFormat(Protocol):
         *,
         grain: Iterable[str],
         condition: str = "true",
-        few: ArrowTable | None = None,
+        small: ArrowTable | None = None,
     ) -> None:
         """Applies a difference in one commit; Superseded when another was faster."""
 

@@ -22,7 +22,7 @@ tables = {
 
 
 def content(lake: Lake) -> dict[str, list[str]]:
-    """The rows of all tables, in an order of their own."""
+    """The rows of all tables, in a total order."""
     return {
         table: sorted(map(repr, query(lake, f"SELECT {columns} FROM {table}").rows))
         for table, columns in tables.items()
@@ -30,7 +30,7 @@ def content(lake: Lake) -> dict[str, list[str]]:
 
 
 class Project:
-    """A project of one's own with what came with it in its log, by the commands that a user types."""
+    """A scaffolded project with its sample records in its log, made by the commands that a user types."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder

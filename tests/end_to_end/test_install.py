@@ -1,4 +1,4 @@
-"""The package alone, as `pip install` gives it to whoever has nothing else: the README's commands work."""
+"""The package alone, as `pip install` gives it, with nothing else: the README's commands work."""
 
 import os
 import re

@@ -101,13 +101,13 @@ def test_a_replay_beside_a_run_under_load_and_a_kill(tmp_path: Path) -> None:
         time.sleep(2)
         os.kill(run.pid, signal.SIGKILL)
         run.communicate()
-        # Whoever asked sees that nobody is there, and does it.
+        # The requester sees that no driver runs, and does it itself.
         _, err = promotion.communicate()
         assert promotion.returncode == 0, err
         assert "gold.revenue_daily" in project.promoted()
 
     project.answer("run")
     project.answer("audit")
-    elsewhere = str(tmp_path / "anew")
+    elsewhere = str(tmp_path / "again")
     project.answer("run", SLUICE_LAKE=elsewhere)
     assert content(project.lake) == content(Lake(elsewhere))

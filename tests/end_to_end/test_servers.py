@@ -205,7 +205,7 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 
 def content(lake: Lake) -> dict[str, list[str]]:
-    """The rows of all tables, in an order of their own."""
+    """The rows of all tables, in a total order."""
     return {
         table: sorted(map(repr, query(lake, f"SELECT {columns} FROM {table}").rows))
         for table, columns in tables.items()

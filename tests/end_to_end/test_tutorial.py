@@ -26,7 +26,7 @@ def test_each_command_of_the_tutorial_prints_what_the_page_shows(tmp_path: Path)
     folder, said, shown = tmp_path, "", 0
     for block in after_install:
         if block.kind == "text":
-            assert told(said) == told(block.text), block.place
+            assert lines_of(said) == lines_of(block.text), block.place
             shown += 1
             continue
         said = ""
@@ -46,7 +46,7 @@ def typed(line: str, folder: Path, block: Block) -> str:
     return done.stdout + done.stderr
 
 
-def told(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     """What a command prints, without what is other in each run; lines of several datasets in any order."""
     for pattern, same in varying.items():
         text = re.sub(pattern, same, text, flags=re.MULTILINE)

@@ -298,7 +298,7 @@ def delete(_life: Life, path: Path) -> None:
 
 @contextmanager
 def small_disk(outer: Path) -> Iterator[Path]:
-    """A folder in another that is a disk of its own, and can be filled; a plain one where nobody may mount a disk."""
+    """A folder on a separate disk, which can be filled; a plain folder where no disk can be mounted."""
     folder = outer / "life"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", str(folder)]

@@ -1,4 +1,4 @@
-"""Random events: keys of any type, devices whose clocks are off, records that are held as late, and malformed ones."""
+"""Random events: keys of any type, devices whose clocks are off, late records, and malformed ones."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -23,21 +23,21 @@ from tests.laws.values import (
 )
 
 wide = "1000 days"
-held_hours = 3
+late_hours = 3
 
 
 def facts(chance: random.Random, name: str, key: KeyKind, features: Features) -> Drawn:
     """Events with a column `k`, by which they meet dimensions and each other."""
     own = chance.choice([None, *[a_key(chance, features)] * 4])
     values = chosen(chance, attributes(features), fewest=3)
-    has_sent, has_received, is_held = chance.random() < 0.3, chance.random() < 0.5, chance.random() < 0.5
+    has_sent, has_received, has_lateness = chance.random() < 0.3, chance.random() < 0.5, chance.random() < 0.5
     times = {"at": "timestamp"} | ({"sent": "timestamp"} if has_sent else {})
     times |= {"received": "timestamp"} if has_received else {}
     # Without a column of its own, the key is two: the case and a number.
     identity = {"c": "int", "id": "int"} if own is None else {"c": "int", "id": own.ddl}
     columns = identity | {"k": key.ddl} | times | {column: kind.ddl for column, kind in values.items()}
     keys = ("c", "id") if own is None else ("id",)
-    is_held = is_held and has_received
+    has_lateness = has_lateness and has_received
     dataset, text = declared(
         silver.events,
         name,
@@ -47,7 +47,7 @@ def facts(chance: random.Random, name: str, key: KeyKind, features: Features) ->
         event_time="at",
         sent_time="sent" if has_sent else None,
         received_time="received" if has_received else None,
-        hold_later_than=f"{held_hours} hours" if is_held else None,
+        hold_later_than=f"{late_hours} hours" if has_lateness else None,
         idle_after=wide,
         future_tolerance=wide,
     )
@@ -57,7 +57,7 @@ def facts(chance: random.Random, name: str, key: KeyKind, features: Features) ->
         found = [fact(chance, case, ids, key, values=values, columns=columns) for _ in range(chance.randint(1, 4))]
         # What is sent again with one value changed is a conflict: the first one in the log's order holds.
         found += [varied(chance, chance.choice(found), values) for _ in range(chance.randint(0, 2))]
-        said = [say(chance, name, case, each, corrected(each, is_held=is_held)) for each in found]
+        said = [say(chance, name, case, each, corrected(each, has_lateness=has_lateness)) for each in found]
         said += redelivered(chance, said, 0.15)
         return said + (malformed(chance, said, found) if "loose" in features else [])
 
@@ -75,20 +75,20 @@ def fact(
 ) -> Row:
     """One event as it is sent."""
     at = a_time(chance, case)
-    received = at + timedelta(hours=chance.choice([0, 1, 2, held_hours, held_hours + 1, 90]))
+    received = at + timedelta(hours=chance.choice([0, 1, 2, late_hours, late_hours + 1, 90]))
     times = {"at": at, "sent": chance.choice([None, received, received - timedelta(hours=1)]), "received": received}
     row = {"c": case, "id": chance.choice(ids), "k": chance.choice([*key.of_case(case), None])}
     row |= {name: time for name, time in times.items() if name in columns}
     return row | {name: kind.draw(chance) for name, kind in values.items()}
 
 
-def corrected(row: Row, *, is_held: bool) -> Row | None:
-    """The row by the receiver's clock; None where it is held back as late."""
+def corrected(row: Row, *, has_lateness: bool) -> Row | None:
+    """The row by the receiver's clock; None if it is late."""
     at: datetime = row["at"]
     if row.get("sent") is not None:
         # Without a column for it, a record is received when the log says; the oracle gives the moment below.
         at = at + (row["received"] - row["sent"]) if "received" in row else at
-    if is_held and row["received"] - at > timedelta(hours=held_hours):
+    if has_lateness and row["received"] - at > timedelta(hours=late_hours):
         return None
     return row | {"at": at}
 

@@ -280,7 +280,7 @@ def compared(orders: Sequence[Ordered], one: Row, other: Row) -> int:
 def top(chance: random.Random, name: str, source: Drawn) -> Drawn:
     """The first rows of each group of anything, or of the whole table; with rows that tie in every way."""
     grain = source.dataset.outputs[-1].grain
-    # What a row is by bookkeeping alone, the oracle does not know; and a row of a window that comes back counts anew.
+    # The oracle does not know the bookkeeping; and the row of a window that comes back counts as new.
     is_windowed = "window_start" in source.columns
     all_ties = ["row_number"] * is_windowed or ["rank", "dense_rank"] + ["row_number"] * 2 * (grain[0][0] != "_")
     ties, rows = chance.choice(all_ties), chance.randint(1, 3)

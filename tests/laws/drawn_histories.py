@@ -100,29 +100,29 @@ def change(
 
 
 def change_of(row: Row, names: Sequence[str], sequence: Sequence[str]) -> Change:
-    """What a row says, for the oracle; whatever it says tells it from others, also what changes nothing."""
+    """A row as a change for the oracle, identified by all its values, also those that change nothing."""
     kind = {"d": "delete", "t": "truncate"}.get(row["op"] or "", "set")
     said = row.get("said")
-    told = {name: row[name] for name in names if said is None or name in said} if kind == "set" else {}
+    values = {name: row[name] for name in names if said is None or name in said} if kind == "set" else {}
     order = tuple(row[name].timestamp() if name == "at" else row[name] for name in sequence)
     key = None if kind == "truncate" else Key(row["k"])
-    return Change(kind, key, row["at"].timestamp(), told, None, order, comparable(row))  # type: ignore[arg-type]
+    return Change(kind, key, row["at"].timestamp(), values, None, order, comparable(row))  # type: ignore[arg-type]
 
 
 class Key:
     """A key of any type; equal and in order by what it is, and it remembers how it was written."""
 
     def __init__(self, value: Any) -> None:
-        self.value, self.told = value, comparable(value)
+        self.value, self.comparable = value, comparable(value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Key) and self.told == other.told
+        return isinstance(other, Key) and self.comparable == other.comparable
 
     def __hash__(self) -> int:
-        return hash(self.told)
+        return hash(self.comparable)
 
     def __lt__(self, other: "Key") -> bool:
-        return repr(self.told) < repr(other.told)
+        return repr(self.comparable) < repr(other.comparable)
 
 
 def versions(changes: Sequence[Change], options: Options) -> list[Row]:
@@ -212,8 +212,8 @@ def from_snapshots(chance: random.Random, name: str, key: KeyKind, features: Fea
         ]
         return versions(histories.from_snapshots(changes, [at.timestamp() for at in whole]), options)
 
-    told = {"k": key.ddl, "c": "int", **{name: columns[name] for name in values}}
-    return Drawn(dataset, text, rows, told, of_case, finished)
+    types = {"k": key.ddl, "c": "int", **{name: columns[name] for name in values}}
+    return Drawn(dataset, text, rows, types, of_case, finished)
 
 
 def whole_times(rows: Sequence[Row], *, counted: bool) -> set[datetime]:

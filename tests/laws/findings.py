@@ -1,4 +1,4 @@
-"""What breaks a law: a world lives its lives, and what differs is made as small as it can be and told."""
+"""What breaks a law: a world lives its lives, and what differs is minimised and reported."""
 
 import tempfile
 from collections import Counter

@@ -300,7 +300,7 @@ def publish(lakehouse: Lakehouse, batch: Sequence[Sent], arrived: int) -> int:
 
 def release_late_orders(lakehouse: Lakehouse) -> None:
     """What `sluice quarantine release silver.orders --reason late` does."""
-    late = quarantine.held_records(lakehouse.lake, orders, reason="late")
+    late = quarantine.quarantined_records(lakehouse.lake, orders, reason="late")
     if late:
         quarantine.release(lakehouse.log, orders, late, because="they count")
 

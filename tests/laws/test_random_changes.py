@@ -103,7 +103,7 @@ def test_a_change_is_noticed_of(project: str, shop: Lakehouse, tmp_path: Path, m
 
 
 def written(folder: Path, text: str, number: int, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The project as it is when the number is this one: the same files and modules, imported anew."""
+    """The project as it is when the number is this one: the same files and modules, imported again."""
     (folder / "helping.py").write_text(f"factor = {number}\n")
     path = folder / "project_of_shapes.py"
     path.write_text(common + text.format(number=number, helper="helping"))

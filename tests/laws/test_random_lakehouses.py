@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 cases, singles = 30, 4
-# How often a failure is tried again with fewer records, to tell it in few words.
+# How often a failure is retried with fewer records, to report a small case.
 tries = 12
 # `make soak` draws others; `SLUICE_LAW_SEED=… pytest` asks one of them again.
 seeds = [int(os.environ.get("SLUICE_LAW_SEED", "1"))]

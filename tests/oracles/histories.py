@@ -13,8 +13,8 @@ State = dict[str, Any]
 class Change:
     """A change as it arrived; `kind` is set, delete or truncate, and a truncate has no key.
 
-    `sequence` orders the changes of a key, by default their time. `told_by` is what tells it from others, where that is
-    more than what is here.
+    `sequence` orders the changes of a key, by default their time. `identified_by` identifies it, if the fields
+    here do not suffice.
     """
 
     kind: str
@@ -23,12 +23,12 @@ class Change:
     values: Mapping[str, Any] = field(default_factory=dict)
     moved_from: str | None = None
     sequence: tuple[float, ...] = ()
-    told_by: Any = None
+    identified_by: Any = None
 
     @property
     def identity(self) -> Row:
-        if self.told_by is not None:
-            return (self.told_by,)
+        if self.identified_by is not None:
+            return (self.identified_by,)
         values = tuple(sorted(self.values.items(), key=repr))
         return (self.kind, self.key, self.at, values, self.moved_from, self.sequence)
 

@@ -1,1 +1,1 @@
-"""Real servers for tests: each a child process on loopback, with a folder of its own."""
+"""Real servers for tests: each a child process on loopback, with its own folder."""

@@ -1,4 +1,4 @@
-"""A driver in a process of its own: it does at once what its standard input says, and answers on its standard output.
+"""A driver in a separate process: it executes commands from standard input, and answers on standard output.
 
 write STORE PATH     writes a file of Delta's log by a log store
 look                 reads where the table bronze.contended stands

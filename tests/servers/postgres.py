@@ -24,7 +24,7 @@ class Postgres:
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.binaries = find_binaries()
         self.port = free_port()
-        # Not below a test's own folder: that one belongs to whoever runs the tests, and the server may be another user.
+        # Not below a test's own folder, which belongs to the user who runs the tests: the server may be another user.
         self.folder = Path(tempfile.mkdtemp(prefix="sluice-postgres-"))
         self.process: subprocess.Popen[bytes] | None = None
         self.settings = {

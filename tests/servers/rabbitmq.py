@@ -1,4 +1,4 @@
-"""RabbitMQ as Debian packages it: a child process on loopback alone, that can be killed and started again."""
+"""RabbitMQ as Debian packages it: a child process on loopback, that can be killed and started again."""
 
 import logging
 import os

@@ -28,7 +28,7 @@ curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
 
 @dataclass(frozen=True)
 class Guarded(S3):
-    """With TLS by an authority of its own, and users beside the root."""
+    """With TLS by its own authority, and users beside the root."""
 
     def prepare(self) -> None:
         super().prepare()

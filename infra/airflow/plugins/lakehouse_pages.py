@@ -1,4 +1,4 @@
-"""Pages of the lakehouse in Airflow, for whoever is logged in there, and links to them from each task."""
+"""Pages of the lakehouse in Airflow, for logged-in users, and links to them from each task."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def report(name: str) -> Response:
     """A page of the report, or what it is shown with."""
     if lake.startswith("s3a://"):
         return report_on_s3(name)
-    # By what there is, so that no name can lead out of the folder.
+    # Only existing files, so that no name can lead out of the folder.
     known = {path.name: path for path in reports.glob("*")}
     if name not in known:
         raise HTTPException(404, "There is no such page yet: run the DAG quality, or sluice check")

@@ -29,13 +29,13 @@ def postgres(  # noqa: PLR0917 - options, each given by its name
     publication: Annotated[str | None, typer.Option(help="The publication.", show_default="the slot's name")] = None,
     topic_prefix: Annotated[
         str | None,
-        typer.Option(help="Topics are PREFIX_TABLE; '' for TABLE alone.", show_default="the database's name"),
+        typer.Option(help="Topics are PREFIX_TABLE; '' for just TABLE.", show_default="the database's name"),
     ] = None,
     new_snapshot: Annotated[
         bool, typer.Option("--new-snapshot", help="Give up the slot's position, and begin with every row again.")
     ] = False,
     warn_retained_mb: Annotated[
-        int, typer.Option(min=1, help="Warn when the slot holds back more WAL than this (MiB).")
+        int, typer.Option(min=1, help="Warn when the slot retains more WAL than this (MiB).")
     ] = 1024,
     report_seconds: Annotated[float, typer.Option(min=0.1, help="How often to say how far it is.")] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print progress as lines of JSON.")] = False,

@@ -24,12 +24,12 @@ class PostgresError(SluiceError):
 
 
 class SlotLost(SluiceError):
-    """The slot no longer holds the changes since the last that was captured."""
+    """The slot no longer has the changes since the last one captured."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the database: what of it is published, and what tells its rows apart."""
+    """A table of the database: its published columns, and its key."""
 
     oid: int
     schema: str
@@ -51,7 +51,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Slot:
-    """How a slot stands: who reads it, and how much of the write-ahead log (WAL) it holds back."""
+    """The state of a slot: who reads it, and how much of the write-ahead log (WAL) it retains."""
 
     database: str
     plugin: str
@@ -70,7 +70,7 @@ class Database:
     Everything raises a SluiceError that says what Postgres said, and what to do.
     """
 
-    # It may hold a password.
+    # It may contain a password.
     address: str = field(repr=False)
 
     @contextlib.contextmanager
@@ -164,7 +164,7 @@ class Database:
         if missing := [table for table in tables if table not in published]:
             raise UsageError(
                 f"The publication {publication} lacks {', '.join(map('.'.join, missing))}. A table that is added to a "
-                "capture needs a snapshot of its own: capture it with another --slot and --publication."
+                "capture needs its own snapshot: capture it with another --slot and --publication."
             )
         if not found[0][0]:
             raise UsageError(
@@ -180,7 +180,7 @@ class Database:
         return found
 
     def free_slot(self, name: str, database: str) -> Slot | None:
-        """A slot that nobody reads, or None; waits a while for a reader that was killed to be noticed."""
+        """The slot if it exists; waits a while until the server notices that a killed reader is gone."""
         deadline = time.monotonic() + active_seconds_max
         with self.session() as connection:
             while (slot := slot_of(connection, name)) and slot.active_pid and time.monotonic() < deadline:
@@ -226,7 +226,7 @@ def advice(error: Any) -> str:
     return {
         "42501": " Give the role what it lacks: ALTER ROLE … REPLICATION; SELECT on the tables; and to make the "
         "publication, let it own them.",
-        "53400": " Raise max_replication_slots and max_wal_senders, or drop slots that nobody reads.",
+        "53400": " Raise max_replication_slots and max_wal_senders, or drop unused slots.",
         "53300": " Raise max_connections or max_wal_senders.",
         "28000": " Let the role replicate: ALTER ROLE … REPLICATION, and check pg_hba.conf.",
     }.get(error.pgcode or "", "")
@@ -323,10 +323,10 @@ def slot_of(connection: "Connection", name: str) -> Slot | None:
     return Slot(*found[0]) if found else None
 
 
-def require_held(name: str, slot: Slot | None) -> Slot:
+def require_slot(name: str, slot: Slot | None) -> Slot:
     """The slot; a SlotLost where changes since the last that was captured are gone."""
     if slot is None or slot.wal_status == "lost":
-        how = "is gone" if slot is None else "was invalidated: it held back more WAL than max_slot_wal_keep_size allows"
+        how = "is gone" if slot is None else "was invalidated: it retained more WAL than max_slot_wal_keep_size allows"
         raise SlotLost(
             f"The slot {name} {how}, so changes after the last that was captured are lost. Start from a new snapshot, "
             "with --new-snapshot: the tables are right from then on, and what happened in between is not in the log."

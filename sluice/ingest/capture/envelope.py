@@ -106,9 +106,9 @@ class Captured:
 
 @dataclass
 class Envelopes:
-    """Turns the messages of a stream into records, by table; it knows the tables and the transaction under way.
+    """Turns the messages of a stream into records, by table; it tracks the tables and the current transaction.
 
-    `key_of` gives the primary key of a table whose replica identity does not tell it. `unavailable` collects the
+    `key_of` gives the primary key of a table whose replica identity does not contain it. `unavailable` collects the
     columns whose value was left out of an update, because it is stored apart and did not change.
     """
 
@@ -179,7 +179,7 @@ class Envelopes:
                 key = key_text(captured.key, after)
                 if before is None or key_text(captured.key, before) == key:
                     return [self.record(captured, "u", before, after, lsn, key=key)]
-                # Another key is another row: the old one ends, with a word on where it went, and the new one begins.
+                # A new key is a new row: the old one is deleted, with a note of its new key, and the new one created.
                 gone = self.deleted(captured, before, lsn, {"__debezium.newkey": key})
                 headers = {"__debezium.oldkey": key_text(captured.key, before)}
                 return [*gone, self.record(captured, "c", None, after, lsn, key=key, headers=headers)]
@@ -257,8 +257,8 @@ def require_key(relation: Relation, key: tuple[str, ...]) -> None:
             f"{name} has no primary key, so its rows cannot be told apart. Give it one: ALTER TABLE {name} "
             "ADD PRIMARY KEY (…), and take a new snapshot with --new-snapshot."
         )
-    told = {column.name for column in relation.columns if column.in_identity}
-    if relation.identity in ("index", "nothing") and not told.issuperset(key):
+    identity = {column.name for column in relation.columns if column.in_identity}
+    if relation.identity in ("index", "nothing") and not identity.issuperset(key):
         raise SluiceError(
             f"The replica identity of {name} lacks its primary key ({', '.join(key)}), so a delete does not say "
             f"which row it was. Set another: ALTER TABLE {name} REPLICA IDENTITY FULL, or DEFAULT, and take "

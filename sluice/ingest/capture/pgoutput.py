@@ -13,7 +13,7 @@ epoch = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Unchanged(Enum):
-    """Stands for a value that was not sent: it is stored apart from its row (TOAST), and the update left it alone."""
+    """Stands for a value that was not sent: it is stored apart from its row (TOAST), and did not change."""
 
     UNCHANGED = "unchanged"
 
@@ -102,7 +102,7 @@ Message = Begin | Commit | Relation | Type | Insert | Update | Delete | Truncate
 
 
 def decode(payload: bytes) -> Message | None:
-    """The message of a payload; None for those that say nothing of tables (origins, messages of applications).
+    """The message of a payload; None for those that do not concern tables (origins, messages of applications).
 
     Raises a SluiceError for bytes that protocol 1 does not know.
     """

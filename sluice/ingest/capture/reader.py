@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.errors import SluiceError, UsageError
 from sluice.ingest.capture.batch import Batch
-from sluice.ingest.capture.database import Database, PostgresError, Slot, Table, quoted, require_held, slot_of
+from sluice.ingest.capture.database import Database, PostgresError, Slot, Table, quoted, require_slot, slot_of
 from sluice.ingest.capture.envelope import Envelopes, Origin, TableName
 from sluice.ingest.capture.pgoutput import Commit, Relation, decode
 from sluice.ingest.capture.snapshot import Snapshot
@@ -29,7 +29,7 @@ wait_seconds_max = 0.5
 
 @dataclass(frozen=True)
 class Progress:
-    """Something that a person or a supervisor may want to know: `kind` says what, `detail` how much."""
+    """An event for the user or a supervisor: its `kind`, and figures in `detail`."""
 
     kind: str
     message: str
@@ -52,7 +52,7 @@ class Capture:
     batch_records: int = 20_000
 
     def begin(self, *, new_snapshot: bool = False) -> "Stream":
-        """The stream to follow: from where it was left, or from a snapshot that is in the log when this returns."""
+        """The stream to follow: from where the last one stopped, or after a snapshot, which is then in the log."""
         name = self.database.require_logical()
         prefix = self.prefix if self.prefix is not None else name
         topics = topics_of(prefix, self.tables)
@@ -61,7 +61,7 @@ class Capture:
         self.warn_of_values_apart()
         slot = self.database.free_slot(self.slot, name)
         if new_snapshot or not self.resumed(slot, topics):
-            self.tell("snapshot", "taking a snapshot, once the transactions under way have ended")
+            self.emit("snapshot", "taking a snapshot, once the transactions under way have ended")
             Snapshot(
                 self.database,
                 self.log,
@@ -70,7 +70,7 @@ class Capture:
                 self.slot,
                 topics,
                 self.batch_records,
-                self.tell_snapshot,
+                self.emit_snapshot,
             ).take()
         envelopes = Envelopes(origin, frozenset(self.tables), self.key_of)
         return Stream(self, envelopes, topics, Batch(self.log, self.batch_records))
@@ -80,16 +80,16 @@ class Capture:
         missing = sorted(topic for topic in topics.values() if not self.log.exists(topic))
         if slot is None:
             if any(streamed(self.log, topic) for topic in topics.values() if topic not in missing):
-                require_held(self.slot, None)
+                require_slot(self.slot, None)
             return False
-        require_held(self.slot, slot)
+        require_slot(self.slot, slot)
         if missing:
             raise UsageError(
                 f"The slot {self.slot} exists, and the log {self.log} has no topic {', '.join(missing)}: the slot "
                 "was made for other tables, or for another log. Capture new tables with another --slot and "
                 "--publication, or start again with --new-snapshot."
             )
-        self.tell("resumed", f"going on from {lsn_text(slot.confirmed_lsn)}", confirmed_lsn=slot.confirmed_lsn)
+        self.emit("resumed", f"going on from {lsn_text(slot.confirmed_lsn)}", confirmed_lsn=slot.confirmed_lsn)
         return True
 
     def key_of(self, relation: Relation) -> tuple[str, ...]:
@@ -110,19 +110,19 @@ class Capture:
             tables = self.database.tables(session, self.publication, self.tables)
         for table in tables:
             if table.has_values_apart and table.identity != "f":
-                self.tell(
+                self.emit(
                     "warning",
-                    f"{table} has large values, stored apart (TOAST). An update that leaves one alone does not carry "
-                    "it, and __debezium_unavailable_value stands in its place: silver takes the value "
+                    f"{table} has large values, stored apart (TOAST). An update that does not change one omits it, "
+                    "and __debezium_unavailable_value stands in its place: silver takes the value "
                     "from before, other readers of the log have none. To have it: "
                     f"ALTER TABLE {table} REPLICA IDENTITY FULL",
                     table=str(table),
                 )
 
-    def tell_snapshot(self, table: Table, count: int) -> None:
-        self.tell("snapshot", f"{table}: {count:,} rows", table=str(table), rows=count)
+    def emit_snapshot(self, table: Table, count: int) -> None:
+        self.emit("snapshot", f"{table}: {count:,} rows", table=str(table), rows=count)
 
-    def tell(self, kind: str, message: str, **detail: Any) -> None:
+    def emit(self, kind: str, message: str, **detail: Any) -> None:
         self.listener(Progress(kind, message, detail))
 
 
@@ -136,7 +136,7 @@ class Stream:
     batch: Batch
     appended: int = 0
     transactions: int = 0
-    # The end of the last transaction that was read whole, and what the server was told that it may forget.
+    # The end of the last transaction that was read whole, and the position up to which the server may discard WAL.
     read_lsn: int = 0
     confirmed_lsn: int = 0
     warned: set[str] = field(default_factory=set)
@@ -158,15 +158,15 @@ class Stream:
                     status_interval=10,
                     options={"proto_version": "1", "publication_names": quoted(self.capture.publication)},
                 )
-                self.capture.tell("streaming", "following the changes")
+                self.capture.emit("streaming", "following the changes")
                 self.follow(cursor, session, stop, until_lsn)
                 self.report(session)
         except PostgresError as error:
             # A slot that is invalidated ends the connection of its reader, which does not say why.
             with contextlib.suppress(PostgresError), database.session() as session:
-                require_held(slot, slot_of(session, slot))
+                require_slot(slot, slot_of(session, slot))
             raise SluiceError(f"{error} Start again: the capture goes on where it stopped.") from error
-        self.capture.tell("done", f"{self.appended:,} records appended from the stream", records=self.appended)
+        self.capture.emit("done", f"{self.appended:,} records appended from the stream", records=self.appended)
 
     def follow(
         self, cursor: "ReplicationCursor", session: "Connection", stop: threading.Event, until_lsn: int | None
@@ -209,7 +209,7 @@ class Stream:
         self.warn_of_unavailable()
 
     def settle(self, cursor: "ReplicationCursor") -> None:
-        """Makes durable what was read, and only then tells the server that it may forget it."""
+        """Makes durable what was read, and only then confirms it to the server."""
         self.appended += self.batch.append()
         self.confirm(cursor, self.read_lsn)
 
@@ -237,7 +237,7 @@ class Stream:
     def warn_of_unavailable(self) -> None:
         for column in self.envelopes.unavailable - self.warned:
             table = column.rpartition(".")[0]
-            self.capture.tell(
+            self.capture.emit(
                 "warning",
                 f"An update of {table} does not carry {column}, which is stored apart and did not change; "
                 "__debezium_unavailable_value stands in its place: silver takes the value from before, other readers "
@@ -248,14 +248,14 @@ class Stream:
         self.warned |= self.envelopes.unavailable
 
     def report(self, session: "Connection") -> None:
-        """Says how far the capture is and how much WAL its slot holds back; warns when that is much."""
+        """Says how far the capture is and how much WAL its slot retains; warns when that is much."""
         self.reported = time.monotonic()
-        slot = require_held(self.capture.slot, slot_of(session, self.capture.slot))
+        slot = require_slot(self.capture.slot, slot_of(session, self.capture.slot))
         retained = slot.retained_bytes or 0
-        self.capture.tell(
+        self.capture.emit(
             "progress",
             f"{self.appended:,} records of {self.transactions:,} transactions; confirmed "
-            f"{lsn_text(slot.confirmed_lsn)}; the slot holds back {megabytes(retained)} of WAL",
+            f"{lsn_text(slot.confirmed_lsn)}; the slot retains {megabytes(retained)} of WAL",
             records=self.appended,
             transactions=self.transactions,
             confirmed_lsn=slot.confirmed_lsn,
@@ -265,9 +265,9 @@ class Stream:
         )
         if retained > self.capture.retained_bytes_warned or slot.wal_status == "unreserved":
             left = "" if slot.left_bytes is None else f", and {megabytes(slot.left_bytes)} more will invalidate it"
-            self.capture.tell(
+            self.capture.emit(
                 "warning",
-                f"The slot {self.capture.slot} holds back {megabytes(retained)} of WAL{left}. Look for a transaction "
+                f"The slot {self.capture.slot} retains {megabytes(retained)} of WAL{left}. Look for a transaction "
                 "that is open for long (pg_stat_activity), or for more changes than one reader can write.",
                 retained_wal_bytes=retained,
                 wal_status=slot.wal_status,
@@ -295,7 +295,7 @@ def topics_of(prefix: str, tables: Sequence[TableName]) -> dict[TableName, str]:
 
 
 def send_feedback(cursor: "ReplicationCursor", **feedback: Any) -> None:
-    """Tells the server now, and not at the next keepalive."""
+    """Sends feedback now, instead of at the next keepalive."""
     cursor.send_feedback(**feedback, force=True)  # type: ignore[no-untyped-call]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sluice.errors import SluiceError
 from sluice.ingest.capture import values
 from sluice.ingest.capture.batch import Batch
-from sluice.ingest.capture.database import Database, Table, execute, one, psycopg2, quoted, require_held, rows, slot_of
+from sluice.ingest.capture.database import Database, Table, execute, one, psycopg2, quoted, require_slot, rows, slot_of
 from sluice.ingest.capture.envelope import Origin, Row, TableName, key_text
 from sluice.log import AnyLog
 
@@ -23,8 +23,8 @@ fetched_rows = 2000
 class Snapshot:
     """Reads the tables once, and leaves a slot that begins where they were read.
 
-    The slot that holds the position meanwhile is temporary: it goes with its connection, so a snapshot that is killed
-    leaves nothing behind, and the lasting slot is there only when every row is in the log.
+    The slot that keeps the position meanwhile is temporary: it ends with its connection, so a killed snapshot leaves
+    nothing behind, and the permanent slot exists only when every row is in the log.
     """
 
     database: Database
@@ -34,7 +34,7 @@ class Snapshot:
     slot: str
     topics: dict[TableName, str]
     batch_records: int
-    tell: Callable[[Table, int], None]
+    listener: Callable[[Table, int], None]
 
     def take(self) -> None:
         """Appends every row, and makes the slot, in the place of one of the same name."""
@@ -48,7 +48,7 @@ class Snapshot:
                 _, _, exported, _ = cursor.fetchone() or ("", "", "", "")
             with self.database.session() as reader:
                 self.append_all(reader, exported, *self.position(session, temporary))
-            require_held(temporary, slot_of(session, temporary))
+            require_slot(temporary, slot_of(session, temporary))
             if slot_of(session, self.slot):
                 execute(session, "SELECT pg_drop_replication_slot(%s)", self.slot)
             execute(session, "SELECT pg_copy_logical_replication_slot(%s, %s, false)", temporary, self.slot)
@@ -95,8 +95,8 @@ class Snapshot:
             batch.add(self.topics[table.full_name], record)
             if batch.is_full:
                 count += batch.append()
-                self.tell(table, count)
-        self.tell(table, count + batch.append())
+                self.listener(table, count)
+        self.listener(table, count + batch.append())
 
 
 def rows_of(reader: "Connection", table: Table) -> Iterator[Row]:

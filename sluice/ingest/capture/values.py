@@ -9,11 +9,11 @@ from typing import Any
 
 Convert = Callable[[str], Any]
 
-# What Debezium writes where it was not told a value.
+# What Debezium writes for a value that was not sent.
 unavailable = "__debezium_unavailable_value"
 
 # How the text of a value is written is a setting of the session; the one of the snapshot and the one of the stream have
-# these. And a snapshot takes as long as it takes, while its other connections have nothing to say.
+# these. A snapshot may take long, so idle connections must not time out.
 session_settings = {
     "client_encoding": "UTF8",
     "DateStyle": "ISO, YMD",

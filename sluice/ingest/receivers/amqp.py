@@ -30,7 +30,7 @@ from sluice.errors import DoorError, LogError, UsageError
 from sluice.ingest.receivers.records import append, key_in, with_field
 from sluice.log import AnyLog, Record
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 back_off = wait_exponential_jitter(multiplier=0.25, max=5.0, jitter=0.25)
 poll_seconds_max = 0.2
 access_refused, not_allowed = 403, 530
@@ -54,24 +54,24 @@ class Options:
     prefetch: int = 1000
 
 
-def listen(log: AnyLog, url: str, options: Options, stop: threading.Event, tell: Tell) -> None:
-    """Appends what the queue holds until stopped, through every loss of the broker.
+def listen(log: AnyLog, url: str, options: Options, stop: threading.Event, notify: Notify) -> None:
+    """Appends the messages of the queue until stopped, reconnecting whenever the broker is lost.
 
-    A DoorError for what does not go away by itself: a wrong password, a queue that is not there.
+    A DoorError for what a retry does not fix: a wrong password, a queue that does not exist.
     """
-    # pika logs each failed attempt at length; what matters of it is told here.
+    # pika logs each failed attempt at length; the receiver reports what matters.
     logging.getLogger("pika").setLevel(logging.CRITICAL)
     parameters = parameters_of(url)
     log.create(options.topic)
     while not stop.is_set():
         try:
-            connection = connected(parameters, stop, tell)
+            connection = connected(parameters, stop, notify)
         except (AMQPConnectionError, OSError):
             return  # Stopped while the broker was away.
         try:
-            receive(log, connection, options, stop, tell)
+            receive(log, connection, options, stop, notify)
         except AMQPConnectionError as error:
-            tell(f"The broker is gone ({described(error)}); what was not acknowledged will come again.")
+            notify(f"The broker is gone ({described(error)}); what was not acknowledged will come again.")
         except ChannelClosedByBroker as error:
             raise DoorError(f"The broker refused the queue {options.queue}: {error.reply_text}.") from error
         finally:
@@ -80,7 +80,7 @@ def listen(log: AnyLog, url: str, options: Options, stop: threading.Event, tell:
 
 
 def parameters_of(url: str) -> pika.URLParameters:
-    """The URL, read; a UsageError that does not repeat it, for it holds a password."""
+    """The parsed URL; a UsageError that does not repeat it, because it contains a password."""
     wrong = UsageError("SLUICE_AMQP must be a URL: amqp://user:password@host:5672/vhost (%2F: the first).")
     if not url.startswith(("amqp://", "amqps://")):
         raise wrong
@@ -90,19 +90,19 @@ def parameters_of(url: str) -> pika.URLParameters:
         raise wrong from None
 
 
-def connected(parameters: pika.URLParameters, stop: threading.Event, tell: Tell) -> pika.BlockingConnection:
-    """A connection, however long the broker is away; raises the last error when stopped meanwhile."""
+def connected(parameters: pika.URLParameters, stop: threading.Event, notify: Notify) -> pika.BlockingConnection:
+    """A connection, retried for as long as the broker is away; raises the last error when stopped meanwhile."""
 
-    def told(state: RetryCallState) -> None:
+    def report_retry(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        tell(f"The broker cannot be reached ({described(error)}); again in {state.upcoming_sleep:.1f} s.")
+        notify(f"The broker cannot be reached ({described(error)}); again in {state.upcoming_sleep:.1f} s.")
 
     retrying = Retrying(
         retry=retry_if_exception(is_passing),
         wait=back_off,
         stop=stop_when_event_set(stop),
         sleep=sleep_using_event(stop),
-        before_sleep=told,
+        before_sleep=report_retry,
         reraise=True,
     )
     try:
@@ -111,12 +111,12 @@ def connected(parameters: pika.URLParameters, stop: threading.Event, tell: Tell)
         if is_passing(error):
             raise
         raise DoorError(f"The broker refused the connection: {described(error)}. Correct SLUICE_AMQP.") from error
-    tell(f"Connected to {parameters.host}:{parameters.port}.")
+    notify(f"Connected to {parameters.host}:{parameters.port}.")
     return connection
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether it may work later: a broker that is away comes back, a wrong password stays wrong."""
+    """Whether a retry may help: a broker that is away comes back, a wrong password stays wrong."""
     if isinstance(error, ProbableAuthenticationError | ProbableAccessDeniedError):
         return False
     if isinstance(error, ConnectionClosedByBroker):
@@ -129,16 +129,16 @@ def described(error: BaseException | None) -> str:
 
 
 def receive(
-    log: AnyLog, connection: pika.BlockingConnection, options: Options, stop: threading.Event, tell: Tell
+    log: AnyLog, connection: pika.BlockingConnection, options: Options, stop: threading.Event, notify: Notify
 ) -> None:
     """Appends batch by batch, and acknowledges each when it is durable."""
     channel = connection.channel()
     channel.basic_qos(prefetch_count=options.prefetch)
     channel.queue_declare(options.queue, passive=not options.declare, durable=True)
 
-    def told(state: RetryCallState) -> None:
+    def report_retry(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        tell(f"{error} Nothing is acknowledged; again in {state.upcoming_sleep:.1f} s.")
+        notify(f"{error} Nothing is acknowledged; again in {state.upcoming_sleep:.1f} s.")
 
     # The connection's own sleep answers the broker's heartbeats, and the messages stay ours meanwhile.
     retrying = Retrying(
@@ -146,7 +146,7 @@ def receive(
         wait=back_off,
         stop=stop_when_event_set(stop),
         sleep=connection.sleep,
-        before_sleep=told,
+        before_sleep=report_retry,
         reraise=True,
     )
     for delivery_tag, records in batches(channel, options, stop):

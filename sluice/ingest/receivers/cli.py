@@ -72,9 +72,9 @@ def http(  # noqa: PLR0917 - options, each given by its name
     require_certificate(certificate, certificate_key)
     listening = receiver.opened_socket(host, port)
     scheme = "https" if certificate else "http"
-    tell(f"Listening on {scheme}://{address(listening)}, for the log {settings.open_log()}")
+    echo(f"Listening on {scheme}://{address(listening)}, for the log {settings.open_log()}")
     if host not in loopback and certificate is None:
-        tell("Warning: this is open to other machines, without TLS. Give --certificate and --certificate-key.")
+        echo("Warning: this is open to other machines, without TLS. Give --certificate and --certificate-key.")
     receiver.serve(settings.open_log(), options, listening)
 
 
@@ -111,7 +111,7 @@ def amqp(  # noqa: PLR0917 - the same
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    receiver.listen(settings.open_log(), url, options, stop, tell)
+    receiver.listen(settings.open_log(), url, options, stop, echo)
 
 
 @listen_app.command()
@@ -128,23 +128,23 @@ def statsd(  # noqa: PLR0917 - the same
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what each flush did as a line of JSON.")] = False,
 ) -> None:
-    """Take StatsD's metrics by UDP; losses that can be known are told, and are records themselves."""
+    """Take StatsD's metrics by UDP; detectable losses are reported, and become records themselves."""
     from sluice.ingest.receivers import statsd as receiver
 
     settings = read_settings(project)
     require_open(topic)
     listening = receiver.opened_socket(host, port, receive_buffer_bytes)
-    held = listening.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-    if receive_buffer_bytes is not None and held < receive_buffer_bytes:
-        tell("Warning: the kernel gave a smaller receive buffer than was asked for. Raise net.core.rmem_max.")
+    buffer_bytes = listening.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    if receive_buffer_bytes is not None and buffer_bytes < receive_buffer_bytes:
+        echo("Warning: the kernel gave a smaller receive buffer than was asked for. Raise net.core.rmem_max.")
     if host not in loopback:
-        tell("Warning: this is open to other machines, and StatsD knows no token. Let only those reach it that may.")
+        echo("Warning: this is open to other machines, and StatsD has no tokens. Restrict access to it.")
 
     def report(flushed: receiver.Flushed) -> None:
         if as_json:
             typer.echo(json.dumps(flushed.as_dict(), default=str))
         if flushed.lost:
-            tell(f"Lost {flushed.lost_in_kernel:,} datagrams in the kernel and {flushed.lost_in_queue:,} in the queue.")
+            echo(f"Lost {flushed.lost_in_kernel:,} datagrams in the kernel and {flushed.lost_in_queue:,} in the queue.")
 
     options = receiver.Options(
         topic=topic,
@@ -153,10 +153,11 @@ def statsd(  # noqa: PLR0917 - the same
         queue_bytes_max=queue_bytes_max,
     )
     greeting = (
-        f"Listening on udp://{address(listening)}, for the log {settings.open_log()}; receive buffer {held:,} bytes"
+        f"Listening on udp://{address(listening)}, for the log {settings.open_log()}; "
+        f"receive buffer {buffer_bytes:,} bytes"
     )
     with listening:
-        asyncio.run(receiver.serve(settings.open_log(), options, listening, report, tell, greeting=greeting))
+        asyncio.run(receiver.serve(settings.open_log(), options, listening, report, echo, greeting=greeting))
 
 
 def require_certificate(certificate: Path | None, key: Path | None) -> None:
@@ -185,5 +186,5 @@ def address(listening: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def tell(message: str) -> None:
+def echo(message: str) -> None:
     typer.echo(message, err=True)

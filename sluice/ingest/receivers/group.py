@@ -31,15 +31,15 @@ class Group:
             outcome: Offsets | Exception
             try:
                 outcome = await asyncio.to_thread(self.append_now, together)
-            except Exception as error:  # noqa: BLE001 - whatever it is, each of those who wait is told
+            except Exception as error:  # noqa: BLE001 - each waiting request gets the error, whatever it is
                 outcome = error
             for _, appended in group:
-                tell(appended, outcome)
+                settle(appended, outcome)
         self.under_way = None
 
 
-def tell(appended: "asyncio.Future[Offsets]", outcome: Offsets | Exception) -> None:
-    if appended.done():  # Nobody waits for it any more.
+def settle(appended: "asyncio.Future[Offsets]", outcome: Offsets | Exception) -> None:
+    if appended.done():  # The request has gone.
         return
     if isinstance(outcome, Exception):
         appended.set_exception(outcome)

@@ -25,13 +25,13 @@ from sluice.log import AnyLog, Record, is_reserved
 idempotency_key_characters_max = 255
 retry_after_seconds = 5
 ready_seconds_max = 5.0
-# The length of a request is unknown to a client that is told no in its middle: the connection ends with the answer.
+# A client refused in the middle of a request may still be sending: the connection ends with the answer.
 closing = {"Connection": "close"}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the receiver lets in, and how it is reached.
+    """What the receiver accepts, and where it listens.
 
     Without `topics`, every topic that exists; with `create`, also those that do not exist yet. `id_field` names a field
     of JSON objects that the idempotency key is written into as well, where a declaration's keys can reach it.
@@ -51,8 +51,8 @@ class Options:
 
 
 def serve(log: AnyLog, options: Options, listening: socket.socket) -> None:
-    """Answers until SIGTERM or SIGINT; what was let in before that is appended and acknowledged first."""
-    # uvicorn ends in order at the first signal, and then raises it again.
+    """Answers until SIGTERM or SIGINT; requests accepted before that are appended and acknowledged first."""
+    # uvicorn shuts down at the first signal, and then raises it again.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))
     connections = Connections(options.connections_max, options.client_connections_max, options.head_seconds_max)
@@ -143,7 +143,7 @@ class Receiver:
             raise HTTPException(403, f"This token may not write the topic {topic}.", closing)
 
     async def existing(self, topic: str) -> str:
-        """The topic, made where that is allowed; 404 for one that this receiver does not lead to."""
+        """The topic, created if that is allowed; 404 for one that this receiver does not write."""
         if topic in self.known:
             return topic
         if self.options.topics and topic not in self.options.topics:
@@ -247,7 +247,7 @@ async def misused(_request: Request, error: Exception) -> Response:
 
 
 async def unavailable(_request: Request, error: Exception) -> Response:
-    # What is wrong with the disk is for whoever runs the receiver, not for whoever sends.
+    # The fault is for the operator of the receiver, not for the client.
     print(f"Refused with 503: {error}", file=sys.stderr, flush=True)  # noqa: T201
     return JSONResponse(
         {"error": "The log cannot be written now; nothing was acknowledged. Send it again."},
@@ -257,5 +257,5 @@ async def unavailable(_request: Request, error: Exception) -> Response:
 
 
 async def abandoned(_request: Request, _error: Exception) -> Response:
-    """The client left in the middle of its request; nobody reads this."""
+    """The client left in the middle of its request; the answer is never read."""
     return Response(status_code=400)

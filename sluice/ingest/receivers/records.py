@@ -18,7 +18,7 @@ def append(log: AnyLog, topic: str, records: Sequence[Record]) -> dict[int, int]
 
 
 def key_in(value: bytes, field: str) -> str | None:
-    """The key that a field of a JSON object holds; what is no such object, or lacks the field, has none.
+    """The key in a field of a JSON object; None for anything else, and for an object without the field.
 
     An object or array is a key as its JSON text; one that is nested too deeply to be written again is none.
     """

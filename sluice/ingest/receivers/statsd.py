@@ -29,7 +29,7 @@ loss_name = "sluice.statsd.lost_datagrams"
 # A line of six bytes becomes a record of some hundred: what waits is turned into records a part at a time.
 append_bytes_max = 256 * 1024
 
-# Linux tells how many datagrams a socket had no room for: the last of nine numbers, modulo 2**32.
+# Linux counts how many datagrams a socket had no room for: the last of nine numbers, modulo 2**32.
 so_meminfo = 55
 meminfo_format = "9I"
 
@@ -70,7 +70,7 @@ class Flushed:
 
 
 Report = Callable[[Flushed], None]
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 def opened_socket(host: str, port: int, receive_buffer_bytes: int | None) -> socket.socket:
@@ -98,15 +98,15 @@ def drops_of(listening: socket.socket) -> int:
 
 
 async def serve(
-    log: AnyLog, options: Options, listening: socket.socket, report: Report, tell: Tell, *, greeting: str
+    log: AnyLog, options: Options, listening: socket.socket, report: Report, notify: Notify, *, greeting: str
 ) -> None:
-    """Appends every `flush_seconds` until SIGTERM or SIGINT, and then once more what the socket still holds."""
+    """Appends every `flush_seconds` until SIGTERM or SIGINT, and then once more what is left in the socket."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     await asyncio.to_thread(log.create, options.topic)
-    tell(greeting)
+    notify(greeting)
     receiver = Receiver(log, options, listening, report)
     loop.add_reader(listening, receiver.receive)
     while not stop.is_set():
@@ -116,7 +116,7 @@ async def serve(
             try:
                 await receiver.flush()
             except LogError as error:
-                tell(f"{error} Trying again in {options.flush_seconds:g} s.")
+                notify(f"{error} Trying again in {options.flush_seconds:g} s.")
     loop.remove_reader(listening)
     await receiver.finish()
 
@@ -139,7 +139,7 @@ class Receiver:
         self.numbers = count()
 
     def receive(self) -> bool:
-        """Takes what the kernel holds, as much as one wake-up allows; returns whether there may be more."""
+        """Receives what the kernel has buffered, up to a limit per wake-up; returns whether there may be more."""
         for _ in range(datagrams_a_wakeup):
             try:
                 datagram = self.socket.recv(datagram_bytes_max)
@@ -157,7 +157,7 @@ class Receiver:
         return is_counted and self.waiting_bytes + len(datagram) <= self.options.queue_bytes_max
 
     async def flush(self) -> None:
-        """Appends what waits, with a record of each loss; a LogError when it cannot, and then it waits on."""
+        """Appends what waits, with a record of each loss; if that fails, raises a LogError and keeps the records."""
         # What comes meanwhile is for the next flush, so that this one ends.
         for _ in range(1 + self.waiting_bytes // append_bytes_max):
             if self.unwritten is None:
@@ -169,9 +169,9 @@ class Receiver:
             self.unwritten = None
 
     async def finish(self) -> None:
-        """Appends what the kernel still holds; those who go on sending do not keep the receiver open."""
-        held_max = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // buffered_bytes_min
-        for _ in range(1 + held_max // datagrams_a_wakeup):
+        """Appends what the kernel has buffered; clients that keep sending do not keep the receiver open."""
+        buffered_max = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // buffered_bytes_min
+        for _ in range(1 + buffered_max // datagrams_a_wakeup):
             if not self.receive():
                 break
         try:
@@ -248,7 +248,7 @@ def metric_of(line: bytes) -> dict[str, Any] | None:
 
 
 def number_of(text: str) -> float | None:
-    """A finite number; NaN and infinity are none, for JSON has no word for them."""
+    """A finite number; None for NaN and infinity, which JSON cannot express."""
     if not number_pattern.fullmatch(text):
         return None
     value = float(text)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from sluice.errors import UsageError
 
 characters_min = 32
-form = "TOKEN, or TOPIC+TOPIC:TOKEN for some topics alone, with commas between several"
+form = "TOKEN, or TOPIC+TOPIC:TOKEN for some topics only, with commas between several"
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token, by its digest, and the topics that it may write; None: all that the receiver leads to."""
+    """A token, by its digest, and the topics that it may write; None: all that the receiver writes."""
 
     digest: bytes
     topics: frozenset[str] | None = None
@@ -46,5 +46,5 @@ def matching(tokens: tuple[Token, ...], sent: str) -> list[Token]:
 
 
 def digest_of(secret: str) -> bytes:
-    # Digests are of one length, so that a comparison does not tell the length of a token.
+    # Digests are of one length, so that a comparison does not reveal the length of a token.
     return hashlib.sha256(secret.encode(errors="surrogateescape")).digest()

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError
-from sluice.model.expectations import built_in_type
+from sluice.model.expectations import built_in_type, is_critical_sql
 from sluice.model.rules import row_rules
 from sluice.operate.query import query
-from sluice.quality.results import checks_table, state_of
+from sluice.quality.results import checks_table, state_of, state_of_counts
 from sluice.storage.delta import Lake
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def overview(lake: Lake, catalogue: Catalogue) -> list[dict[str, Any]]:
             "SELECT dataset, checked_at, version, count(*) FILTER (verdict = 'passed') AS passed, "
             "count(*) FILTER (verdict <> 'passed') AS failed, "
             "coalesce(sum(unexpected_rows) FILTER (severity = 'quarantine'), 0)::BIGINT AS set_aside, "
-            "count(*) FILTER (verdict = 'error' OR (verdict = 'failed' AND severity = 'critical')) AS critical, "
+            f"count(*) FILTER {is_critical_sql} AS critical, "
             "coalesce(string_agg(expectation, ', ' ORDER BY expectation) FILTER (verdict <> 'passed'), '') AS broken "
             f"FROM {checks_table} GROUP BY dataset, checked_at, version, run ORDER BY checked_at",
         ).rows
@@ -220,7 +220,7 @@ def overview_of(dataset: str, checks: Sequence[Sequence[Any]], has_suite: bool) 
     found: dict[str, Any] = {
         "dataset": dataset,
         "has_suite": has_suite,
-        "state": "unchecked",
+        "state": state_of([]),
         "version": None,
         "checked_at": None,
         "passed": 0,
@@ -233,7 +233,7 @@ def overview_of(dataset: str, checks: Sequence[Sequence[Any]], has_suite: bool) 
     if not checks:
         return found
     _, checked_at, version, passed, failed, set_aside, critical, broken = checks[-1]
-    state = "good" if not failed else "critical" if critical else "warning"
+    state = state_of_counts(passed + failed, failed, critical)
     trend = [row[4] for row in checks[-trend_checks:]]
     return found | {
         "state": "refused" if version is None else state,

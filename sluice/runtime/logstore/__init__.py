@@ -2,7 +2,7 @@
 
     python -m sluice.runtime.logstore     # needs a JDK, 17 or newer, and the jars of Delta and S3
 
-Users need no compiler. The same source gives the same jar to the byte, so a test can tell that they belong together.
+Users need no compiler. Builds are reproducible to the byte, so a test checks that the jar belongs to the source.
 """
 
 import os
@@ -18,7 +18,7 @@ source = Path(__file__).with_name("S3ConditionalLogStore.java")
 jar = Path(__file__).with_name("sluice-logstore.jar")
 # The least that Spark runs on.
 java_release = "17"
-# The first moment that an archive can tell.
+# The earliest timestamp that an archive can store.
 long_ago = (1980, 1, 1, 0, 0, 0)
 
 

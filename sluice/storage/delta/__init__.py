@@ -1,6 +1,6 @@
-"""Every read and write of a Delta table: the one room that knows the format.
+"""Every read and write of a Delta table: the only package that knows the format.
 
-Rows go through Spark; few rows, versions, the ledger and small queries go through delta-rs, which needs no JVM.
+Rows go through Spark; small writes, versions, the ledger and small queries go through delta-rs, which needs no JVM.
 """
 
 from dataclasses import dataclass

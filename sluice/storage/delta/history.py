@@ -1,4 +1,4 @@
-"""What the log of a table says of its versions: the ledger, and whether changes between two can still be read."""
+"""The versions in a table's log: the ledger, and whether the changes between two can still be read."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -39,8 +39,8 @@ class History(Tables):
     def fence(self, table: str, dataset: str) -> int:
         """The number of the newest commit that a dataset made to a table, which it may share; 0: none.
 
-        A commit names the number after the one that was read with what it was computed from, and Delta lets one
-        commit have it. So two drivers cannot both write what follows the same state, however late one of them is.
+        A commit carries the number after the one that was read with its inputs, and Delta accepts each number once.
+        So two drivers cannot both write on top of the same state, however late one of them is.
         """
         try:
             return self.open(table).transaction_version(dataset) or 0
@@ -65,7 +65,7 @@ class History(Tables):
         return rows_in(entries_of(self.commits_between(table, since, until)))
 
     def commits_between(self, table: str, since: int, until: int) -> list[dict[str, Any]]:
-        """What the log tells of the commits after version `since`, up to `until`, the newest first."""
+        """The log's entries for the commits after version `since`, up to `until`, the newest first."""
         return self.open(table, until).history(until - since) if until > since else []
 
     def written_by_others(self, table: str, after: int) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ class History(Tables):
         return [each for each in found if Entry.from_json(each.get("userMetadata")) is None]
 
     def newest_version(self, table: str) -> int:
-        """The newest version of a table, whoever committed it."""
+        """The newest version of a table, also if another program committed it."""
         return self.open(table).version()
 
     def version_at(self, table: str, timestamp_ms: int) -> int:
@@ -83,13 +83,13 @@ class History(Tables):
         return known[-1] if known else 0
 
     def oldest_version(self, table: str) -> int:
-        """The oldest version whose commit the log still holds."""
+        """The oldest version whose commit is still in the log."""
         return min(map(int, self.log_files(table)), default=0)
 
     def holds_changes(self, table: str, then: InputVersion, now: InputVersion) -> bool:
         """False when the changes from `then` to `now` cannot be read.
 
-        So it is when the table was created again in between or went back to a state before `then`, and when the log no
+        That is the case if the table was created again in between, went back to a state before `then`, or its log no
         longer reaches back.
         """
         if then.epoch != now.epoch or then.version > now.version or self.oldest_version(table) > then.version + 1:
@@ -97,7 +97,7 @@ class History(Tables):
         return then.commit_ms is None or then.commit_ms == self.commit_ms(table, then.version)
 
     def commit_ms(self, table: str, version: int) -> int | None:
-        """The time that the commit of a version says of itself; None when the log no longer has the commit."""
+        """The timestamp in the commit of a version; None when the log no longer has the commit."""
         try:
             actions = Files(self.path(table)).read(f"_delta_log/{version:020}.json").splitlines()
         except FileNotFoundError:
@@ -107,5 +107,5 @@ class History(Tables):
 
 
 def entries_of(commits: Sequence[Mapping[str, Any]]) -> list[Entry | None]:
-    """What commits say of themselves; None where one is not ours."""
+    """The ledger entries of commits; None for the commit of another program."""
     return [Entry.from_json(each.get("userMetadata")) for each in commits]

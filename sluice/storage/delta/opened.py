@@ -33,7 +33,7 @@ class Tables:
 
     @cached_property
     def files(self) -> Files:
-        """What stands below the root beside the tables' rows."""
+        """The small files below the root, beside the tables."""
         return Files(self.root)
 
     @cached_property
@@ -75,7 +75,7 @@ class Tables:
         ]
 
     def log_files(self, table: str) -> list[str]:
-        """The versions whose commits the log still holds, as they are written there."""
+        """The versions whose commits are still in the log, as named there."""
         names = [name.rsplit("/", 1)[-1] for name in Files(self.path(table)).below("_delta_log")]
         return [name.removesuffix(".json") for name in names if is_commit.fullmatch(name)]
 

@@ -1,4 +1,4 @@
-"""Read rows: through Spark, or without it where they are few or for engines that read Arrow."""
+"""Read rows: through Spark, or without it for small changes and for engines that read Arrow."""
 
 import json
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from deltalake import DeltaTable
 from pyarrow import RecordBatchReader
 from pyspark.sql.types import StructType
 
-from sluice.model.small import frame_of
+from sluice.model.small_frames import frame_of
 from sluice.shapes.difference import feed
 from sluice.storage.delta.history import History, entries_of
 from sluice.storage.delta.opened import count_rows, has_deletion_vectors
-from sluice.storage.small_writes import are_few_changes, plain_files
+from sluice.storage.small_writes import are_small_changes, plain_files
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset as ArrowDataset
@@ -60,7 +60,7 @@ class Reader(History):
     def changes(self, spark: "SparkSession", table: str, since: int, until: int) -> "DataFrame":
         """The old and new images of the rows changed after version `since`, up to `until`, with `_change_type`."""
         commits = self.commits_between(table, since, until)
-        if are_few_changes(commits, entries_of(commits)):
+        if are_small_changes(commits, entries_of(commits)):
             found = self.open(table, until)
             schema = StructType([*spark_schema(found), *feed])
             rows = RecordBatchReader.from_stream(found.load_cdf(since + 1, until)).read_all()

@@ -1,4 +1,4 @@
-"""Keep tables small: fewer files, and none that nobody needs any more."""
+"""Keep tables small: compact their files, and delete those that are no longer needed."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ class Upkeep(Tables):
 
     def vacuum(self, spark: "SparkSession", table: str) -> int:
         """Deletes the files that no version within the retention refers to; returns how many."""
-        # Spark's takes half a minute for any table. What finds nothing to delete here has nothing there.
+        # Spark's vacuum takes half a minute for any table. If this finds nothing to delete, Spark finds nothing either.
         if not self.open(table).vacuum(retention_days * 24, dry_run=True):
             return 0
         before = self.file_count(table)
@@ -34,7 +34,7 @@ class Upkeep(Tables):
         return before - self.file_count(table)
 
     def compact_added(self, table: str) -> dict[str, int]:
-        """The same for a table that is added to without Spark, by any number of processes, and so only ever by this."""
+        """The same for a table to which several processes append without Spark."""
         found = self.open(table)
         compacted = found.optimize.compact()
         deleted = found.vacuum(retention_days * 24, dry_run=False)

@@ -1,4 +1,4 @@
-"""Write rows, each time in one commit that says what it was computed from, or not at all where another was faster.
+"""Write rows, each time in one commit that states its inputs, or not at all if another driver was faster.
 
 The engine calls these with what its gate has judged (`sluice.engine.commit`).
 """
@@ -39,7 +39,7 @@ table_properties = {
 }
 creation = threading.Lock()
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
-# Delta writes nothing for an application whose number is not above the last that the table has of it.
+# Delta writes nothing for an application unless its number is above the last one in the table.
 application, number = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 
 
@@ -56,15 +56,19 @@ class Writer(Reader):
         *,
         only: Mapping[str, str] | None = None,
         cluster_by: Sequence[str] = (),
-        few: ArrowTable | None = None,
+        small: ArrowTable | None = None,
     ) -> None:
         """Writes all rows of a table, or of `only` one slice of it, in one commit; makes the table if need be.
 
-        `few` are the same rows where they are a handful, and are written without Spark. Of this and the other ways to
+        `small` are the same rows if they are few, and are written without Spark. Of this and the other ways to
         write rows: Superseded when another driver was faster (`fence`).
         """
-        if few is not None and self.is_written_alone(table) and self.is_makeable(table, few, is_shared=bool(only)):
-            self.replace_alone(table, entry, fence, few, only or {})
+        if (
+            small is not None
+            and self.allows_small_writes(table)
+            and self.is_makeable(table, small, is_shared=bool(only))
+        ):
+            self.replace_small(table, entry, fence, small, only or {})
             return
         if only:
             self.create_shared(df, table, partition_by=list(only))
@@ -90,7 +94,7 @@ class Writer(Reader):
                 writer.partitionBy(*partition_by).save(self.path(table))
 
     def retype_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
-        """Gives a shared table the columns of `df`, in a commit of its own: one slice cannot have types of its own.
+        """Gives a shared table the columns of `df`, in a separate commit: a slice cannot have its own types.
 
         Rows of the other datasets lose the values of another type, until they are computed by the same code again.
         """
@@ -117,10 +121,12 @@ class Writer(Reader):
 
         in_turn(table, write)
 
-    def append_rows(self, df: "DataFrame", table: str, entry: Entry, fence: int, few: ArrowTable | None = None) -> None:
-        """Adds rows in one commit; `few` are the same rows where they are a handful, and are written without Spark."""
-        if few is not None and self.is_written_alone(table):
-            self.commit_alone(table, entry, fence, few)
+    def append_rows(
+        self, df: "DataFrame", table: str, entry: Entry, fence: int, small: ArrowTable | None = None
+    ) -> None:
+        """Adds rows in one commit; for a small write `small` has the same rows, which are written without Spark."""
+        if small is not None and self.allows_small_writes(table):
+            self.commit_small(table, entry, fence, small)
             return
         df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
         self.require_written(table, entry)
@@ -134,18 +140,22 @@ class Writer(Reader):
         *,
         grain: Iterable[str],
         condition: str = "true",
-        few: ArrowTable | None = None,
+        small: ArrowTable | None = None,
     ) -> None:
-        """Applies a difference in one commit; `condition` holds literal bounds on `own` columns that skip files.
+        """Applies a difference in one commit; `condition` has literal bounds on `own` columns, to skip files.
 
-        `few` are the same rows where they are a handful, and are written without Spark if the table is short enough.
+        For a small write `small` has the same rows, which are written without Spark if the table is short enough.
         """
         spark, grain = difference.sparkSession, list(grain)
         found = self.open(table)
         self.mark_deleted_rows(spark, table, found)
-        if few is not None and is_replaceable(difference.schema, few, grain) and self.is_rewritable(table, found):
-            new = few.filter(pc.field(operation) != "deleted").drop_columns([operation])
-            self.commit_alone(table, entry, fence, new, instead_of=any_of(few.select(grain)))
+        if (
+            small is not None
+            and is_replaceable(difference.schema, small, grain)
+            and self.allows_small_replacements(table, found)
+        ):
+            new = small.filter(pc.field(operation) != "deleted").drop_columns([operation])
+            self.commit_small(table, entry, fence, new, instead_of=any_of(small.select(grain)))
             return
         columns = [name for name in difference.columns if name != operation]
         matched = " AND ".join(f"own.`{name}` <=> new.`{name}`" for name in grain)
@@ -170,17 +180,17 @@ class Writer(Reader):
             spark.catalog.dropTempView(view)
         self.require_written(table, entry)
 
-    def is_written_alone(self, _table: str) -> bool:
-        """Whether a handful of rows may be written without Spark."""
+    def allows_small_writes(self, _table: str) -> bool:
+        """Whether small writes to a table may go without Spark."""
         return True
 
-    def is_rewritable(self, table: str, found: DeltaTable) -> bool:
-        """Whether a table is short enough that its files may be written again for a handful of rows."""
+    def allows_small_replacements(self, table: str, found: DeltaTable) -> bool:
+        """Whether a table is so short that a small write may rewrite its files."""
         size_bytes = sum(found.get_add_actions(flatten=True)["size_bytes"].to_pylist())
         is_light = is_short(size_bytes, count_rows(found), self.deletion_vectors_from_rows)
-        return self.is_written_alone(table) and not has_deletion_vectors(found) and is_light
+        return self.allows_small_writes(table) and not has_deletion_vectors(found) and is_light
 
-    def commit_alone(
+    def commit_small(
         self,
         table: str,
         entry: Entry,
@@ -212,12 +222,14 @@ class Writer(Reader):
         in_turn(table, write)
 
     def is_makeable(self, table: str, rows: ArrowTable, *, is_shared: bool) -> bool:
-        """Whether a table is not there yet; a shared one may be, with columns as these are."""
+        """Whether a table is made without Spark: it is not there yet, or shared and has columns as these are."""
+        if not self.allows_small_writes(table):
+            return False
         if not self.exists(table):
             return True
         return is_shared and self.open(table).schema() == Schema.from_arrow(nullable(rows.schema))
 
-    def replace_alone(self, table: str, entry: Entry, fence: int, rows: ArrowTable, only: Mapping[str, str]) -> None:
+    def replace_small(self, table: str, entry: Entry, fence: int, rows: ArrowTable, only: Mapping[str, str]) -> None:
         """Makes a table of these rows, or puts them in the place of `only` one slice of a shared one."""
         rows = rows.cast(nullable(rows.schema))
         if only:
@@ -226,7 +238,7 @@ class Writer(Reader):
                     self.create(table, rows.schema, list(only))
             # Before its first commit a dataset has no rows in a shared table.
             condition = " AND ".join(f"`{name}` = '{value}'" for name, value in only.items()) if fence else None
-            self.commit_alone(table, entry, fence, rows, instead_of=condition)
+            self.commit_small(table, entry, fence, rows, instead_of=condition)
             return
         configuration: Any = table_properties
 
@@ -257,17 +269,17 @@ class Writer(Reader):
         )
 
     def replaced_file_bytes(self, found: DeltaTable) -> int | None:
-        """How large files should be when rows are put in the place of others, so that the next time few are read."""
+        """The size of the files that a replacement writes: small, so that the next one reads little."""
         files = found.get_add_actions(flatten=True)
         size, rows = (sum(files[name].to_pylist()) for name in ("size_bytes", "num_records"))
         return size * self.rows_per_file // rows if rows else None
 
     def require_written(self, table: str, entry: Entry) -> None:
-        """Delta does not tell that it wrote nothing, because another had the number already; the ledger does.
+        """Delta does not report that it wrote nothing because the number was taken; the ledger shows it.
 
-        One that says the very same was made of the same, and is as good as ours.
+        An identical entry was computed from the same inputs, and is as good as ours.
         """
-        # The rows of a table that is shared follow from the dataset's own.
+        # The rows of a shared table follow from the dataset's own.
         if table != entry.dataset:
             return
         commit = self.last_commit(table)
@@ -288,7 +300,7 @@ class Writer(Reader):
     def move_cursor(self, table: str, entry: Entry, fence: int) -> None:
         """Moves the cursor of a table whose rows stay as they are: a commit of nothing but its entry.
 
-        Superseded when another driver was faster: it would say that the rows which that one wrote are not there yet.
+        Superseded if another driver was faster: the cursor would deny the rows which that one wrote.
         """
         said = properties(entry, fence)
 
@@ -316,7 +328,7 @@ class Writer(Reader):
 
 
 def signed(entry: Entry, fence: int) -> dict[str, str]:
-    """What a commit says of itself, as options of the one write; as settings of a session they outlive it."""
+    """A commit's metadata as options of one write; session settings would outlive it."""
     return {"userMetadata": entry.to_json(), "txnAppId": entry.dataset, "txnVersion": str(fence + 1)}
 
 
@@ -343,11 +355,11 @@ def nullable_kind(kind: pa.DataType) -> pa.DataType:
 
 
 def in_turn(table: str, write: Callable[[], None]) -> None:
-    """Writes without Spark, and again when another made the table or committed between our look and our commit."""
+    """Writes without Spark, and retries if another process created the table or committed in between."""
     for _ in range(concurrent_commits_max):
         try:
             write()
         except (CommitFailedError, FileExistsError):
             continue
         return
-    raise SluiceError(f"{table} is written by so many at once that a commit never got its turn; try again.")
+    raise SluiceError(f"{table} has too many concurrent writers: no commit succeeded; try again.")

@@ -19,7 +19,7 @@ numbers = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double",
 texts = {"string", "binary"}
 
 
-def taken(
+def small_rows(
     df: "DataFrame", count: int = 0, sized: "Callable[[], AbstractContextManager[None]]" = nullcontext
 ) -> pa.Table | None:
     """The rows of a frame; None when they are many, or large, or of types unlike Arrow's.

@@ -223,7 +223,7 @@ class Writer(Reader):
 
     def is_makeable(self, table: str, rows: ArrowTable, *, is_shared: bool) -> bool:
         """Whether a table is made without Spark: it is not there yet, or shared and has columns as these are."""
-        if not self.allows_small_writes(table):
+        if not self.allows_small_writes(table) or rows.num_rows > self.rows_per_file:
             return False
         if not self.exists(table):
             return True

@@ -11,13 +11,13 @@ from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
 from sluice.errors import SluiceError
 from sluice.model.ledger import Entry, RowCounts
+from sluice.model import small_frames
 from sluice.model.scope import collect
 from sluice.model.small_frames import small_rows
 from sluice.operate.explain import Explainer
 from sluice.runtime.connect import require_no_substitution
 from sluice.shapes.difference import operation
 from sluice.shapes.fates import fates_table
-from sluice.storage import small_writes
 from sluice.storage.delta import Lake
 from sluice.windows import session_window
 from tests.kit import Lakehouse, Row, rows_of, text
@@ -143,7 +143,7 @@ def test_hostile_keys_are_keys_like_others(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
 ) -> None:
     if not is_small:
-        monkeypatch.setattr(small_writes, "replaced_rows_max", 0)
+        monkeypatch.setattr(small_frames, "replaced_rows_max", 0)
     # No scope is large enough to be everything.
     monkeypatch.setattr(touched, "rebuild_share", 1e9)
     lakehouse.declare(levels, hourly)

@@ -11,7 +11,6 @@ from sluice import gold
 from sluice.model import small_frames
 from sluice.model.ledger import Entry
 from sluice.operate.shadow import Shadow
-from sluice.storage import small_writes
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, statements, text
 from tests.shop import sales
@@ -65,7 +64,7 @@ def test_a_late_record_reaches_gold_and_no_job_asks_a_tables_log(
     shop: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
 ) -> None:
     if not is_small:
-        monkeypatch.setattr(small_writes, "listed_files_max", 0)
+        monkeypatch.setattr(small_frames, "listed_files_max", 0)
     before = max(statements(shop.spark, -1))
     done = shop.publish("sales", sale(0, pieces=5)).run()
     assert done["gold.sold"].rows.updated == 1
@@ -88,7 +87,7 @@ def test_what_is_pinned_stays_while_another_commits(shop: Lakehouse) -> None:
 def test_a_table_of_many_files_is_read_by_its_log_which_skips_files(
     shop: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_writes, "listed_files_max", 1)
+    monkeypatch.setattr(small_frames, "listed_files_max", 1)
     read = shop.table("silver.sales")
     assert not is_read_without_the_log(read)
     assert read.count() == 2

@@ -14,7 +14,6 @@ from sluice.model import small_frames
 from sluice.model.ledger import Entry, RowCounts
 from sluice.model.small_frames import is_plain, small_rows
 from sluice.shapes.difference import operation, sign
-from sluice.storage import small_writes
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, frame, rows_of, text
 from tests.shop import sales
@@ -164,7 +163,7 @@ def test_rows_are_replaced_by_keys_of_any_plain_kind(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_small: bool
 ) -> None:
     if not is_small:
-        monkeypatch.setattr(small_writes, "replaced_rows_max", 0)
+        monkeypatch.setattr(small_frames, "replaced_rows_max", 0)
     values = [f"CAST({value} AS {kind})" for value in dict.fromkeys([*keys[kind], "NULL"])]
     *known, new = values
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.errors import SluiceError
-from sluice.storage import bucket, lease, small_writes
+from sluice.model import small_frames
+from sluice.storage import bucket, lease
 from sluice.storage.folder_lock import Lock, folder_lock, is_folder_locked, kept_lock
 from sluice.storage.s3 import S3, scheme
 
@@ -90,7 +91,7 @@ class Folder:
 
     @property
     def listed_files_max(self) -> int:
-        return small_writes.listed_files_max
+        return small_frames.listed_files_max
 
     def require(self) -> None:
         """There is nothing to ask: the first run makes the folder."""
@@ -143,7 +144,7 @@ class Bucket:
 
     @property
     def listed_files_max(self) -> int:
-        return small_writes.listed_objects_max
+        return small_frames.listed_objects_max
 
     def require(self) -> None:
         bucket.require(self.where)

@@ -1,37 +1,15 @@
-"""Small reads and writes: when the driver does them itself instead of a Spark job, and all thresholds for that."""
+"""Small reads and writes by delta-rs: the rows that a condition names, and the files that a table is."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyspark.sql.types import StructType
-
-from sluice.model import small_frames
-from sluice.model.ledger import Entry
 
 if TYPE_CHECKING:
     from pyarrow import Scalar
 
-# Each is named in a condition, whose cost grows with the square of their number: 0.05 s for three, 0.3 s for a hundred.
-replaced_rows_max = 100
-# Below, it is cheaper to write a file again (0.2 s for 170,000 rows) than to mark rows in it (1.3 s), and to look for
-# marks at every read (60 ms for each plan).
-deletion_vectors_from_rows_default = 500_000
-short_bytes_max = 128 * 1024 * 1024
-# Spark lists the files of more paths by a job.
-listed_files_max = 32
-# Each costs two requests, one after the other.
-listed_objects_max = 4
 pattern_signs = set("{}[]*?\\%")
-
-
-def is_replaceable(schema: StructType, rows: pa.Table, grain: Sequence[str]) -> bool:
-    """Whether rows of a schema can be named one by one. 0.0 and -0.0 are one key to Spark, and two elsewhere."""
-    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
-    is_keyed = all(kinds[name] not in ("float", "double") for name in grain)
-    is_flat = not any(kinds[name].startswith(("struct", "array", "map")) for name in grain)
-    return 0 < rows.num_rows <= replaced_rows_max and is_keyed and is_flat and bool(grain)
 
 
 def any_of(keys: pa.Table) -> str:
@@ -77,19 +55,3 @@ def plain_files(table: DeltaTable, path: str, files_max: int) -> list[str] | Non
     is_literal = not any(pattern_signs & set(file) for file in files)
     is_plain = table.protocol().min_reader_version == 1 and is_below and is_literal
     return files if is_plain and len(files) <= files_max else None
-
-
-def are_small_changes(commits: Sequence[Mapping[str, Any]], entries: Sequence[Entry | None]) -> bool:
-    """Whether commits changed so few rows that the driver reads them: it has written each of them, and counted."""
-    is_small = all(each.get("engineInfo", "").startswith("delta-rs") for each in commits)
-    return bool(commits) and is_small and None not in entries and rows_in(entries) <= small_frames.rows_max
-
-
-def rows_in(entries: Sequence[Entry | None]) -> int:
-    """How many rows commits changed, by their entries."""
-    return sum(entry.rows.total for entry in entries if entry)
-
-
-def is_short(size_bytes: int, rows: int, deletion_vectors_from_rows: int) -> bool:
-    """Whether a table is so short that a small write may rewrite its files."""
-    return size_bytes <= short_bytes_max and rows < deletion_vectors_from_rows

@@ -8,9 +8,9 @@ from typing import Any
 from deltalake.exceptions import TableNotFoundError
 
 from sluice.model.ledger import Commit, Entry, InputVersion
+from sluice.model.small_frames import rows_in
 from sluice.storage.delta.opened import Tables
 from sluice.storage.files import Files
-from sluice.storage.small_writes import rows_in
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from deltalake import DeltaTable
 from pyarrow import RecordBatchReader
 from pyarrow import compute as pc
 
+from sluice.model.small_frames import deletion_vectors_from_rows_default
 from sluice.storage.files import Files
 from sluice.storage.location import Location, location_of
-from sluice.storage.small_writes import deletion_vectors_from_rows_default
 
 # A file of a table that is written as a whole; the fewer rows, the more files a scope can skip.
 rows_per_file_default = 250_000

@@ -9,11 +9,11 @@ from deltalake import DeltaTable
 from pyarrow import RecordBatchReader
 from pyspark.sql.types import StructType
 
-from sluice.model.small_frames import frame_of
+from sluice.model.small_frames import are_small_changes, frame_of
 from sluice.shapes.difference import feed
 from sluice.storage.delta.history import History, entries_of
 from sluice.storage.delta.opened import count_rows, has_deletion_vectors
-from sluice.storage.small_writes import are_small_changes, plain_files
+from sluice.storage.small_writes import plain_files
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset as ArrowDataset

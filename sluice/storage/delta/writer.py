@@ -19,11 +19,12 @@ from pyspark.sql import functions as F
 
 from sluice.errors import SluiceError, Superseded
 from sluice.model.ledger import Entry
+from sluice.model.small_frames import is_replaceable, is_short
 from sluice.shapes.difference import operation
 from sluice.storage.delta.opened import count_rows, has_deletion_vectors
 from sluice.storage.delta.reader import Reader
 from sluice.storage.delta.upkeep import retention_days
-from sluice.storage.small_writes import any_of, is_replaceable, is_short
+from sluice.storage.small_writes import any_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

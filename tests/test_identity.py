@@ -10,8 +10,8 @@ from sluice import bronze, gold, silver
 from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
 from sluice.errors import SluiceError
-from sluice.model.ledger import Entry, RowCounts
 from sluice.model import small_frames
+from sluice.model.ledger import Entry, RowCounts
 from sluice.model.scope import collect
 from sluice.model.small_frames import small_rows
 from sluice.operate.explain import Explainer

@@ -1,0 +1,192 @@
+"""What small changes cost on a base and on one ten times larger: CPU-seconds and bytes read, not only rows written.
+
+Run by `python -m benchmarks.proportion`, or with `--facts 800000 --facts 8000000` for bases at which it shows. A year
+of sales with random keys, each joined with the version of its customer, and the revenue by segment and day. Each change
+is made three times in a driver that stays, and the third is shown. CPU is that of the driver and its JVM; bytes are what
+the two asked the system for (`rchar`), from memory or disk.
+"""
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+import typer
+
+from benchmarks.whole_run import process_cpu_seconds
+from sluice import bronze, gold, silver
+from sluice.cli.printing import print_table
+from sluice.engine.catalogue import ordered
+from sluice.engine.runner import Runner
+from sluice.log import Log, Record
+from sluice.runtime.session import spark_session
+from sluice.runtime.settings import Settings
+from sluice.storage.delta import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+customers, versions, segments = 50_000, 4, 8
+begin, days = datetime(2025, 1, 1, tzinfo=UTC), 365
+rounds = 3
+
+sales = silver.events(
+    "sales",
+    source=bronze.topic("sales"),
+    schema="id string, customer string, sold_at timestamp, amount decimal(12,2)",
+    keys=["id"],
+    event_time="sold_at",
+)
+people = silver.history(
+    "customers",
+    source=bronze.topic("customers"),
+    schema="customer string, changed_at timestamp, segment string",
+    keys=["customer"],
+    sequence_by="changed_at",
+)
+sold = silver.as_of("sold", facts=sales, event_time="sold_at", dimensions={"buyer": people})
+revenue = gold.aggregate(
+    "revenue",
+    source=sold,
+    group_by=["buyer.segment AS segment", "to_date(sold_at) AS day"],
+    measures={"sales": "count(*)", "amount": "sum(amount)"},
+)
+
+
+def record(at: datetime, **values: object) -> Record:
+    return Record(orjson.dumps(values), timestamp=begin + timedelta(days=days + 1) if at < begin else at)
+
+
+def sale(chance: random.Random, second: float) -> Record:
+    at = begin + timedelta(seconds=second)
+    return record(
+        at,
+        id=f"{chance.randrange(10**16):016d}",
+        customer=f"c{chance.randrange(customers)}",
+        sold_at=at.isoformat(),
+        amount=chance.randrange(100_000) / 100,
+    )
+
+
+def version(chance: random.Random, customer: int, day: float) -> Record:
+    at = begin + timedelta(days=day)
+    return record(at, customer=f"c{customer}", changed_at=at.isoformat(), segment=f"s{chance.randrange(segments)}")
+
+
+def base(chance: random.Random, facts: int) -> dict[str, Iterable[Record]]:
+    """The facts of the year in their order, and four versions of each customer, the first before all facts."""
+    known = sorted(
+        (-1.0 if number == 0 else chance.random() * days, customer)
+        for customer in range(customers)
+        for number in range(versions)
+    )
+    return {
+        "customers": (version(chance, customer, day) for day, customer in known),
+        "sales": (sale(chance, number * days * 86_400 / facts) for number in range(facts)),
+    }
+
+
+seconds = days * 86_400
+changes: dict[str, Callable[[random.Random], tuple[str, list[Record]]]] = {
+    "one new fact of today": lambda chance: ("sales", [sale(chance, seconds + chance.random())]),
+    "1,000 new facts of the last hour": lambda chance: (
+        "sales",
+        [sale(chance, seconds - 3600 * chance.random()) for _ in range(1_000)],
+    ),
+    "10 facts scattered over the year": lambda chance: (
+        "sales",
+        [sale(chance, seconds * chance.random()) for _ in range(10)],
+    ),
+    "1,000 facts scattered over the year": lambda chance: (
+        "sales",
+        [sale(chance, seconds * chance.random()) for _ in range(1_000)],
+    ),
+    "20 late versions of customers": lambda chance: (
+        "customers",
+        [version(chance, chance.randrange(customers), days * chance.random()) for _ in range(20)],
+    ),
+}
+
+
+@dataclass
+class Cost:
+    wall_seconds: float
+    cpu_seconds: float
+    megabytes_read: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class Meter:
+    """What the driver and its JVM have used so far."""
+
+    jvm: int
+
+    def read(self) -> tuple[float, float, float]:
+        files = ("/proc/self/io", f"/proc/{self.jvm}/io")
+        asked = sum(int(Path(each).read_text().split("rchar: ")[1].split()[0]) for each in files)
+        return time.monotonic(), time.process_time() + process_cpu_seconds(self.jvm), asked / 1e6
+
+
+def costs(spark: "SparkSession", facts: int) -> dict[str, Cost]:
+    """What building the base cost, and each change."""
+    meter = Meter(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+    chance = random.Random(facts)  # noqa: S311 - drawn data, the same in each run
+    with tempfile.TemporaryDirectory() as folder:
+        log, lake = Log(Path(folder, "log")), Lake(str(Path(folder, "lake")))
+        for topic, records in base(chance, facts).items():
+            log.append(topic, records)
+        runner = Runner(spark, lake, log, ordered([revenue]), batch_records_max=10_000_000)
+
+        def cost() -> Cost:
+            before = meter.read()
+            done = runner.until_caught_up()
+            wall, cpu, read = (now - then for now, then in zip(meter.read(), before, strict=True))
+            rows = sum(event.rows.total for event in done if not event.name.startswith("bronze."))
+            return Cost(wall, cpu, read, rows)
+
+        found = {"all of it from nothing": cost()}
+        for _ in range(rounds):
+            for name, change in changes.items():
+                topic, changed = change(chance)
+                log.append(topic, changed)
+                found[name] = cost()
+        return found
+
+
+def main(
+    facts: Annotated[list[int] | None, typer.Option(help="The facts of a base; give it twice or more.")] = None,
+) -> None:
+    bases = facts or [80_000, 800_000]
+    found = {}
+    for count in bases:
+        with spark_session(Settings()) as spark:
+            found[count] = costs(spark, count)
+    print_table(
+        ["change", *[f"{count:,} facts: {what}" for count in bases for what in ("wall s", "CPU s", "MB read", "rows")]],
+        [
+            [
+                name,
+                *[
+                    figure
+                    for each in found.values()
+                    for figure in (
+                        each[name].wall_seconds,
+                        each[name].cpu_seconds,
+                        each[name].megabytes_read,
+                        each[name].rows,
+                    )
+                ],
+            ]
+            for name in found[bases[0]]
+        ],
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -2,8 +2,8 @@
 
 Run by `python -m benchmarks.proportion`, or with `--facts 800000 --facts 8000000` for bases at which it shows. A year
 of sales with random keys, each joined with the version of its customer, and the revenue by segment and day. Each change
-is made three times in a driver that stays, and the third is shown. CPU is that of the driver and its JVM; bytes are what
-the two asked the system for (`rchar`), from memory or disk.
+is made three times in a driver that stays, and the third is shown. CPU is that of the driver and its JVM; bytes are
+those that the two asked the system for (`rchar`), from memory or disk.
 """
 
 import random

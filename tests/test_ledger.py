@@ -161,7 +161,9 @@ def checkpointed(lakehouse: Lakehouse) -> None:
 
 
 def maintained(lakehouse: Lakehouse) -> None:
-    assert maintain(lakehouse.spark, lakehouse.lake, ["silver.events"])["silver.events"]["compacted"]
+    assert maintain(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, ["silver.events"])["silver.events"][
+        "compacted"
+    ]
 
 
 @pytest.mark.parametrize("done", [noted, checkpointed, maintained])

@@ -33,7 +33,7 @@ def test_maintenance_changes_no_row_and_the_next_run_goes_on_from_there(lakehous
         lakehouse.run()
     tables = [name for name in lakehouse.lake.tables() if not name.startswith("silver._")]
     before = {name: lakehouse.rows(name) for name in tables}
-    done = maintain(lakehouse.spark, lakehouse.lake, tables)
+    done = maintain(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, tables)
     assert done["silver.sales"]["compacted"] >= 2
     assert done["silver.sales"]["into"] == 1
     assert {name: lakehouse.rows(name) for name in tables} == before
@@ -51,7 +51,7 @@ def test_files_that_an_old_replay_refers_to_are_not_removed(lakehouse: Lakehouse
     long_ago = planned.created_at - timedelta(days=31)
     replay.save(lakehouse.lake, planned.model_copy(update={"created_at": long_ago}))
     with pytest.raises(UsageError, match=f"The replays {planned.name} are older than 30 days"):
-        maintain(lakehouse.spark, lakehouse.lake, ["gold.sold_daily"])
+        maintain(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, ["gold.sold_daily"])
 
 
 def test_the_log_forgets_what_landed_long_ago_and_nothing_else(lakehouse: Lakehouse) -> None:

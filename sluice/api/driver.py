@@ -74,7 +74,7 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
                 found = recompute.recompute(runner.spark, here.lake, datasets, request.share, request.seed)
                 return {each.dataset: each.model_dump(mode="json") for each in found}
             case "maintain":
-                return maintain.maintain(runner.spark, here.lake, request.datasets)
+                return maintain.maintain(runner.spark, here.lake, catalogue, request.datasets)
     except (PySparkException, Py4JError) as error:
         # The requester gets the error; the run continues.
         raise SluiceError(spark_message(error)) from error

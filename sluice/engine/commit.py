@@ -19,18 +19,19 @@ def commit(lake: TableFormat, verdict: Verdict) -> RowCounts:
 
 def write(lake: TableFormat, plan: Plan) -> RowCounts:
     """Does what is planned for one table."""
-    table = plan.output.table
-    if plan.rows is None:
+    output, rows, entry, fence, small = plan.output, plan.rows, plan.entry, plan.fence, plan.small
+    table, find_by = output.table, output.find_by
+    if rows is None:
         move_cursor(lake, plan)
     elif plan.change == "all":
-        only, cluster_by = dict(plan.output.slice), plan.output.cluster_by
-        lake.replace_rows(plan.rows, table, plan.entry, plan.fence, only=only, cluster_by=cluster_by, small=plan.small)
+        only, cluster_by = dict(output.slice), output.cluster_by
+        lake.replace_rows(rows, table, entry, fence, only=only, cluster_by=cluster_by, find_by=find_by, small=small)
         return RowCounts(inserted=lake.row_count(table))
     elif plan.change == "added":
-        lake.append_rows(plan.rows, table, plan.entry, plan.fence, plan.small)
+        lake.append_rows(rows, table, entry, fence, find_by=find_by, small=small)
     else:
-        condition, grain = plan.output.condition(plan.scope, prefix="own."), plan.output.grain
-        lake.merge_rows(plan.rows, table, plan.entry, plan.fence, grain=grain, condition=condition, small=plan.small)
+        condition, grain = output.condition(plan.scope, prefix="own."), output.grain
+        lake.merge_rows(rows, table, entry, fence, grain=grain, condition=condition, find_by=find_by, small=small)
     return plan.counts
 
 

@@ -85,6 +85,11 @@ class Output:
     slice: tuple[tuple[str, str], ...] = ()
     cluster_by: tuple[str, ...] = ()
 
+    @property
+    def find_by(self) -> tuple[str, ...]:
+        """The columns by whose values rows are found again, and that the order of the rows says nothing of."""
+        return tuple(column for column, _ in self.scope_columns if column not in self.cluster_by[:1])
+
     def slice_condition(self, prefix: str = "") -> str:
         """The SQL condition that names the output's rows in a shared table."""
         return " AND ".join(f"{prefix}`{column}` = '{value}'" for column, value in self.slice) or "true"

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def maintain(spark: "SparkSession", lake: Lake, tables: Sequence[str]) -> dict[str, dict[str, int]]:
+def maintain(
+    spark: "SparkSession", lake: Lake, catalogue: Catalogue, tables: Sequence[str]
+) -> dict[str, dict[str, int]]:
     """Compacts and vacuums tables, each in its own commits; returns the files removed from use, added, and deleted.
 
     Files that versions of the last 30 days refer to stay: cursors, replays and `--as-known-at` read them.
@@ -34,14 +36,18 @@ def maintain(spark: "SparkSession", lake: Lake, tables: Sequence[str]) -> dict[s
             f"The replays {', '.join(unknown)} cannot be read, so it is unknown which files they refer to. "
             "Drop them first: sluice replay drop NAME"
         )
-    return {table: maintain_table(spark, lake, table) for table in tables}
+    outputs = {output.table: output for dataset in catalogue.datasets for output in dataset.outputs}
+    return {
+        table: maintain_table(spark, lake, table, outputs[table].find_by if table in outputs else ())
+        for table in tables
+    }
 
 
-def maintain_table(spark: "SparkSession", lake: Lake, table: str) -> dict[str, int]:
+def maintain_table(spark: "SparkSession", lake: Lake, table: str, find_by: Sequence[str] = ()) -> dict[str, int]:
     """Compacts and vacuums one table, by the only program that commits to it."""
     if table == checks_table:
         return lake.compact_added(table)
-    return lake.compact(spark, table) | {"deleted": lake.vacuum(spark, table)}
+    return lake.compact(spark, table, find_by) | {"deleted": lake.vacuum(spark, table)}
 
 
 def trim(log: AnyLog, lake: Lake, catalogue: Catalogue, keep: timedelta) -> dict[str, int]:

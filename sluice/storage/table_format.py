@@ -63,15 +63,24 @@ class TableFormat(Protocol):
         *,
         only: Mapping[str, str] | None = None,
         cluster_by: Sequence[str] = (),
+        find_by: Sequence[str] = (),
         small: ArrowTable | None = None,
     ) -> None:
         """Writes all rows of a table, or of `only` one slice, in one commit; `small` are the same if they are few.
 
-        Superseded when another was faster.
+        Files are made so that the values of the columns `find_by` are found without reading all of them, here and by
+        the other ways to write rows. Superseded when another was faster.
         """
 
     def append_rows(
-        self, df: "DataFrame", table: str, entry: Entry, fence: int, small: ArrowTable | None = None
+        self,
+        df: "DataFrame",
+        table: str,
+        entry: Entry,
+        fence: int,
+        *,
+        find_by: Sequence[str] = (),
+        small: ArrowTable | None = None,
     ) -> None:
         """Adds rows in one commit; `small` has them for a small write. Superseded when another was faster."""
 
@@ -84,6 +93,7 @@ class TableFormat(Protocol):
         *,
         grain: Iterable[str],
         condition: str = "true",
+        find_by: Sequence[str] = (),
         small: ArrowTable | None = None,
     ) -> None:
         """Applies a difference in one commit; Superseded when another was faster."""

@@ -1,5 +1,6 @@
 """The tables below one root, `<root>/<layer>/<name>`, opened through delta-rs."""
 
+import json
 import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,6 +9,7 @@ from typing import Self
 from deltalake import DeltaTable
 from pyarrow import RecordBatchReader
 from pyarrow import compute as pc
+from pyspark.sql.types import StructType
 
 from sluice.model.small_frames import deletion_vectors_from_rows_default
 from sluice.storage.files import Files
@@ -91,3 +93,13 @@ def count_rows(table: DeltaTable) -> int:
             kept = pc.list_flatten(batch["selection_vector"])
             deleted += len(kept) - int(pc.sum(kept).as_py() or 0)
     return int(sum(table.get_add_actions(flatten=True)["num_records"].to_pylist())) - deleted
+
+
+def spark_schema(table: DeltaTable) -> StructType:
+    schema: StructType = StructType.fromJson(json.loads(table.schema().to_json()))
+    return schema
+
+
+def spark_types(table: DeltaTable) -> dict[str, str]:
+    """The columns with their types, as Spark names them."""
+    return {each.name: each.dataType.simpleString() for each in spark_schema(table)}

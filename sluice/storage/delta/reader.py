@@ -1,6 +1,5 @@
 """Read rows: through Spark, or without it for small changes and for engines that read Arrow."""
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from pyspark.sql.types import StructType
 from sluice.model.small_frames import are_small_changes, frame_of
 from sluice.shapes.difference import feed
 from sluice.storage.delta.history import History, entries_of
-from sluice.storage.delta.opened import count_rows, has_deletion_vectors
+from sluice.storage.delta.opened import count_rows, has_deletion_vectors, spark_schema
 from sluice.storage.small_writes import plain_files
 
 if TYPE_CHECKING:
@@ -82,8 +81,3 @@ class Scan:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.table.scan().__arrow_c_stream__(requested_schema)
-
-
-def spark_schema(table: DeltaTable) -> StructType:
-    schema: StructType = StructType.fromJson(json.loads(table.schema().to_json()))
-    return schema

@@ -1,9 +1,11 @@
 """Keep tables small: compact their files, and delete those that are no longer needed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.storage.delta.opened import Tables
+from sluice.storage.delta.bloom import bloom_filters
+from sluice.storage.delta.opened import Tables, spark_types
 from sluice.storage.files import Files
 
 if TYPE_CHECKING:
@@ -17,11 +19,12 @@ retention_days = 30
 class Upkeep(Tables):
     """Compaction and vacuum."""
 
-    def compact(self, spark: "SparkSession", table: str) -> dict[str, int]:
+    def compact(self, spark: "SparkSession", table: str, find_by: Sequence[str] = ()) -> dict[str, int]:
         """Writes small files together into larger ones, in one commit that changes no row, or none."""
         if len(self.open(table).file_uris()) < 2:
             return {"compacted": 0, "into": 0}
-        (row,) = spark.sql(f"OPTIMIZE delta.`{self.path(table)}`").select("metrics.*").collect()
+        with bloom_filters(spark, spark_types(self.open(table)), find_by):
+            (row,) = spark.sql(f"OPTIMIZE delta.`{self.path(table)}`").select("metrics.*").collect()
         return {"compacted": row["numFilesRemoved"], "into": row["numFilesAdded"]}
 
     def vacuum(self, spark: "SparkSession", table: str) -> int:

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    Field,
+    Schema,
+    Transaction,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 from pyarrow import Schema as ArrowSchema
@@ -21,7 +28,8 @@ from sluice.errors import SluiceError, Superseded
 from sluice.model.ledger import Entry
 from sluice.model.small_frames import is_replaceable, is_short
 from sluice.shapes.difference import operation
-from sluice.storage.delta.opened import count_rows, has_deletion_vectors
+from sluice.storage.delta.bloom import bloom_filters, writer_properties
+from sluice.storage.delta.opened import count_rows, has_deletion_vectors, spark_types
 from sluice.storage.delta.reader import Reader
 from sluice.storage.delta.upkeep import retention_days
 from sluice.storage.small_writes import any_of
@@ -57,6 +65,7 @@ class Writer(Reader):
         *,
         only: Mapping[str, str] | None = None,
         cluster_by: Sequence[str] = (),
+        find_by: Sequence[str] = (),
         small: ArrowTable | None = None,
     ) -> None:
         """Writes all rows of a table, or of `only` one slice of it, in one commit; makes the table if need be.
@@ -84,7 +93,8 @@ class Writer(Reader):
             df = df.sortWithinPartitions(*cluster_by)
         writer = df.write.format("delta").mode("overwrite").options(**options)
         writer = writer.option("maxRecordsPerFile", self.rows_per_file)
-        writer.options(**signed(entry, fence)).save(self.path(table))
+        with bloom_filters(df.sparkSession, dict(df.dtypes), find_by):
+            writer.options(**signed(entry, fence)).save(self.path(table))
         self.require_written(table, entry)
 
     def create_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
@@ -123,13 +133,21 @@ class Writer(Reader):
         in_turn(table, write)
 
     def append_rows(
-        self, df: "DataFrame", table: str, entry: Entry, fence: int, small: ArrowTable | None = None
+        self,
+        df: "DataFrame",
+        table: str,
+        entry: Entry,
+        fence: int,
+        *,
+        find_by: Sequence[str] = (),
+        small: ArrowTable | None = None,
     ) -> None:
-        """Adds rows in one commit; for a small write `small` has the same rows, which are written without Spark."""
+        """Adds rows in one commit; `small` are the same rows if they are few, and are written without Spark."""
         if small is not None and self.allows_small_writes(table):
             self.commit_small(table, entry, fence, small)
             return
-        df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
+        with bloom_filters(df.sparkSession, dict(df.dtypes), find_by):
+            df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
         self.require_written(table, entry)
 
     def merge_rows(
@@ -141,6 +159,7 @@ class Writer(Reader):
         *,
         grain: Iterable[str],
         condition: str = "true",
+        find_by: Sequence[str] = (),
         small: ArrowTable | None = None,
     ) -> None:
         """Applies a difference in one commit; `condition` has literal bounds on `own` columns, to skip files.
@@ -156,7 +175,7 @@ class Writer(Reader):
             and self.allows_small_replacements(table, found)
         ):
             new = small.filter(pc.field(operation) != "deleted").drop_columns([operation])
-            self.commit_small(table, entry, fence, new, instead_of=any_of(small.select(grain)))
+            self.commit_small(table, entry, fence, new, instead_of=any_of(small.select(grain)), find_by=find_by)
             return
         columns = [name for name in difference.columns if name != operation]
         matched = " AND ".join(f"own.`{name}` <=> new.`{name}`" for name in grain)
@@ -169,12 +188,13 @@ class Writer(Reader):
         for name, value in settings.items():
             spark.conf.set(name, value)
         try:
-            spark.sql(
-                f"MERGE INTO delta.`{self.path(table)}` AS own USING {view} AS new ON {matched} AND {condition} "
-                f"WHEN MATCHED AND new.{operation} = 'deleted' THEN DELETE "
-                f"WHEN MATCHED THEN UPDATE SET {updates} "
-                f"WHEN NOT MATCHED AND new.{operation} <> 'deleted' THEN INSERT ({names}) VALUES ({values})"
-            ).collect()
+            with bloom_filters(spark, dict(difference.dtypes), find_by):
+                spark.sql(
+                    f"MERGE INTO delta.`{self.path(table)}` AS own USING {view} AS new ON {matched} AND {condition} "
+                    f"WHEN MATCHED AND new.{operation} = 'deleted' THEN DELETE "
+                    f"WHEN MATCHED THEN UPDATE SET {updates} "
+                    f"WHEN NOT MATCHED AND new.{operation} <> 'deleted' THEN INSERT ({names}) VALUES ({values})"
+                ).collect()
         finally:
             for name in settings:
                 spark.conf.unset(name)
@@ -199,6 +219,7 @@ class Writer(Reader):
         rows: ArrowTable,
         *,
         instead_of: str | None = None,
+        find_by: Sequence[str] = (),
     ) -> None:
         """Adds rows, or puts them in the place of others, without Spark; like Spark nothing when another was faster."""
         said = properties(entry, fence)
@@ -217,6 +238,9 @@ class Writer(Reader):
                 mode="overwrite",
                 predicate=instead_of,
                 target_file_size=self.replaced_file_bytes(found),
+                writer_properties=writer_properties(
+                    spark_types(found), find_by, min(count_rows(found), self.rows_per_file)
+                ),
                 commit_properties=said,
             )
 

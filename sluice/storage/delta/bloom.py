@@ -1,0 +1,39 @@
+"""Bloom filters in Parquet files: whether a file has a value is known from a megabyte of it, not from a column."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from deltalake import BloomFilterProperties, ColumnProperties, WriterProperties
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A file of fewer rows is read as fast without them.
+rows_min = 10_000
+# The types of keys that may have as many values as a table has rows.
+kinds = ("string", "binary", "bigint", "int")
+
+
+@contextmanager
+def bloom_filters(spark: "SparkSession", types: Mapping[str, str], find_by: Sequence[str]) -> Iterator[None]:
+    """Spark writes files with filters for the columns `find_by`; `types` are those of the table's columns."""
+    names = [name for name in find_by if types.get(name) in kinds]
+    settings = {f"parquet.bloom.filter.enabled#{name}": "true" for name in names}
+    if names:
+        # As large as the values of a file need.
+        settings["parquet.bloom.filter.adaptive.enabled"] = "true"
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+
+
+def writer_properties(types: Mapping[str, str], find_by: Sequence[str], rows: int) -> WriterProperties:
+    """The same for files of so many rows that delta-rs writes."""
+    names = [name for name in find_by if types.get(name) in kinds] if rows >= rows_min else []
+    each = ColumnProperties(bloom_filter_properties=BloomFilterProperties(set_bloom_filter_enabled=True, ndv=rows))
+    return WriterProperties(compression="SNAPPY", column_properties=dict.fromkeys(names, each))

@@ -1,4 +1,4 @@
-"""Keys without an order are found by Bloom filters: no row of a file that lacks them is read, whoever wrote the file."""
+"""Keys without an order are found by Bloom filters, so that no row of a file that lacks them is read."""
 
 from collections.abc import Callable
 from pathlib import Path

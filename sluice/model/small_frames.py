@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from sluice.model.ledger import Entry
 
@@ -45,11 +46,40 @@ def small_rows(
     # What is too large never leaves Spark.
     row = f"IF({' + '.join(['0L', *sizes])} <= {row_bytes_max}, array(struct(*)), array()) AS row"
     rows = df.limit(rows_max + 1).selectExpr(row)
+    if requires_within(df.schema):
+        # Arrow takes what lies within a null for a null of its own.
+        rows = rows.select(F.col("row").cast(ArrayType(nullable(df.schema))).alias("row"))
     optimize(rows)
     with sized():
         found = rows.toArrow()["row"].combine_chunks()
     kept = cast(pa.StructArray, cast("pa.ListArray[Any]", found).flatten())
     return pa.Table.from_struct_array(kept) if len(kept) == len(found) <= rows_max else None
+
+
+def requires_within(kind: DataType, *, is_within: bool = False) -> bool:
+    """Whether a struct within another has a field that is never null."""
+    match kind:
+        case StructType():
+            return any(
+                (is_within and not each.nullable) or requires_within(each.dataType, is_within=True) for each in kind
+            )
+        case ArrayType():
+            return requires_within(kind.elementType, is_within=True)
+        case MapType():
+            return requires_within(kind.valueType, is_within=True)
+    return False
+
+
+def nullable(kind: DataType) -> DataType:
+    """The same type, in which everything may be null but the keys of maps."""
+    match kind:
+        case StructType():
+            return StructType([StructField(each.name, nullable(each.dataType)) for each in kind])
+        case ArrayType():
+            return ArrayType(nullable(kind.elementType))
+        case MapType():
+            return MapType(kind.keyType, nullable(kind.valueType))
+    return kind
 
 
 def optimize(df: "DataFrame") -> None:
@@ -73,7 +103,7 @@ def is_local(df: "DataFrame") -> bool:
 
 def local(df: "DataFrame", rows: pa.Table) -> "DataFrame":
     """The rows of `df` that were taken, as a frame that computes nothing."""
-    return frame_of(df.sparkSession, rows, df.schema)
+    return frame_of(df.sparkSession, rows, cast(StructType, nullable(df.schema)))
 
 
 def frame_of(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -> "DataFrame":

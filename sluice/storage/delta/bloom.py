@@ -35,5 +35,7 @@ def bloom_filters(spark: "SparkSession", types: Mapping[str, str], find_by: Sequ
 def writer_properties(types: Mapping[str, str], find_by: Sequence[str], rows: int) -> WriterProperties:
     """The same for files of so many rows that delta-rs writes."""
     names = [name for name in find_by if types.get(name) in kinds] if rows >= rows_min else []
-    each = ColumnProperties(bloom_filter_properties=BloomFilterProperties(set_bloom_filter_enabled=True, ndv=rows))
+    each = ColumnProperties(
+        bloom_filter_properties=BloomFilterProperties(set_bloom_filter_enabled=True, fpp=0.01, ndv=rows)
+    )
     return WriterProperties(compression="SNAPPY", column_properties=dict.fromkeys(names, each))

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from sluice.engine import runner as run
 from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
 from sluice.log import Record, partition_of
+from sluice.model import small_frames
 from sluice.operate import replay as replaying
 from sluice.operate.query import connection
 from tests.kit import Lakehouse
@@ -32,7 +33,8 @@ never_as_a_whole = 1e9
 class Life:
     """How the records arrive: which record comes with which run, and what else is done after some runs.
 
-    With a `rebuild_share` that is large, no table is computed as a whole because the scope is a large part of it.
+    With a `rebuild_share` that is large, no table is computed as a whole because the scope is a large part of it. The
+    driver takes up to `rows_max` rows itself; below zero, Spark does everything.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Life:
     rebuild_share: float
     step_of: dict[datetime, int]
     done_after: dict[int, str] = field(default_factory=dict)
+    rows_max: int = small_frames.rows_max
 
     @property
     def steps(self) -> int:
@@ -66,11 +69,15 @@ def lives(world: World, records: Sequence[Said], singles: int) -> list[Life]:
     parts = ["part", "restart", "replay" if chance.random() < 0.25 else "part"]
     others = chance.randint(1, 4)
     another = waking(records, split(chance, records, max(singles // 2, 2)), others)
-    return [
+    found = [
         Life("at once", partitions, touched.rebuild_share, {each.moment: 0 for each in records}),
         Life("one by one", partitions, shares[0], one_by_one),
         Life("another order", others, shares[1], another, {step: parts[step % 3] for step in range(3)}),
     ]
+    # Spark alone in one of them, mostly Spark in another, and the driver as far as it goes in the third.
+    rows_max = [-1, 5, small_frames.rows_max]
+    turned = world.seed % 3
+    return [replace(each, rows_max=rows_max[(index + turned) % 3]) for index, each in enumerate(found)]
 
 
 def telling(records: list[Said]) -> list[Said]:
@@ -132,7 +139,11 @@ def lived(
     for topic in sorted(topics):
         lakehouse.log.append(topic, [])
     watch = Watch()
-    with counted(counts), mock.patch.object(touched, "rebuild_share", life.rebuild_share):
+    with (
+        counted(counts),
+        mock.patch.object(touched, "rebuild_share", life.rebuild_share),
+        mock.patch.object(small_frames, "rows_max", life.rows_max),
+    ):
         for step in range(life.steps):
             batch = [each for each in records if life.step_of.get(each.moment, 0) == step and each.topic in topics]
             # What arrives in another order has its own.

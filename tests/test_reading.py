@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -156,8 +157,11 @@ def test_a_feed_of_commits_without_rows_is_empty(shop: Lakehouse) -> None:
     assert read.isEmpty()
 
 
-def test_a_feed_that_spark_wrote_is_read_by_spark(shop: Lakehouse) -> None:
-    read = shop.lake.changes(shop.spark, "silver.sales", -1, 1)
+def test_a_feed_that_spark_wrote_is_read_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    lakehouse = Lakehouse(spark, tmp_path).declare(sales)
+    with mock.patch.object(small_frames, "rows_max", -1):
+        lakehouse.publish("sales", sale(1), sale(2)).run()
+    read = lakehouse.lake.changes(spark, "silver.sales", -1, lakehouse.lake.newest_version("silver.sales"))
     assert "LocalTableScan" not in read._jdf.queryExecution().executedPlan().toString()
     assert read.count() == 2
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,15 @@ class UnderLoad(Project):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def sell_cups_in_summer(self) -> None:
+        """So many figures that the orders of a refresh touch a small share of them: else it computes them all."""
+        days = [datetime(2026, 5, 1, tzinfo=UTC) + timedelta(days=number) for number in range(180)]
+        orders = [
+            {"order_id": f"d{day:%j}", "placed_at": day.isoformat(), "product_id": "cup", "quantity": 1}
+            for day in days
+        ]
+        self.log.append("orders", [Record(json.dumps(order).encode()) for order in orders])
+
     @contextmanager
     def under_load(self) -> Iterator[None]:
         """Orders of March and April, some of them twice, and late prices, several times a second.
@@ -44,7 +54,7 @@ class UnderLoad(Project):
                 number += 1
                 order = {
                     "order_id": f"n{number}",
-                    "placed_at": f"2026-0{3 + number % 2}-{3 + number % 26:02}T{number % 24:02}:00:00Z",
+                    "placed_at": f"2026-0{3 + number % 2}-{3 + number % 5:02}T{number % 24:02}:00:00Z",
                     "product_id": "tea" if number % 3 else "cup",
                     "quantity": 1 + number % 4,
                 }
@@ -53,7 +63,7 @@ class UnderLoad(Project):
                 if number % 10 == 0:
                     price = {
                         "product_id": "tea",
-                        "changed_at": f"2026-03-{1 + number % 27:02}T00:30:00Z",
+                        "changed_at": f"2026-03-{3 + number % 5:02}T00:30:00Z",
                         "price_euro": 3.0 + number / 100,
                     }
                     self.log.append("products", [Record(json.dumps({"name": "Tea"} | price).encode())])
@@ -86,6 +96,7 @@ def wait_until(is_true: Callable[[], bool], seconds: float = 120) -> None:
 @pytest.mark.usefixtures("spark_for_commands")
 def test_a_replay_beside_a_run_under_load_and_a_kill(tmp_path: Path) -> None:
     project = UnderLoad(tmp_path / "project")
+    project.sell_cups_in_summer()
     project.answer("run")
     # A figure of March is lost, and a run does not see it.
     gold = DeltaTable(project.lake.path("gold.revenue_daily"))

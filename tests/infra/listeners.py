@@ -3,6 +3,7 @@
 import re
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 from infra.servers.running import descendants
@@ -19,12 +20,14 @@ def listeners(pid: int) -> set[str]:
 
 def sockets(pid: int) -> set[str]:
     """The inodes of the sockets that a process has open."""
-    try:
-        targets = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-    except FileNotFoundError:
-        # It ended while it was looked at.
-        return set()
-    return {found[1] for target in targets if (found := re.fullmatch(r"socket:\[(\d+)\]", target))}
+    found = set()
+    # The process may end, or close any of its files, while they are listed.
+    with suppress(FileNotFoundError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                if socket_of := re.fullmatch(r"socket:\[(\d+)\]", str(entry.readlink())):
+                    found.add(socket_of[1])
+    return found
 
 
 def address(digits: str) -> str:

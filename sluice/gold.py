@@ -101,6 +101,7 @@ def aggregate(
             ),
         ),
         shape=lambda rows, own: aggregate_rows(rows["rows"], groups),
+        adjust=lambda changes, own: groups.adjusted(changes.get("rows"), own),
         specification=Aggregate(source.name, groups),
         meaning=meaning,
         keys=groups.columns,

@@ -13,9 +13,10 @@ from sluice.model import small_frames
 from sluice.model.completeness import EvaluationContext, later_of
 from sluice.model.datasets import Dataset, Output, microseconds
 from sluice.model.ledger import Cause, Commit, Entry, InputVersion, Reached, watermark_of
-from sluice.model.scope import Scope, everything
+from sluice.model.scope import Scope, collect, everything
 from sluice.model.times import instant
 from sluice.runtime.session import sized_for
+from sluice.shapes import increment
 from sluice.shapes.difference import change_columns
 from sluice.storage.table_format import TableFormat
 
@@ -126,17 +127,41 @@ class Evaluation:
 
     def shaped(self, scope: Scope, changes: Frames) -> "tuple[DataFrame, dict[str, DataFrame]]":
         """What the shape makes of the scope's input rows, and the rows that the outputs have in the scope."""
-        rows = {name: self.rows(name, scope, changes) for name in self.inputs}
         own = {each.table: self.own(each, scope) for each in self.dataset.outputs} if self.known else {}
-        if not scope.is_everything and (self.dataset.is_fold or self.dataset.completeness):
+        if not scope.is_everything and (self.dataset.is_fold or self.dataset.completeness or self.dataset.adjust):
             # The shape reads them, and so does the difference.
             own = {table: self.computed(df, scope)[0] for table, df in own.items()}
-        shaped = self.dataset.shape(rows, {} if scope.is_everything else own)
+        shaped = self.adjusted(scope, changes, own)
+        if shaped is None:
+            shaped = self.shaped_from_inputs(scope, changes, own)
         shaped = self.with_states(shaped, own.get(self.dataset.name))
         if len(self.dataset.outputs) > 1:
             # Computed once for both; unlike a cache, this also spares the writes from planning it again.
             shaped, _ = self.computed(shaped, scope)
         return shaped, own
+
+    def shaped_from_inputs(self, scope: Scope, changes: Frames, own: Frames) -> "DataFrame":
+        """What the shape makes of the rows of the inputs that the scope needs."""
+        rows = {name: self.rows(name, scope, changes) for name in self.inputs}
+        return self.dataset.shape(rows, {} if scope.is_everything else own)
+
+    def adjusted(self, scope: Scope, changes: Frames, own: Frames) -> "DataFrame | None":
+        """The rows of the scope as the changes make them, shaped from the inputs only where that is not enough.
+
+        None where it never is, or where rows are to be computed whatever they are now.
+        """
+        is_repair = self.cause not in ("changes", "watermark")
+        if self.dataset.adjust is None or is_repair or scope.is_everything or not increment.is_used:
+            return None
+        found = self.dataset.adjust(changes, own[self.dataset.name])
+        if found is None:
+            return None
+        found, _ = self.computed(found, scope)
+        known = found.where(increment.is_known).drop(increment.is_known)
+        unknown = collect(self.dataset.scope_of(found.where(f"NOT {increment.is_known}")))
+        if unknown.count == 0:
+            return known
+        return known.unionByName(self.shaped_from_inputs(unknown, changes, own))
 
     def folded_from_nothing(self) -> "DataFrame":
         """All records, judged as if the table were empty: only reading them all shows which of them share a key."""

@@ -108,6 +108,10 @@ class Dataset:
     returns the scope's new rows. The last of `outputs` is the dataset's own table; its commit moves the cursor, so a
     crash before it repeats the work and changes nothing twice.
 
+    `adjust(changes, own)` is for a shape that can do with less than its inputs' rows: it takes their change feeds and
+    the dataset's own rows of a scope, and returns the scope's new rows with `_is_known`, which is false for those that
+    must be shaped from their inputs; None where all must be.
+
     `scope_of` gives the scope that rows of the table itself are in, to explain them. `reached` gives from computed
     rows how far each partition of its `topics` has come; one that is `idle_after` behind the others does not hold the
     watermark back. The watermark of what is made from a dataset waits for it if it `tells_time`. A history does not:
@@ -126,6 +130,7 @@ class Dataset:
     outputs: tuple[Output, ...]
     shape: "Callable[[Frames, Frames], DataFrame]"
     specification: Specification
+    adjust: "Callable[[Frames, DataFrame], DataFrame | None] | None" = None
     meaning: str = ""
     keys: tuple[str, ...] = ()
     event_time: str | None = None

@@ -10,6 +10,7 @@ from sluice.model.scope import Scope
 from sluice.model.sql import backticked, columns_read, fold, named_expression
 from sluice.model.truncation import times_of
 from sluice.shapes.difference import sign
+from sluice.shapes.increment import adjusted, balance, is_known, measures_of
 from sluice.shapes.windows import Window, group_names
 
 if TYPE_CHECKING:
@@ -66,6 +67,26 @@ class Groups:
             return self.window.touched(grouped, own, tuple(self.expressions))
         return grouped.select(*group_names(tuple(self.expressions)))
 
+    def adjusted(self, changed: "DataFrame | None", own: "DataFrame") -> "DataFrame | None":
+        """The groups of `own` and of changed rows, as the change makes them (see `increment`); None: it cannot say.
+
+        Without `changed` no row has changed.
+        """
+        measures = measures_of(self.measures)
+        if not measures or (self.window and not self.window.is_by_row):
+            return None
+        names = [*self.columns, *self.measures]
+        if changed is None:
+            return own.select(*map(backticked, names)).withColumn(is_known, F.lit(True))
+        grouped = self.grouped(balanced(changed, self.used(changed.columns)))
+        placed = self.window.place(grouped, tuple(self.expressions)) if self.window else grouped
+        now, before = aggregate(placed, self).dtypes, dict(own.dtypes)
+        if now != [(name, before.get(name)) for name in names] or not all(
+            each.suits(kind) for each, (_, kind) in zip(measures, now[len(self.columns) :], strict=True)
+        ):
+            return None
+        return adjusted(placed, own, group_names(self.columns), measures)
+
     def used(self, columns: Sequence[str]) -> list[str]:
         """The columns that groups, window and measures may read."""
         window = [backticked(self.window.column)] if self.window else []
@@ -95,8 +116,12 @@ def consolidated(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":
     """The rows of a change feed that changed in these columns: values removed as often as added are no change."""
     if "_change_type" not in changed.columns:
         return changed
-    balance = changed.groupBy(*columns).agg(F.sum(sign()).alias("_balance"))
-    return balance.where("_balance <> 0").drop("_balance")
+    return balanced(changed, columns).drop(balance)
+
+
+def balanced(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":
+    """The values in these columns that changed, each with how many times more it was added than removed."""
+    return changed.groupBy(*columns).agg(F.sum(sign()).alias(balance)).where(F.col(balance) != 0)
 
 
 def aggregate(grouped: "DataFrame", groups: Groups) -> "DataFrame":

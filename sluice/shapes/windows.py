@@ -8,7 +8,7 @@ a scope of windows needs (`within`). Frames already have their group columns as 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from zoneinfo import available_timezones
 
 from pyspark.sql import Window as Over
@@ -38,6 +38,8 @@ class Window(ABC):
     """Windows over the timestamp `column`."""
 
     column: str
+    # Whether the windows of a row depend on that row alone.
+    is_by_row: ClassVar[bool] = False
 
     @abstractmethod
     def place(self, df: "DataFrame", groups: Sequence[str]) -> "DataFrame":
@@ -68,6 +70,7 @@ class Fixed(Window):
 
     duration: str = ""
     every: str = ""
+    is_by_row: ClassVar[bool] = True
 
     def place(self, df: "DataFrame", groups: Sequence[str]) -> "DataFrame":
         each = F.window(self.column, self.duration, self.every)
@@ -85,6 +88,7 @@ class Calendar(Window):
 
     unit: str = ""
     time_zone: str = ""
+    is_by_row: ClassVar[bool] = True
 
     def place(self, df: "DataFrame", groups: Sequence[str]) -> "DataFrame":
         local = f"date_trunc('{self.unit}', from_utc_timestamp(`{self.column}`, '{self.time_zone}'))"

@@ -35,8 +35,7 @@ class UnderLoad(Project):
         """So many figures that the orders of a refresh touch a small share of them: else it computes them all."""
         days = [datetime(2026, 5, 1, tzinfo=UTC) + timedelta(days=number) for number in range(180)]
         orders = [
-            {"order_id": f"d{day:%j}", "placed_at": day.isoformat(), "product_id": "cup", "quantity": 1}
-            for day in days
+            {"order_id": f"d{day:%j}", "placed_at": day.isoformat(), "product_id": "cup", "quantity": 1} for day in days
         ]
         self.log.append("orders", [Record(json.dumps(order).encode()) for order in orders])
 

@@ -18,6 +18,7 @@ from sluice.log import Record, partition_of
 from sluice.model import small_frames
 from sluice.operate import replay as replaying
 from sluice.operate.query import connection
+from sluice.shapes import increment
 from tests.kit import Lakehouse
 from tests.laws.drawn import Row, Said
 from tests.laws.lakehouses import World
@@ -34,7 +35,8 @@ class Life:
     """How the records arrive: which record comes with which run, and what else is done after some runs.
 
     With a `rebuild_share` that is large, no table is computed as a whole because the scope is a large part of it. The
-    driver takes up to `rows_max` rows itself; below zero, Spark does everything.
+    driver takes up to `rows_max` rows itself; below zero, Spark does everything. Where it does not `adjust`, groups are
+    always recomputed from all their rows.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Life:
     step_of: dict[datetime, int]
     done_after: dict[int, str] = field(default_factory=dict)
     rows_max: int = small_frames.rows_max
+    adjusts: bool = True
 
     @property
     def steps(self) -> int:
@@ -77,7 +80,10 @@ def lives(world: World, records: Sequence[Said], singles: int) -> list[Life]:
     # Spark alone in one of them, mostly Spark in another, and the driver as far as it goes in the third.
     rows_max = [-1, 5, small_frames.rows_max]
     turned = world.seed % 3
-    return [replace(each, rows_max=rows_max[(index + turned) % 3]) for index, each in enumerate(found)]
+    return [
+        replace(each, rows_max=rows_max[(index + turned) % 3], adjusts=(index + world.seed // 3) % 2 == 0)
+        for index, each in enumerate(found)
+    ]
 
 
 def telling(records: list[Said]) -> list[Said]:
@@ -143,6 +149,7 @@ def lived(
         counted(counts),
         mock.patch.object(touched, "rebuild_share", life.rebuild_share),
         mock.patch.object(small_frames, "rows_max", life.rows_max),
+        mock.patch.object(increment, "is_used", life.adjusts),
     ):
         for step in range(life.steps):
             batch = [each for each in records if life.step_of.get(each.moment, 0) == step and each.topic in topics]

@@ -1,0 +1,211 @@
+"""Measures that are adjusted by what was added and removed are those of all rows; where they cannot be, it is said."""
+
+import random
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+from unittest import mock
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice import gold
+from sluice.engine import touched
+from sluice.engine.evaluation import Evaluation
+from sluice.shapes import increment
+from sluice.shapes.aggregate import Groups, aggregate
+from sluice.windows import sliding_window, window
+from tests.kit import Lakehouse, text
+from tests.shop import priced, prices, sales
+
+columns = "g string, at timestamp, n bigint, small int, d decimal(12,2), s string, b boolean"
+measures = {
+    "rows": "count(*)",
+    "values": "count(n)",
+    "ones": "count(1)",
+    "total": "sum(n)",
+    "twice": "sum(small * 2)",
+    "amount": "sum(d)",
+    "least": "min(n)",
+    "greatest": "max(s)",
+    "first": "min(at)",
+    "any": "max(b)",
+}
+Row = tuple[object, ...]
+
+
+def drawn_row(chance: random.Random, group: str) -> Row:
+    """Few values, so that rows are equal, extremes are shared, and groups without a value are common."""
+
+    def maybe(value: object) -> object:
+        return None if chance.random() < 0.4 else value
+
+    at = f"2026-03-0{chance.randint(1, 2)}T{chance.choice(['00', '23'])}:59:59"
+    return (
+        None if group == "none" else group,
+        maybe(at),
+        maybe(chance.choice([-3, 0, 1, 2**60, -(2**60)])),
+        maybe(chance.randint(-2, 2)),
+        maybe(Decimal(chance.choice(["0.01", "-5.55", "1000.00"]))),
+        maybe(chance.choice(["", "a", "Ä", "`${x}`"])),
+        maybe(chance.random() < 0.5),
+    )
+
+
+def before_and_after(seed: int) -> tuple[list[Row], list[Row], list[Row]]:
+    """The rows of many groups, and those that are removed and added: often none of one, sometimes all of one."""
+    chance = random.Random(seed)
+    kept: list[Row] = []
+    removed: list[Row] = []
+    added: list[Row] = []
+    for number in range(120):
+        group = "none" if number == 0 else f"g{number}"
+        rows = [drawn_row(chance, group) for _ in range(chance.randint(0, 3))]
+        share = chance.choice([0, 0, 0.5, 1])
+        leaving = [each for each in rows if chance.random() < share]
+        removed += leaving
+        kept += [each for each in rows if each not in leaving]
+        added += [drawn_row(chance, group) for _ in range(chance.choice([0, 0, 1, 2]))]
+    return kept + [each for each in removed if each not in kept], added, removed
+
+
+def frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
+    texts = columns.replace("at timestamp", "at string")
+    return spark.createDataFrame(rows, texts).selectExpr(
+        "g", "CAST(at AS timestamp) AS at", "n", "small", "d", "s", "b"
+    )
+
+
+def feed(spark: SparkSession, added: list[Row], removed: list[Row]) -> DataFrame:
+    inserts = frame(spark, added).selectExpr("*", "'insert' AS _change_type")
+    return inserts.unionByName(frame(spark, removed).selectExpr("*", "'delete' AS _change_type"))
+
+
+def shaped(groups: Groups, df: DataFrame) -> DataFrame:
+    grouped = groups.grouped(df)
+    return aggregate(groups.window.place(grouped, tuple(groups.expressions)) if groups.window else grouped, groups)
+
+
+def by_key(df: DataFrame, groups: Groups) -> dict[Row, dict[str, Any]]:
+    rows = [each.asDict() for each in df.collect()]
+    found = {tuple(each[name] for name in groups.columns): each for each in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def compared(spark: SparkSession, groups: Groups, seed: int) -> tuple[int, int]:
+    """How many groups were adjusted, and how many are to be recomputed; those that were adjusted are right."""
+    # A row is there once, as in a table with a grain.
+    rows, added, removed = before_and_after(seed)
+    rows = list(dict.fromkeys(rows))
+    left = [each for each in rows if each not in removed]
+    added = [each for each in dict.fromkeys(added) if each not in left]
+    own = shaped(groups, frame(spark, rows))
+    found = groups.adjusted(feed(spark, added, list(dict.fromkeys(removed))), own)
+    assert found is not None
+    right = by_key(shaped(groups, frame(spark, left + added)), groups)
+    now = by_key(found, groups)
+    known = {key: row for key, row in now.items() if row.pop(increment.is_known)}
+    assert known == {key: row for key, row in right.items() if key in known}, f"seed {seed}"
+    unknown = set(now) - set(known)
+    assert set(right) - set(known) <= unknown, f"seed {seed}"
+    return len(known), len(unknown)
+
+
+by_column = Groups.of(["g"], measures)
+# Nothing says how many rows a group has.
+uncounted = Groups.of(["g"], {name: text for name, text in measures.items() if name != "rows"})
+by_hour = Groups.of(["g", window("at", "1 hour", every="30 minutes")], measures)
+seeds = [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("groups", [by_column, uncounted, by_hour], ids=["columns", "uncounted", "windows"])
+@pytest.mark.parametrize("seed", seeds)
+def test_groups_are_adjusted_to_what_all_their_rows_give(spark: SparkSession, groups: Groups, seed: int) -> None:
+    known, unknown = compared(spark, groups, seed)
+    assert known > unknown > 0
+
+
+mutants: Mapping[str, tuple[type[increment.Measure], str, str]] = {
+    "an extreme that left is kept": (increment.Extreme, "holds", "true"),
+    "a sum without values is 0": (increment.Sum, "holds", "true"),
+    "a count forgets what it was": (increment.Count, "value", "0L"),
+}
+
+
+@pytest.mark.parametrize("name", mutants)
+def test_a_measure_that_forgets_something_is_found(spark: SparkSession, name: str) -> None:
+    rule, attribute, said = mutants[name]
+    with mock.patch.object(rule, attribute, said), pytest.raises(AssertionError):
+        [compared(spark, by_column, seed) for seed in seeds]
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        "sum(DISTINCT n)",
+        "count(DISTINCT n)",
+        "count(n, small)",
+        "avg(n)",
+        "sum(n) + 1",
+        "sum(n) FILTER (WHERE n > 0)",
+        "max_by(n, at)",
+        "sum(n) / count(n)",
+        "(sum(n))",
+    ],
+)
+def test_what_only_all_rows_of_a_group_say_is_not_adjusted(measure: str) -> None:
+    assert increment.measure_of("m", measure) is None
+
+
+def test_fractions_are_added_up_again(spark: SparkSession) -> None:
+    """Their sum depends on the order."""
+    groups = Groups.of(["g"], {"total": "sum(CAST(n AS double))"})
+    rows = frame(spark, [("a", None, 1, None, None, None, None)])
+    assert groups.adjusted(feed(spark, [], []), shaped(groups, rows)) is None
+
+
+def test_a_window_that_depends_on_other_rows_is_not_adjusted(spark: SparkSession) -> None:
+    groups = Groups.of(["g", sliding_window("at", "1 hour")], {"rows": "count(*)"})
+    assert groups.adjusted(feed(spark, [], []), spark.range(1)) is None
+
+
+least = gold.aggregate(
+    "least", source=priced, group_by=["price.price"], measures={"sales": "count(*)", "pieces": "min(pieces)"}
+)
+
+
+def sale(number: int, hour: int, pieces: int) -> dict[str, object]:
+    return {"id": f"s{number}", "product": "tea", "sold_at": text(hour), "pieces": pieces}
+
+
+def price(hour: int, euro: int) -> dict[str, object]:
+    return {"product": "tea", "changed_at": text(hour), "price": euro}
+
+
+def read_again(lakehouse: Lakehouse) -> int:
+    """How often a run computes rows of gold from the rows of their groups."""
+    counted = mock.patch.object(
+        Evaluation, "shaped_from_inputs", autospec=True, side_effect=Evaluation.shaped_from_inputs
+    )
+    with counted as shaped_again:
+        lakehouse.run()
+    return sum(each.args[0].dataset.name == "gold.least" for each in shaped_again.call_args_list)
+
+
+def test_a_group_is_read_again_only_where_its_change_is_not_enough(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
+    lakehouse.declare(sales, prices, priced, least)
+    lakehouse.publish("prices", price(0, 1), price(10, 1), price(20, 3))
+    # The least is that of hour 1.
+    lakehouse.publish("sales", *[sale(hour, hour, (hour - 1) ** 2 + 1) for hour in range(20)]).run()
+    lakehouse.publish("sales", sale(21, 5, 50), sale(22, 25, 50))
+    assert read_again(lakehouse) == 0, "rows are added"
+    lakehouse.publish("prices", price(5, 2))
+    assert read_again(lakehouse) == 0, "rows leave, and the least stays"
+    lakehouse.publish("prices", price(1, 2))
+    assert read_again(lakehouse) == 1, "the least leaves"
+    found = {row["price"]: (row["sales"], row["pieces"]) for row in lakehouse.table("gold.least").collect()}
+    assert found == {1: (11, 2), 2: (10, 1), 3: (1, 50)}

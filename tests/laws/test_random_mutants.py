@@ -107,7 +107,7 @@ mutants = {
         ((sys.modules["sluice.silver.history"], "keys_of_snapshots", keys_that_came),),
     ),
     "the columns of a measure are found by a regular expression": Mutant(
-        4, "signs", "gold.cells", another_order, ((Groups, "used", words_of),)
+        4, "signs", "gold.cells", one_by_one, ((Groups, "used", words_of),), "it runs"
     ),
     "what follows the JSON is dropped": Mutant(
         3, "loose", "silver.facts", at_once, ((strict, "text_fault", no_fault),)

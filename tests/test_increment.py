@@ -129,6 +129,7 @@ def test_groups_are_adjusted_to_what_all_their_rows_give(spark: SparkSession, gr
 mutants: Mapping[str, tuple[type[increment.Measure], str, str]] = {
     "an extreme that left is kept": (increment.Extreme, "holds", "true"),
     "a sum without values is 0": (increment.Sum, "holds", "true"),
+    "a group without rows has a sum": (increment.Sum, "shows_rows", "true"),
     "a count forgets what it was": (increment.Count, "value", "0L"),
 }
 
@@ -137,7 +138,7 @@ mutants: Mapping[str, tuple[type[increment.Measure], str, str]] = {
 def test_a_measure_that_forgets_something_is_found(spark: SparkSession, name: str) -> None:
     rule, attribute, said = mutants[name]
     with mock.patch.object(rule, attribute, said), pytest.raises(AssertionError):
-        [compared(spark, by_column, seed) for seed in seeds]
+        [compared(spark, groups, seed) for groups in (by_column, uncounted) for seed in seeds]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Adjust the measures of groups by the rows that were added to them and removed, without reading their other rows.
 
 A measure is adjusted where its value before and the changed rows determine its new value: a count always, a sum of
-exact numbers unless it may have lost its last value, the least and the greatest unless that value itself has left. A
-group in which this fails for one measure is marked, and is recomputed from its rows like any other.
+exact numbers unless it may have lost its last value (then it is zero), the least and the greatest unless that value
+itself has left. A group in which this fails for one measure is marked, and is recomputed from its rows like any other.
 """
 
 import re
@@ -67,6 +67,11 @@ class Measure(ABC):
     @abstractmethod
     def holds(self) -> str: ...
 
+    @property
+    @abstractmethod
+    def shows_rows(self) -> str:
+        """Whether the value, if it holds, is one that a group without rows cannot have."""
+
 
 class Rows(Measure):
     """`count(*)`"""
@@ -83,6 +88,10 @@ class Rows(Measure):
     def holds(self) -> str:
         return f"{self.value} >= 0"
 
+    @property
+    def shows_rows(self) -> str:
+        return f"{self.value} > 0"
+
 
 class Count(Measure):
     """`count(x)`"""
@@ -98,6 +107,10 @@ class Count(Measure):
     @property
     def holds(self) -> str:
         return f"{self.value} >= 0"
+
+    @property
+    def shows_rows(self) -> str:
+        return f"{self.value} > 0"
 
 
 class Sum(Measure):
@@ -123,8 +136,14 @@ class Sum(Measure):
 
     @property
     def holds(self) -> str:
-        has_values = f"IF({self.own} IS NULL, {self.part('removed')} = 0, {self.part('values')} >= 0)"
-        return f"{self.part('changed')} = 0 OR ({self.value} IS NOT NULL AND {has_values})"
+        """Whether at least one value is left. The sum of none would be 0, so any other number shows that."""
+        has_values = f"({self.part('values')} >= 0 OR {self.shows_rows})"
+        is_left = f"IF({self.own} IS NULL, {self.part('removed')} = 0, {has_values})"
+        return f"{self.part('changed')} = 0 OR ({self.value} IS NOT NULL AND {is_left})"
+
+    @property
+    def shows_rows(self) -> str:
+        return f"coalesce({self.value} <> 0, false)"
 
 
 @dataclass(frozen=True)
@@ -154,6 +173,10 @@ class Extreme(Measure):
         return (
             f"{removed} IS NULL OR ({self.own} IS NOT NULL AND ({is_replaced} OR {self.own} {self.before} {removed}))"
         )
+
+    @property
+    def shows_rows(self) -> str:
+        return f"({self.holds}) AND {self.value} IS NOT NULL"
 
 
 def measures_of(texts: Mapping[str, str]) -> tuple[Measure, ...]:
@@ -218,5 +241,6 @@ def adjusted(
 
 def rows_left(measures: Sequence[Measure]) -> str:
     """How many rows a group has now, as far as that matters: 0 for none, and below zero where it is not known."""
-    counted = next((each.value for each in measures if isinstance(each, Rows)), "IF(_net >= 0, 1L, -1L)")
+    are_left = " OR ".join(["_net >= 0", *[f"({each.shows_rows})" for each in measures]])
+    counted = next((each.value for each in measures if isinstance(each, Rows)), f"IF({are_left}, 1L, -1L)")
     return f"CASE WHEN _news IS NULL THEN 1L WHEN _own IS NULL THEN _net ELSE {counted} END"

@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice import gold
@@ -210,3 +211,17 @@ def test_a_group_is_read_again_only_where_its_change_is_not_enough(
     assert read_again(lakehouse) == 1, "the least leaves"
     found = {row["price"]: (row["sales"], row["pieces"]) for row in lakehouse.table("gold.least").collect()}
     assert found == {1: (11, 2), 2: (10, 1), 3: (1, 50)}
+
+
+def test_a_table_that_another_program_changed_is_recomputed_from_its_inputs(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
+    lakehouse.declare(sales, prices, priced, least).publish("prices", price(0, 1), price(20, 3))
+    lakehouse.publish("sales", sale(1, 1, 10)).run()
+    DeltaTable(lakehouse.lake.path("gold.least")).update(updates={"sales": "100"})
+    lakehouse.publish("sales", sale(2, 2, 5))
+    assert read_again(lakehouse) == 1
+    lakehouse.publish("sales", sale(3, 3, 6))
+    assert read_again(lakehouse) == 0
+    assert [tuple(row) for row in lakehouse.table("gold.least").collect()] == [(1, 3, 5)]

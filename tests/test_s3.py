@@ -540,5 +540,6 @@ def data_files(on_s3: OnS3, server: Running[Guarded]) -> int:
 def jvm_of(pid: int) -> int:
     """The child that is Java."""
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout
-    found = [line.split() for line in listed.splitlines()]
+    # A name may have spaces.
+    found = [line.split(maxsplit=2) for line in listed.splitlines()]
     return next(int(child) for child, parent, name in found if int(parent) == pid and name == "java")

@@ -64,6 +64,11 @@ class Evaluation:
         completeness = self.dataset.completeness
         return completeness is not None and completeness.bears_on(self.current[self.dataset.name])
 
+    @property
+    def is_altered(self) -> bool:
+        """Whether something else than a refresh wrote the dataset's table last: its rows may be any."""
+        return self.known is None or self.lake.newest_version(self.dataset.name) != self.known.version
+
     @cached_property
     def own_count(self) -> int:
         """How many rows the dataset's table has."""
@@ -150,7 +155,7 @@ class Evaluation:
 
         None where it never is, or where rows are to be computed whatever they are now.
         """
-        is_repair = self.cause not in ("changes", "watermark")
+        is_repair = self.cause not in ("changes", "watermark") or self.is_altered
         if self.dataset.adjust is None or is_repair or scope.is_everything or not increment.is_used:
             return None
         found = self.dataset.adjust(changes, own[self.dataset.name])

@@ -19,6 +19,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
+from sluice.errors import SparkEnded
 from sluice.runtime import connect, jars, logstore
 from sluice.runtime.java import require_java
 from sluice.runtime.settings import Settings
@@ -184,14 +185,23 @@ def server_settings(of_location: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def named_jobs(spark: "SparkSession", name: str) -> "Iterator[SparkSession]":
-    """A separate session, whose jobs have the name in Spark's UI: commit metadata cannot leak into another session."""
+    """A separate session, whose jobs have the name in Spark's UI: commit metadata cannot leak into another session.
+
+    SparkEnded where Spark has ended before.
+    """
     if connect.is_remote():
         with connect.cloned(spark) as own:
             own.addTag(name)
             yield own
         return
-    spark.sparkContext.setJobGroup(name, name)
-    yield spark.newSession()
+    try:
+        spark.sparkContext.setJobGroup(name, name)
+        own = spark.newSession()
+    except Exception as error:
+        if is_alive(spark):
+            raise
+        raise SparkEnded(spark_ended) from error
+    yield own
 
 
 def is_alive(spark: "SparkSession") -> bool:

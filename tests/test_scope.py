@@ -132,3 +132,13 @@ def test_the_rows_of_a_truncated_time_are_within_its_bounds(spark: SparkSession,
 def test_what_is_no_truncation_of_a_known_time_says_nothing_of_it(spark: SparkSession, expression: str) -> None:
     bounds = collect(spark.range(1)).bounds["id"]
     assert times_of(expression, bounds, {"at": "timestamp", "name": "string", "unit": "string"}) is None
+
+
+def test_a_list_is_no_longer_than_parquets_filters_can_be_nested(spark: SparkSession) -> None:
+    """They nest the values of a list; with a thousand the stack of a task overflows, and the JVM ends."""
+    scope = collect(spark.range(small_frames.rows_max).selectExpr("CAST(id * 7 AS string) AS k"))
+    first, *lists = scope.condition([("k", "k")]).split(" IN (")
+    assert "BETWEEN" in first
+    assert sum(each.count("AS string)") for each in lists) == small_frames.rows_max
+    assert max(each.count("AS string)") for each in lists) == scopes.listed_max
+    assert spark.conf.get("spark.sql.parquet.pushdown.inFilterThreshold") == str(scopes.listed_max)

@@ -25,6 +25,8 @@ Pairs = Iterable[tuple[str, str]]
 broadcast_rows_max = 200_000
 # Beyond, values are one list, by which Parquet's filters skip pages, and ranges, by which files are skipped.
 compared_max = 16
+# Parquet's filters nest the values of a list: of a thousand the stack of a task overflows, and the JVM ends.
+listed_max = 32
 ordered = ("timestamp", "timestamp_ntz", "date", "string", "bigint", "int", "smallint", "tinyint", "boolean")
 fractions = ("double", "float")
 
@@ -53,7 +55,7 @@ class Bounds:
         within = [f"{column} BETWEEN {least} AND {greatest}" for least, greatest in self.ranges]
         found = any_of(compared if 0 < len(compared) <= compared_max else within)
         if len(compared) > compared_max:
-            found = f"({found} AND {column} IN ({', '.join(self.values or ())}))"
+            found = f"({found} AND {listed(column, self.values or ())})"
         return f"({found} OR {column} IS NULL)" if self.has_nulls else found
 
     def reaches(self, start: str, end: str) -> "Column":
@@ -265,6 +267,12 @@ def literal(value: "pa.Scalar[Any]", kind: str) -> str | None:
 def typed(text: str, kind: str) -> str:
     """A text as SQL of a type, written in hexadecimal: no quote, escape or variable in it means anything."""
     return f"CAST(CAST(X'{text.encode().hex()}' AS string) AS {kind})"
+
+
+def listed(column: str, values: Sequence[str]) -> str:
+    """The condition that a column has one of the values."""
+    lists = [values[start : start + listed_max] for start in range(0, len(values), listed_max)]
+    return any_of([f"{column} IN ({', '.join(each)})" for each in lists])
 
 
 def any_of(conditions: Sequence[str]) -> str:

@@ -43,8 +43,8 @@ spark_settings = {
     # Spark's own default, INT96, knows no statistics and ends in the year 2262 for other readers.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.ansi.enabled": "true",
-    # Values of a scope that are listed are looked for as such, and not as one range.
-    "spark.sql.parquet.pushdown.inFilterThreshold": "1000",
+    # Values of a scope that are listed (`scope.listed_max`) are looked for as such, and not as one range.
+    "spark.sql.parquet.pushdown.inFilterThreshold": "32",
     # Else `${env:HOME}` within a statement, or a value in one, is replaced by what it names.
     "spark.sql.variable.substitute": "false",
     # Defaults are sized for clusters: 200 shuffle tasks and 50 tasks to read a table's log.

@@ -23,8 +23,10 @@ replaced_rows_max = 100
 # marks at every read (60 ms for each plan).
 deletion_vectors_from_rows_default = 500_000
 short_bytes_max = 128 * 1024 * 1024
-# Spark lists the files of more paths by a job.
-listed_files_max = 32
+# A value that a file has once may be in all of its rows, so those of a file are at most its bytes for each of them.
+read_bytes_max = 100 * 1024 * 1024
+# One by one, each takes a millisecond to list or to read.
+listed_files_max = 256
 # Each costs two requests, one after the other.
 listed_objects_max = 4
 # What Spark and Arrow mean the same by.
@@ -138,6 +140,15 @@ def is_replaceable(schema: StructType, rows: pa.Table, grain: Sequence[str]) -> 
     is_keyed = all(kinds[name] not in ("float", "double") for name in grain)
     is_flat = not any(kinds[name].startswith(("struct", "array", "map")) for name in grain)
     return 0 < rows.num_rows <= replaced_rows_max and is_keyed and is_flat and bool(grain)
+
+
+def is_read_by_driver(schema: StructType, files: Sequence[tuple[int | None, int]], files_max: int) -> bool:
+    """Whether the driver reads a table itself, given the rows and bytes of each of its files."""
+    if len(files) > files_max or any(rows is None for rows, _ in files):
+        return False
+    is_short = sum(rows or 0 for rows, _ in files) <= rows_max
+    is_light = sum((rows or 0) * size_bytes for rows, size_bytes in files) <= read_bytes_max
+    return is_short and is_light and is_plain(schema) and not requires_within(schema)
 
 
 def are_small_changes(commits: Sequence[Mapping[str, Any]], entries: Sequence[Entry | None]) -> bool:

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.java_gateway import JavaClass, JavaMember, JVMView
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from sluice.errors import SparkEnded
+from sluice.model.small_frames import listed_files_max
 from sluice.runtime import connect, jars, logstore
 from sluice.runtime.java import require_java
 from sluice.runtime.settings import Settings
@@ -37,6 +39,8 @@ spark_settings = {
     "spark.app.name": "sluice",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Every statement is described for the UI; its default costs a tenth of a small one.
+    "spark.sql.ui.explainMode": "simple",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
@@ -45,6 +49,8 @@ spark_settings = {
     "spark.sql.ansi.enabled": "true",
     # Values of a scope that are listed (`scope.listed_max`) are looked for as such, and not as one range.
     "spark.sql.parquet.pushdown.inFilterThreshold": "32",
+    # As many files as a table may have whose log Spark need not read (`small_frames`) are listed without a job.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": str(listed_files_max),
     # Else `${env:HOME}` within a statement, or a value in one, is replaced by what it names.
     "spark.sql.variable.substitute": "false",
     # Defaults are sized for clusters: 200 shuffle tasks and 50 tasks to read a table's log.
@@ -140,6 +146,7 @@ def spark_session(
         with open(spark_log(settings, lock), "wb") as log:
             popen_kwargs = {"pass_fds": [*(lock.descriptors if lock else ()), *descriptors], "stderr": log}
             gateway = launch_gateway(conf, popen_kwargs=popen_kwargs)  # type: ignore[no-untyped-call]
+        gateway.jvm = remembered(gateway.jvm)
         if lock and lock.lease:
             lock.lease.jvm = gateway.proc
         if where.ca_bundle:
@@ -296,6 +303,35 @@ def remove_scratch(prefix: str) -> None:
     """Removes the files of killed drivers: the process that owns the lake is the only one."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def remembered(jvm: JVMView) -> "Classes":
+    """The JVM's classes and their functions, each asked for once.
+
+    py4j asks for a class wherever its name is written, and the JVM looks for it in every jar: a tenth of a small run.
+    """
+    return Classes(jvm._gateway_client, jvm_name=jvm._jvm_name, id=jvm._id)
+
+
+class Classes(JVMView):  # type: ignore[misc]
+    """The classes of a JVM, by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if type(found) is JavaClass:
+            found = Functions(found._fqn, found._gateway_client)
+            setattr(self, name, found)
+        return found
+
+
+class Functions(JavaClass):  # type: ignore[misc]
+    """The static functions of a class, by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if type(found) is JavaMember:
+            setattr(self, name, found)
+        return found
 
 
 def trust(gateway: Any, bundle: Path, store: Path) -> None:

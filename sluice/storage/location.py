@@ -42,6 +42,9 @@ class Location(Protocol):
     def store(self) -> "LocalStore | S3Store":
         """For small files."""
 
+    def stamp(self, name: str) -> object | None:
+        """What another file by this name would differ in; None without a file, or where to ask costs as to read."""
+
     def delta_options(self) -> dict[str, str] | None:
         """For delta-rs."""
 
@@ -101,6 +104,13 @@ class Folder:
 
         return LocalStore(self.root, mkdir=True)
 
+    def stamp(self, name: str) -> tuple[int, int, int] | None:
+        try:
+            found = (self.folder / name).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
     def delta_options(self) -> None:
         return None
 
@@ -151,6 +161,9 @@ class Bucket:
 
     def store(self) -> "S3Store":
         return self.where.store()
+
+    def stamp(self, name: str) -> None:  # noqa: ARG002 - a request, of which a table takes few
+        return None
 
     def delta_options(self) -> dict[str, str]:
         return self.where.delta_options()

@@ -22,6 +22,25 @@ is_commit = re.compile(r"\d+\.json")
 
 
 @dataclass(frozen=True)
+class Newest:
+    """A table as it was when it was opened, with what identifies its newest commit; None where that is not known."""
+
+    table: DeltaTable
+    log: str
+    stamp: object | None
+
+    def is_newest(self, location: Location) -> bool:
+        """Whether there is the same commit, and none after it."""
+        version = self.table.version()
+        is_same = self.stamp is not None and location.stamp(commit_file(self.log, version)) == self.stamp
+        return is_same and location.stamp(commit_file(self.log, version + 1)) is None
+
+
+def commit_file(log: str, version: int) -> str:
+    return f"{log}/{version:020}.json"
+
+
+@dataclass(frozen=True)
 class Tables:
     """The tables below one root."""
 
@@ -29,6 +48,7 @@ class Tables:
     rows_per_file: int = rows_per_file_default
     deletion_vectors_from_rows: int = deletion_vectors_from_rows_default
     opened: "dict[tuple[str, int], DeltaTable] | None" = field(default=None, compare=False, repr=False)
+    newest: "dict[str, Newest]" = field(default_factory=dict, compare=False, repr=False)
 
     def path(self, table: str) -> str:
         return f"{self.root}/{table.replace('.', '/')}"
@@ -49,14 +69,35 @@ class Tables:
         return self.location.delta_options()
 
     def open(self, table: str, version: int | None = None) -> DeltaTable:
-        """A table, as it is or at a version; a TableNotFoundError when it does not exist."""
-        key = (self.path(table), -1 if version is None else version)
+        """A table to read, as it is or at a version; a TableNotFoundError when it does not exist.
+
+        Others may read the same object, so nobody may change it.
+        """
+        if version is None:
+            return self.open_newest(table)
+        key = (self.path(table), version)
+        known = self.newest.get(table)
+        if known is not None and known.table.version() == version and known.is_newest(self.location):
+            return known.table
         found = self.opened.get(key) if self.opened else None
         if found is None:
-            found = DeltaTable(self.path(table), version, storage_options=self.storage_options)
-        if version is not None and self.opened is not None:
+            found = self.open_own(table, version)
+        if self.opened is not None:
             self.opened[key] = found
         return found
+
+    def open_newest(self, table: str) -> DeltaTable:
+        """A table as it is, opened again only if there was a commit since."""
+        known = self.newest.get(table)
+        if known is None or not known.is_newest(self.location):
+            found = self.open_own(table)
+            log = f"{table.replace('.', '/')}/_delta_log"
+            known = self.newest[table] = Newest(found, log, self.location.stamp(commit_file(log, found.version())))
+        return known.table
+
+    def open_own(self, table: str, version: int | None = None) -> DeltaTable:
+        """A table that is the caller's own: to write, or to go to another version."""
+        return DeltaTable(self.path(table), version, storage_options=self.storage_options)
 
     def remembering(self) -> Self:
         """The same lake, which opens a version of a table once: for one refresh, not for a driver of days."""
@@ -93,6 +134,14 @@ def count_rows(table: DeltaTable) -> int:
             kept = pc.list_flatten(batch["selection_vector"])
             deleted += len(kept) - int(pc.sum(kept).as_py() or 0)
     return int(sum(table.get_add_actions(flatten=True)["num_records"].to_pylist())) - deleted
+
+
+def file_sizes(table: DeltaTable) -> list[tuple[int | None, int]]:
+    """The rows and bytes of each file; None rows where another program did not count them."""
+    files = table.get_add_actions(flatten=True)
+    if files.num_rows == 0:
+        return []
+    return list(zip(files["num_records"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
 
 
 def spark_schema(table: DeltaTable) -> StructType:

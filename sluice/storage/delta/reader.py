@@ -8,10 +8,10 @@ from deltalake import DeltaTable
 from pyarrow import RecordBatchReader
 from pyspark.sql.types import StructType
 
-from sluice.model.small_frames import are_small_changes, frame_of
+from sluice.model.small_frames import are_small_changes, frame_of, is_read_by_driver
 from sluice.shapes.difference import feed
 from sluice.storage.delta.history import History, entries_of
-from sluice.storage.delta.opened import count_rows, has_deletion_vectors, spark_schema
+from sluice.storage.delta.opened import count_rows, file_sizes, has_deletion_vectors, spark_schema
 from sluice.storage.small_writes import plain_files
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Reader(History):
 
         None when it was not there yet.
         """
-        found = self.open(table, version)
+        found = self.open(table, version) if known_at is None else self.open_own(table, version)
         if known_at is not None:
             first = min(each["timestamp"] for each in found.history())
             if known_at.timestamp() * 1000 < first:
@@ -43,16 +43,18 @@ class Reader(History):
         return Scan(found) if has_deletion_vectors(found) else found.to_pyarrow_dataset()
 
     def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
-        """The rows of a table, at a version when one is given."""
+        """The rows of a table, at a version when one is given; those of a small table are read by the driver."""
         found = self.open(table, version)
-        files = plain_files(found, self.path(table), self.location.listed_files_max)
-        if files == []:
-            return frame_of(spark, None, spark_schema(found))
+        schema, files_max = spark_schema(found), self.location.listed_files_max
+        if is_read_by_driver(schema, file_sizes(found), files_max):
+            rows = RecordBatchReader.from_stream(found.scan()).read_all()
+            return frame_of(spark, rows.select(schema.names), schema)
+        files = plain_files(found, self.path(table), files_max)
         if files is None:
             return spark.read.format("delta").option("versionAsOf", found.version()).load(self.path(table))
-        schema = spark_schema(found)
-        reader = spark.read.schema(schema).option("basePath", self.path(table))
-        df = reader.parquet(*files)
+        if not files:
+            return frame_of(spark, None, schema)
+        df = spark.read.schema(schema).option("basePath", self.path(table)).parquet(*files)
         # Spark puts the columns that are in the paths last.
         return df.select(*schema.names) if found.metadata().partition_columns else df
 

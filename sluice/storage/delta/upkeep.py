@@ -30,7 +30,7 @@ class Upkeep(Tables):
     def vacuum(self, spark: "SparkSession", table: str) -> int:
         """Deletes the files that no version within the retention refers to; returns how many."""
         # Spark's vacuum takes half a minute for any table. If this finds nothing to delete, Spark finds nothing either.
-        if not self.open(table).vacuum(retention_days * 24, dry_run=True):
+        if not self.open_own(table).vacuum(retention_days * 24, dry_run=True):
             return 0
         before = self.file_count(table)
         spark.sql(f"VACUUM delta.`{self.path(table)}`").collect()
@@ -38,7 +38,7 @@ class Upkeep(Tables):
 
     def compact_added(self, table: str) -> dict[str, int]:
         """The same for a table to which several processes append without Spark."""
-        found = self.open(table)
+        found = self.open_own(table)
         compacted = found.optimize.compact()
         deleted = found.vacuum(retention_days * 24, dry_run=False)
         return {

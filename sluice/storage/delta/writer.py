@@ -225,7 +225,7 @@ class Writer(Reader):
         said = properties(entry, fence)
 
         def write() -> None:
-            found = self.open(table)
+            found = self.open_own(table)
             if (found.transaction_version(entry.dataset) or 0) != fence:
                 self.require_written(table, entry)
                 return
@@ -330,7 +330,7 @@ class Writer(Reader):
         said = properties(entry, fence)
 
         def write() -> None:
-            found = self.open(table)
+            found = self.open_own(table)
             if (found.transaction_version(entry.dataset) or 0) != fence:
                 self.require_written(table, entry)
                 return

@@ -1,10 +1,12 @@
 """A table is read as Delta would read it, whichever way; the files of a small one without its log."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -13,6 +15,7 @@ from sluice.model import small_frames
 from sluice.model.ledger import Entry
 from sluice.operate.shadow import Shadow
 from sluice.storage.delta import Lake
+from sluice.storage.delta.opened import Newest
 from tests.kit import Lakehouse, statements, text
 from tests.shop import sales
 
@@ -48,16 +51,66 @@ def is_same(left: DataFrame, right: DataFrame) -> bool:
     return left.dtypes == right.dtypes and one.exceptAll(other).isEmpty() and other.exceptAll(one).isEmpty()
 
 
-def is_read_without_the_log(df: DataFrame) -> bool:
-    return "InMemoryFileIndex" in df._jdf.queryExecution().executedPlan().toString()
+def way_of(df: DataFrame) -> str:
+    """Who reads the rows of a table: the driver, or Spark by the files it is given or by the table's log."""
+    plan = df._jdf.queryExecution().executedPlan().toString()
+    return "driver" if "LocalTableScan" in plan else "files" if "InMemoryFileIndex" in plan else "log"
 
 
+def only(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets tables be read in one way alone."""
+    if way != "driver":
+        monkeypatch.setattr(small_frames, "rows_max", -1)
+    if way == "log":
+        monkeypatch.setattr(small_frames, "listed_files_max", 0)
+
+
+@pytest.mark.parametrize("way", ["driver", "files", "log"])
 @pytest.mark.parametrize("table", ["bronze.sales", "silver.sales", "silver._fates", "gold.sold"])
-def test_rows_are_those_that_delta_reads_and_no_job_looks_for_their_files(shop: Lakehouse, table: str) -> None:
+def test_rows_are_those_that_delta_reads(
+    shop: Lakehouse, monkeypatch: pytest.MonkeyPatch, table: str, way: str
+) -> None:
+    only(way, monkeypatch)
     read = shop.table(table)
     assert read.count() > 0
     assert is_same(read, by_delta(shop, table))
-    assert is_read_without_the_log(read)
+    assert way_of(read) == way
+
+
+odd_columns = "text, at, `Number`, zero, pairs, amount, `nested.one`, bytes, day"
+odd_values = """
+    (NULL, timestamp'0001-01-01 00:00:00Z', double('NaN'), -0.0D, map('a', CAST(NULL AS int)), 1.50BD,
+        named_struct('a', CAST(NULL AS int), 'b', array('')), X'', date'0001-01-01'),
+    ('', timestamp'9999-12-31 23:59:59.999999Z', double('Infinity'), 0.0D, map(), -0.01BD,
+        NULL, X'00ff', date'9999-12-31'),
+    ('\\u0000 \\u2028 \\U0001F600', NULL, NULL, 1e-320D, NULL, NULL,
+        named_struct('a', 1, 'b', array(CAST(NULL AS string))), NULL, NULL),
+    ('no more', timestamp'1969-12-31 23:59:59.999999Z', 1D, 2D, map('b', 2), 0BD,
+        named_struct('a', 2, 'b', CAST(NULL AS array<string>)), X'61', date'1970-01-01')
+"""
+
+
+@pytest.mark.parametrize("way", ["driver", "files", "log"])
+def test_odd_values_are_read_as_they_are(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    lake, name = Lake(str(tmp_path)), "gold.odd"
+    for number in range(2):
+        rows = spark.sql(f"SELECT *, {number} AS part FROM VALUES {odd_values} AS t({odd_columns})")
+        lake.append_rows(rows, name, Entry(dataset=name, because=str(number)), number)
+    only(way, monkeypatch)
+    read = lake.read(spark, name)
+    assert is_same(read, spark.read.format("delta").load(lake.path(name)))
+    assert way_of(read) == way
+
+
+@pytest.mark.parametrize("value", ["timestamp_ntz'2026-01-01 00:00:00'", "CAST(X'ff61' AS string)"])
+def test_what_arrow_has_not_is_read_by_spark(spark: SparkSession, tmp_path: Path, value: str) -> None:
+    lake, name = Lake(str(tmp_path)), "gold.odd"
+    lake.append_rows(spark.sql(f"SELECT {value} AS value"), name, Entry(dataset=name), 0)
+    read = lake.read(spark, name)
+    assert way_of(read) != "driver"
+    assert is_same(read, spark.sql(f"SELECT {value} AS value"))
 
 
 @pytest.mark.parametrize("is_small", [True, False])
@@ -65,7 +118,7 @@ def test_a_late_record_reaches_gold_and_no_job_asks_a_tables_log(
     shop: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
 ) -> None:
     if not is_small:
-        monkeypatch.setattr(small_frames, "listed_files_max", 0)
+        only("log", monkeypatch)
     before = max(statements(shop.spark, -1))
     done = shop.publish("sales", sale(0, pieces=5)).run()
     assert done["gold.sold"].rows.updated == 1
@@ -90,11 +143,58 @@ def test_a_table_of_many_files_is_read_by_its_log_which_skips_files(
 ) -> None:
     monkeypatch.setattr(small_frames, "listed_files_max", 1)
     read = shop.table("silver.sales")
-    assert not is_read_without_the_log(read)
+    assert way_of(read) == "log"
     assert read.count() == 2
 
 
-def test_rows_that_are_marked_deleted_are_not_read(lakehouse: Lakehouse) -> None:
+@pytest.mark.parametrize(("bound", "most"), [("rows_max", 1), ("read_bytes_max", 100)])
+def test_more_rows_and_larger_ones_are_read_by_spark(
+    shop: Lakehouse, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    assert way_of(shop.table("silver.sales")) == "driver"
+    monkeypatch.setattr(small_frames, bound, most)
+    assert way_of(shop.table("silver.sales")) == "files"
+
+
+def test_a_commit_of_another_process_is_seen_and_one_that_replaced_the_newest(shop: Lakehouse) -> None:
+    assert shop.rows("gold.sold", "pieces") == [(2,)]
+    other = Lake(shop.lake.root)
+    other.open_own("gold.sold").update(updates={"pieces": "7"})
+    assert shop.rows("gold.sold", "pieces") == [(7,)]
+    # Put one commit back, and another one in its place: the version is the same, and the rows are not.
+    newest = Path(shop.lake.path("gold.sold"), "_delta_log", f"{shop.lake.newest_version('gold.sold'):020}.json")
+    newest.unlink()
+    assert shop.rows("gold.sold", "pieces") == [(2,)]
+    Lake(shop.lake.root).open_own("gold.sold").update(updates={"pieces": "8"})
+    assert newest.exists()
+    assert shop.rows("gold.sold", "pieces") == [(8,)]
+
+
+def test_a_table_that_is_made_again_is_opened_again(spark: SparkSession, tmp_path: Path) -> None:
+    lake, name = Lake(str(tmp_path)), "gold.numbers"
+    for count in (2, 3):
+        lake.replace_rows(spark.range(count), name, Entry(dataset=name), 0)
+        assert lake.read(spark, name).count() == count
+        shutil.rmtree(lake.path(name))
+        assert lake.last_commit(name) is None
+
+
+def test_mutant_a_table_stays_as_it_was_opened(shop: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Newest, "is_newest", lambda self, location: True)
+    with pytest.raises(AssertionError):
+        test_a_commit_of_another_process_is_seen_and_one_that_replaced_the_newest(shop)
+
+
+def test_a_table_that_has_not_changed_is_opened_and_read_once(shop: Lakehouse) -> None:
+    with mock.patch("sluice.storage.delta.opened.DeltaTable", side_effect=DeltaTable) as opened:
+        for _ in range(3):
+            assert shop.rows("gold.sold", "pieces") == [(2,)]
+            assert shop.lake.last_commit("gold.sold") is not None
+    assert opened.call_count <= 1
+    assert shop.lake.open("gold.sold") is shop.lake.open("gold.sold")
+
+
+def test_rows_that_are_marked_deleted_are_not_read(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     lakehouse.lake = dataclasses.replace(lakehouse.lake, deletion_vectors_from_rows=1)
     parts = gold.aggregate("parts", source=sales, group_by=["id"], measures={"pieces": "sum(pieces)"})
     lakehouse.declare(sales, parts)
@@ -104,7 +204,11 @@ def test_rows_that_are_marked_deleted_are_not_read(lakehouse: Lakehouse) -> None
     lakehouse.spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 's1'")
     read = lakehouse.table("silver.sales")
     assert [row["id"] for row in read.collect()] == ["s2"]
-    assert not is_read_without_the_log(read)
+    assert way_of(read) == "driver"
+    monkeypatch.setattr(small_frames, "rows_max", -1)
+    read = lakehouse.table("silver.sales")
+    assert [row["id"] for row in read.collect()] == ["s2"]
+    assert way_of(read) == "log"
 
 
 def test_a_copy_whose_files_are_elsewhere_is_read_by_its_log(shop: Lakehouse, tmp_path: Path) -> None:
@@ -112,7 +216,7 @@ def test_a_copy_whose_files_are_elsewhere_is_read_by_its_log(shop: Lakehouse, tm
     shadow.clone(shop.spark, shop.lake.path("gold.sold"), 1, "gold.sold", Entry(dataset="gold.sold"))
     read = shadow.read(shop.spark, "gold.sold")
     assert is_same(read, by_delta(shop, "gold.sold"))
-    assert not is_read_without_the_log(read)
+    assert way_of(read) == "log"
 
 
 def test_a_path_that_looks_like_a_pattern_is_a_path(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from sluice.log import AnyLog, Batch
 from sluice.model.datasets import Output, Topic
 from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts
 from sluice.model.small_frames import small_rows
+from sluice.runtime.session import named_jobs
 from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def land(spark: "SparkSession", lake: TableFormat, log: AnyLog, topic: Topic, *,
         rows=RowCounts(inserted=batch.records),
     )
     try:
-        commit(lake, judge([planned(topic, known, entry, bronze_rows(spark, batch))], gate=()))
+        with named_jobs(spark, topic.name) as own:
+            commit(lake, judge([planned(topic, known, entry, bronze_rows(own, batch))], gate=()))
     except (PySparkException, Py4JError):
         batch.blame()
         raise

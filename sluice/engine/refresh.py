@@ -6,7 +6,7 @@ One function does it for every dataset, for the first build and for a single lat
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from sluice.model.expectations import Expectation
 from sluice.model.ledger import Cause, Commit, Entry, InputVersion, RowCounts, no_rows, same_states
 from sluice.model.scope import Scope
 from sluice.quality.measure import Outcome
+from sluice.runtime.session import named_jobs
 from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
@@ -64,9 +65,10 @@ def refresh(
     found = due(spark, lake, dataset, rebuild=rebuild, backfill=backfill, hold_changed=hold_changed, pinned=pinned)
     if isinstance(found, Refreshed):
         return found
-    plans = plan(found)
-    verdict = judge(plans.tables, gate)
-    rows = commit(found.lake, verdict)
+    with named_jobs(spark, dataset.name) as own:
+        plans = plan(replace(found, spark=own))
+        verdict = judge(plans.tables, gate)
+        rows = commit(found.lake, verdict)
     return Refreshed(
         dataset.name, found.cause, plans.scope_count, rows, outcomes=verdict.outcomes, broken=verdict.broken
     )

@@ -136,32 +136,32 @@ class Runner:
             return Event("done", node.name, blocked=str(block))
         self.listener(Event("started", node.name))
         start, event = time.monotonic(), Event("done", node.name)
-        # A separate session, so that the metadata of one commit cannot leak into another.
-        with named_jobs(self.spark, node.name) as spark:
-            try:
-                event = self.brought_up_to_date(spark, node, event, rebuild=rebuild)
-                self.blocks.remove(self.lake.files, node.name)
-            except Exception as error:
-                if not is_alive(spark):
-                    # One of the nodes being computed may have ended Spark, and would end the next session too.
-                    ended = SparkEnded(f"{spark_ended} It ended while {node.name} was computed.")
-                    self.stopped(spark, node, ended)
-                    raise ended from error
-                if stops_all(error):
-                    raise
-                event = replace(event, blocked=self.stopped(spark, node, error))
+        try:
+            event = self.brought_up_to_date(node, event, rebuild=rebuild)
+            self.blocks.remove(self.lake.files, node.name)
+        except SparkEnded:
+            raise
+        except Exception as error:
+            if not is_alive(self.spark):
+                # One of the nodes being computed may have ended Spark, and would end the next session too.
+                ended = SparkEnded(f"{spark_ended} It ended while {node.name} was computed.")
+                self.stopped(node, ended)
+                raise ended from error
+            if stops_all(error):
+                raise
+            event = replace(event, blocked=self.stopped(node, error))
         event = replace(event, seconds=time.monotonic() - start)
         self.listener(event)
         return event
 
-    def brought_up_to_date(self, spark: "SparkSession", node: Node, event: Event, *, rebuild: bool) -> Event:
+    def brought_up_to_date(self, node: Node, event: Event, *, rebuild: bool) -> Event:
         """Lands what waits of a topic, or refreshes a dataset."""
         if isinstance(node, Dataset):
-            return self.refreshed(spark, node, event, rebuild=rebuild)
-        landed = land(spark, self.lake, self.log, node, records_max=self.batch_records_max)
+            return self.refreshed(node, event, rebuild=rebuild)
+        landed = land(self.spark, self.lake, self.log, node, records_max=self.batch_records_max)
         return replace(event, cause="records" if landed else None, rows=RowCounts(inserted=landed))
 
-    def stopped(self, spark: "SparkSession", node: Node, error: Exception) -> str:
+    def stopped(self, node: Node, error: Exception) -> str:
         """Records why a node is blocked; returns it as text."""
         files = self.lake.files
         before = self.blocks.known(files, node.name)
@@ -170,13 +170,13 @@ class Runner:
             kept = ("reason", "culprit", "records", "or_of")
             block = block.model_copy(update={name: getattr(before, name) for name in kept})
         elif isinstance(node, Dataset) and is_of_data(error):
-            block = self.with_culprit(spark, node, block)
+            block = self.with_culprit(node, block)
         self.blocks.add(files, block, error)
         return str(block)
 
-    def with_culprit(self, spark: "SparkSession", dataset: Dataset, block: Block) -> Block:
+    def with_culprit(self, dataset: Dataset, block: Block) -> Block:
         """The block, with the row and the records that cannot be computed, where these can be found."""
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), named_jobs(self.spark, dataset.name) as spark:
             found = find(spark, self.lake, dataset)
             if found is not None:
                 said = {"reason": reason_of(found.error)} if found.error else {}
@@ -197,21 +197,20 @@ class Runner:
         """Recomputes a range of datasets in place, upstream first; returns how many rows that changed in each."""
         changed = {}
         for dataset in datasets:
-            with named_jobs(self.spark, dataset.name) as spark:
-                done = refresh(spark, self.lake, dataset, backfill=backfill, gate=self.catalogue.gate_of(dataset))
+            done = refresh(self.spark, self.lake, dataset, backfill=backfill, gate=self.catalogue.gate_of(dataset))
             if done.broken:
                 raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(done.broken)}.")
             changed[dataset.name] = done.rows.total
         return changed
 
-    def refreshed(self, spark: "SparkSession", dataset: Dataset, event: Event, *, rebuild: bool) -> Event:
+    def refreshed(self, dataset: Dataset, event: Event, *, rebuild: bool) -> Event:
         """Refreshes a dataset, unless the same rows were refused already; records the outcomes of its gate."""
         gate = self.catalogue.gate_of(dataset)
         inputs = {name: commit.as_input for name, commit in newest_inputs(self.lake, dataset).items()} if gate else {}
         made_of = (dataset.name, f"{dataset.fingerprint} {gate}")
         if gate and (broken := self.refusals.broken_by(made_of, inputs)):
             return replace(event, refused=broken)
-        done = refresh(spark, self.lake, dataset, rebuild=rebuild, hold_changed=self.hold_changed, gate=gate)
+        done = refresh(self.spark, self.lake, dataset, rebuild=rebuild, hold_changed=self.hold_changed, gate=gate)
         if done.outcomes:
             commit = None if done.broken else self.lake.last_commit(dataset.name)
             version = commit.version if commit else None

@@ -25,8 +25,12 @@ deletion_vectors_from_rows_default = 500_000
 short_bytes_max = 128 * 1024 * 1024
 # A value that a file has once may be in all of its rows, so those of a file are at most its bytes for each of them.
 read_bytes_max = 100 * 1024 * 1024
-# One by one, each takes a millisecond to list or to read.
+# The rows of so small a table stay in memory while it is the newest.
+kept_bytes_max = 1024 * 1024
+# One by one, each takes a millisecond to list or to read. Of a larger table few: its log tells which of them to skip.
 listed_files_max = 256
+listed_large_files_max = 32
+listed_bytes_max = 32 * 1024 * 1024
 # Each costs two requests, one after the other.
 listed_objects_max = 4
 # What Spark and Arrow mean the same by.
@@ -149,6 +153,12 @@ def is_read_by_driver(schema: StructType, files: Sequence[tuple[int | None, int]
     is_short = sum(rows or 0 for rows, _ in files) <= rows_max
     is_light = sum((rows or 0) * size_bytes for rows, size_bytes in files) <= read_bytes_max
     return is_short and is_light and is_plain(schema) and not requires_within(schema)
+
+
+def is_listed(files: Sequence[tuple[int | None, int]], files_max: int) -> bool:
+    """Whether Spark gets the files of a table as a list, instead of the table whose log it would have to read."""
+    is_light = sum(size_bytes for _, size_bytes in files) <= listed_bytes_max
+    return len(files) <= (files_max if is_light else min(files_max, listed_large_files_max))
 
 
 def are_small_changes(commits: Sequence[Mapping[str, Any]], entries: Sequence[Entry | None]) -> bool:

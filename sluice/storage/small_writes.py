@@ -42,16 +42,14 @@ forms: "tuple[tuple[Callable[[pa.DataType], bool], Callable[[Scalar[Any]], str]]
 )
 
 
-def plain_files(table: DeltaTable, path: str, files_max: int) -> list[str] | None:
-    """The files of the table at a path; None when there are too many, or they are not all that the table is.
+def plain_files(table: DeltaTable, path: str) -> list[str] | None:
+    """The files of the table at a path; None when they are not all that the table is.
 
     A table that needs no reader above version 1 has no marked rows and no renamed columns. Spark then need not read
     its log, which is several jobs at every read.
     """
     names = [str(name) for name in table.get_add_actions(flatten=True)["path"].to_pylist()]
     files = [f"{path}/{name}" for name in names]
-    is_below = not any(name.startswith("/") or ":" in name for name in names)
     # What Spark takes for a pattern, or unescapes.
     is_literal = not any(pattern_signs & set(file) for file in files)
-    is_plain = table.protocol().min_reader_version == 1 and is_below and is_literal
-    return files if is_plain and len(files) <= files_max else None
+    return files if table.protocol().min_reader_version == 1 and is_literal else None

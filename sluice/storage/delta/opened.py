@@ -7,11 +7,12 @@ from functools import cached_property
 from typing import Self
 
 from deltalake import DeltaTable
-from pyarrow import RecordBatchReader
+from pyarrow import ArrowInvalid, RecordBatchReader
+from pyarrow import Table as ArrowTable
 from pyarrow import compute as pc
 from pyspark.sql.types import StructType
 
-from sluice.model.small_frames import deletion_vectors_from_rows_default
+from sluice.model.small_frames import deletion_vectors_from_rows_default, kept_bytes_max
 from sluice.storage.files import Files
 from sluice.storage.location import Location, location_of
 
@@ -49,6 +50,7 @@ class Tables:
     deletion_vectors_from_rows: int = deletion_vectors_from_rows_default
     opened: "dict[tuple[str, int], DeltaTable] | None" = field(default=None, compare=False, repr=False)
     newest: "dict[str, Newest]" = field(default_factory=dict, compare=False, repr=False)
+    rows: "dict[str, tuple[DeltaTable, ArrowTable]]" = field(default_factory=dict, compare=False, repr=False)
 
     def path(self, table: str) -> str:
         return f"{self.root}/{table.replace('.', '/')}"
@@ -95,6 +97,18 @@ class Tables:
             known = self.newest[table] = Newest(found, log, self.location.stamp(commit_file(log, found.version())))
         return known.table
 
+    def rows_of_few(self, table: str, found: DeltaTable) -> ArrowTable | None:
+        """All rows of an opened table of few, read once; None where Arrow has no such values, as text not in UTF-8."""
+        of, rows = self.rows.get(table, (None, None))
+        if of is not found or rows is None:
+            try:
+                rows = RecordBatchReader.from_stream(found.scan()).read_all()
+            except ArrowInvalid:
+                return None
+        if rows.nbytes <= kept_bytes_max:
+            self.rows[table] = found, rows
+        return rows
+
     def open_own(self, table: str, version: int | None = None) -> DeltaTable:
         """A table that is the caller's own: to write, or to go to another version."""
         return DeltaTable(self.path(table), version, storage_options=self.storage_options)
@@ -136,11 +150,13 @@ def count_rows(table: DeltaTable) -> int:
     return int(sum(table.get_add_actions(flatten=True)["num_records"].to_pylist())) - deleted
 
 
-def file_sizes(table: DeltaTable) -> list[tuple[int | None, int]]:
-    """The rows and bytes of each file; None rows where another program did not count them."""
+def file_sizes(table: DeltaTable) -> list[tuple[int | None, int]] | None:
+    """The rows and bytes of each file, None rows where nobody counted them; None where one is of another table."""
     files = table.get_add_actions(flatten=True)
     if files.num_rows == 0:
         return []
+    if any(name.startswith("/") or ":" in name for name in files["path"].to_pylist()):
+        return None
     return list(zip(files["num_records"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
 
 

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from pyarrow import RecordBatchReader
 from pyspark.sql.types import StructType
 
-from sluice.model.small_frames import are_small_changes, frame_of, is_read_by_driver
+from sluice.model.small_frames import are_small_changes, frame_of, is_listed, is_read_by_driver
 from sluice.shapes.difference import feed
 from sluice.storage.delta.history import History, entries_of
 from sluice.storage.delta.opened import count_rows, file_sizes, has_deletion_vectors, spark_schema
@@ -44,12 +44,13 @@ class Reader(History):
 
     def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
         """The rows of a table, at a version when one is given; those of a small table are read by the driver."""
-        found = self.open(table, version)
-        schema, files_max = spark_schema(found), self.location.listed_files_max
-        if is_read_by_driver(schema, file_sizes(found), files_max):
-            rows = RecordBatchReader.from_stream(found.scan()).read_all()
-            return frame_of(spark, rows.select(schema.names), schema)
-        files = plain_files(found, self.path(table), files_max)
+        found, files_max = self.open(table, version), self.location.listed_files_max
+        schema, sizes = spark_schema(found), file_sizes(found)
+        if sizes is not None and is_read_by_driver(schema, sizes, files_max):
+            rows = self.rows_of_few(table, found)
+            if rows is not None:
+                return frame_of(spark, rows.select(schema.names), schema)
+        files = plain_files(found, self.path(table)) if sizes is not None and is_listed(sizes, files_max) else None
         if files is None:
             return spark.read.format("delta").option("versionAsOf", found.version()).load(self.path(table))
         if not files:

@@ -14,6 +14,7 @@ from sluice.model.completeness import EvaluationContext, later_of
 from sluice.model.datasets import Dataset, Output, microseconds
 from sluice.model.ledger import Cause, Commit, Entry, InputVersion, Reached, watermark_of
 from sluice.model.scope import Scope, collect, everything
+from sluice.model.small_frames import is_local
 from sluice.model.times import instant
 from sluice.runtime.session import sized_for
 from sluice.shapes import increment
@@ -135,7 +136,7 @@ class Evaluation:
         own = {each.table: self.own(each, scope) for each in self.dataset.outputs} if self.known else {}
         if not scope.is_everything and (self.dataset.is_fold or self.dataset.completeness or self.dataset.adjust):
             # The shape reads them, and so does the difference.
-            own = {table: self.computed(df, scope)[0] for table, df in own.items()}
+            own = {table: df if is_local(df) else self.computed(df, scope)[0] for table, df in own.items()}
         shaped = self.adjusted(scope, changes, own)
         if shaped is None:
             shaped = self.shaped_from_inputs(scope, changes, own)

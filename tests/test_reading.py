@@ -141,7 +141,7 @@ def test_what_is_pinned_stays_while_another_commits(shop: Lakehouse) -> None:
 def test_a_table_of_many_files_is_read_by_its_log_which_skips_files(
     shop: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_frames, "listed_files_max", 1)
+    monkeypatch.setattr(small_frames, "read_files_max", 1)
     read = shop.table("silver.sales")
     assert way_of(read) == "log"
     assert read.count() == 2

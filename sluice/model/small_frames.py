@@ -27,12 +27,12 @@ short_bytes_max = 128 * 1024 * 1024
 read_bytes_max = 100 * 1024 * 1024
 # The rows of so small a table stay in memory while it is the newest.
 kept_bytes_max = 1024 * 1024
-# One by one, each takes a millisecond to list or to read. Of a larger table few: its log tells which of them to skip.
-listed_files_max = 256
-listed_large_files_max = 32
-listed_bytes_max = 32 * 1024 * 1024
+# Each takes the driver a millisecond.
+read_files_max = 256
+# Spark would list more by a job, where the table's log tells which of them to skip.
+listed_files_max = 32
 # Each costs two requests, one after the other.
-listed_objects_max = 4
+read_objects_max = 4
 # What Spark and Arrow mean the same by.
 numbers = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp"}
 texts = {"string", "binary"}
@@ -157,8 +157,7 @@ def is_read_by_driver(schema: StructType, files: Sequence[tuple[int | None, int]
 
 def is_listed(files: Sequence[tuple[int | None, int]], files_max: int) -> bool:
     """Whether Spark gets the files of a table as a list, instead of the table whose log it would have to read."""
-    is_light = sum(size_bytes for _, size_bytes in files) <= listed_bytes_max
-    return len(files) <= (files_max if is_light else min(files_max, listed_large_files_max))
+    return len(files) <= min(files_max, listed_files_max)
 
 
 def are_small_changes(commits: Sequence[Mapping[str, Any]], entries: Sequence[Entry | None]) -> bool:

@@ -21,7 +21,6 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from sluice.errors import SparkEnded
-from sluice.model.small_frames import listed_files_max
 from sluice.runtime import connect, jars, logstore
 from sluice.runtime.java import require_java
 from sluice.runtime.settings import Settings
@@ -49,8 +48,6 @@ spark_settings = {
     "spark.sql.ansi.enabled": "true",
     # Values of a scope that are listed (`scope.listed_max`) are looked for as such, and not as one range.
     "spark.sql.parquet.pushdown.inFilterThreshold": "32",
-    # As many files as a table may have whose log Spark need not read (`small_frames`) are listed without a job.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": str(listed_files_max),
     # Else `${env:HOME}` within a statement, or a value in one, is replaced by what it names.
     "spark.sql.variable.substitute": "false",
     # Defaults are sized for clusters: 200 shuffle tasks and 50 tasks to read a table's log.

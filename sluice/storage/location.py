@@ -33,8 +33,8 @@ class Location(Protocol):
         """The folder on this machine; None where there is none."""
 
     @property
-    def listed_files_max(self) -> int:
-        """Up to how many files Spark gets as a list, instead of the table whose log it would have to read."""
+    def read_files_max(self) -> int:
+        """Up to how many files a table may have to be read by them, instead of by its log."""
 
     def require(self) -> None:
         """A SluiceError when tables there cannot be read."""
@@ -93,8 +93,8 @@ class Folder:
         return Path(self.root)
 
     @property
-    def listed_files_max(self) -> int:
-        return small_frames.listed_files_max
+    def read_files_max(self) -> int:
+        return small_frames.read_files_max
 
     def require(self) -> None:
         """There is nothing to ask: the first run makes the folder."""
@@ -153,8 +153,8 @@ class Bucket:
         return self.where.ca_bundle
 
     @property
-    def listed_files_max(self) -> int:
-        return small_frames.listed_objects_max
+    def read_files_max(self) -> int:
+        return small_frames.read_objects_max
 
     def require(self) -> None:
         bucket.require(self.where)

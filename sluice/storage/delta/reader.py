@@ -44,7 +44,7 @@ class Reader(History):
 
     def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
         """The rows of a table, at a version when one is given; those of a small table are read by the driver."""
-        found, files_max = self.open(table, version), self.location.listed_files_max
+        found, files_max = self.open(table, version), self.location.read_files_max
         schema, sizes = spark_schema(found), file_sizes(found)
         if sizes is not None and is_read_by_driver(schema, sizes, files_max):
             rows = self.rows_of_few(table, found)

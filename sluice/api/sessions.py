@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from sluice.engine.runner import Event, Listener
 from sluice.errors import LakeLocked, SluiceError, UsageError
 from sluice.runtime import connect
+from sluice.runtime.jvm import place
 from sluice.runtime.session import is_alive, server_settings, spark_message, spark_session, spark_settings
 from sluice.runtime.settings import Settings
 from sluice.storage.lock import Lock, lake_lock, lock_file
@@ -39,7 +40,7 @@ class Sessions(Protocol):
 
 
 class EachCall:
-    """A session for each call: while it writes, the lake stays locked until its JVM is dead."""
+    """A session for each call: the lake stays locked until its JVM is dead, or waits unused for the next call."""
 
     def __init__(self, settings: Settings, listener: Listener, notice: Notice) -> None:
         self.settings, self.listener, self.notice = settings, listener, notice
@@ -47,14 +48,17 @@ class EachCall:
 
     @contextmanager
     def reading(self) -> "Iterator[SparkSession]":
-        with spark_session(self.settings) as spark, speaking():
+        with place(self.settings) as kept, spark_session(self.settings, place=kept) as spark, speaking():
             yield spark
 
     @contextmanager
     def writing(self) -> "Iterator[SparkSession]":
-        with locked(self.settings, self.notice) as lock:
+        with (
+            place(self.settings, writes=True) as kept,
+            locked(self.settings, self.notice, kept.lock_file if kept else None) as lock,
+        ):
             self.listener(Event("starting", "Spark"))
-            with spark_session(self.settings, lock) as spark, speaking():
+            with spark_session(self.settings, lock, place=kept) as spark, speaking():
                 self.spark = spark
                 self.listener(Event("ready", "Spark"))
                 try:

@@ -10,12 +10,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.java_gateway import JavaClass, JavaMember, JVMView
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
@@ -23,11 +22,13 @@ from pyspark.logger import PySparkLogger
 from sluice.errors import SparkEnded
 from sluice.runtime import connect, jars, logstore
 from sluice.runtime.java import require_java
+from sluice.runtime.jvm import Place, forget_gateway, started, trust
 from sluice.runtime.settings import Settings
 from sluice.storage.lock import Lock
 from sluice.storage.s3 import log_store
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 spark_ended = (
@@ -68,7 +69,6 @@ spark_settings = {
 unadapted = {"spark.sql.adaptive.enabled": "false", "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
 uncompiled = unadapted | {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 settings_up_to_rows = {1_000: uncompiled, 1_000_000: unadapted}
-ends_within_seconds = 300
 
 
 @contextmanager
@@ -95,13 +95,14 @@ def change(spark: "SparkSession", settings: Mapping[str, str | None]) -> None:
 
 @contextmanager
 def spark_session(
-    settings: Settings, lock: Lock | None = None, *, descriptors: Sequence[int] = ()
+    settings: Settings, lock: Lock | None = None, *, descriptors: Sequence[int] = (), place: Place | None = None
 ) -> "Iterator[SparkSession]":
     """A Spark session, stopped at the end.
 
     With a `lock` it may write: the lake stays locked until the JVM is dead too, or the JVM dies with the lock. What a
     Spark Connect server continues for a process that died is fenced only by Delta (`Lake.fence`). Without a `lock` the
-    JVM may inherit `descriptors` that are locked later, each time something is written.
+    JVM may inherit `descriptors` that are locked later, each time something is written. The JVM comes from its `place`
+    if one waits there, and goes there if it wrote and all went well.
     """
     where = settings.location
     if settings.is_remote:
@@ -113,53 +114,59 @@ def spark_session(
     logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
     # Our own message reports what cannot be computed, not the JVM's whole stack for each attempt.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    java = require_java()
-    files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if where.jars else [])
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
+    archive = ClassArchive.of(settings.jars, require_java(), jar_files(settings))
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    prefix = scratch_prefix(settings)
-    if lock is not None:
-        remove_scratch(prefix)
-    with tempfile.TemporaryDirectory(prefix=prefix if lock is not None else "sluice-") as scratch:
-        conf = SparkConf(loadDefaults=False)
-        conf.setMaster(settings.spark)
-        placed = where.spark_settings(scratch) | {"spark.local.dir": scratch}
-        for name, value in (spark_settings | sized(settings) | placed).items():
-            conf.set(name, value)
-        if settings.spark_ui_port and lock is not None:
-            conf.set("spark.ui.enabled", "true").set("spark.ui.port", str(settings.spark_ui_port))
-            # Spark's UI takes its address only from here; by default it is every address of the machine.
-            os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        conf.set("spark.jars", ",".join(map(str, files)))
-        conf.set("spark.sql.warehouse.dir", f"{scratch}/warehouse")
-        archive = ClassArchive.of(settings.jars, java, files)
-        conf.set(
-            "spark.driver.extraJavaOptions",
-            f"{conf.get('spark.driver.extraJavaOptions')} {archive.option(is_driver=lock is not None)}",
-        )
-        with open(spark_log(settings, lock), "wb") as log:
-            popen_kwargs = {"pass_fds": [*(lock.descriptors if lock else ()), *descriptors], "stderr": log}
-            gateway = launch_gateway(conf, popen_kwargs=popen_kwargs)  # type: ignore[no-untyped-call]
-        gateway.jvm = remembered(gateway.jvm)
-        if lock and lock.lease:
-            lock.lease.jvm = gateway.proc
+    waited = None if place is None else place.take()
+    # A JVM writes the archive when it ends.
+    stays = waited is not None or (lock is not None and archive.path.exists())
+    scratch = waited.scratch if waited else new_scratch(settings, lock)
+    conf = configured(settings, lock, scratch, archive)
+    log = spark_log(settings, lock)
+    jvm = (
+        waited.reached() if waited else started(conf, log, [*(lock.descriptors if lock else ()), *descriptors], scratch)
+    )
+    if lock and lock.lease:
+        lock.lease.jvm = jvm.process
+    try:
         if where.ca_bundle:
-            trust(gateway, where.ca_bundle, Path(scratch, "trusted.p12"))
+            trust(jvm.gateway, where.ca_bundle, scratch / "trusted.p12")
         with own_interrupts():
-            spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+            spark = SparkSession(SparkContext(conf=conf, gateway=jvm.gateway))
         try:
             yield spark
         finally:
-            if gateway.proc.poll() is None:
+            if not jvm.has_ended:
                 spark.stop()
-                gateway.shutdown()
-            gateway.proc.stdin.close()
-            gateway.proc.wait(timeout=ends_within_seconds)
-            forget_gateway()
-            archive.keep()
+        if place is not None and stays and not jvm.has_ended:
+            jvm.forget_session()
+            place.jvm = jvm
+    finally:
+        if place is None or place.jvm is None:
+            jvm.end()
+        forget_gateway()
+        archive.keep()
+
+
+def configured(settings: Settings, lock: Lock | None, scratch: Path, archive: "ClassArchive") -> "SparkConf":
+    """All that a session is started with."""
+    from pyspark import SparkConf
+
+    conf = SparkConf(loadDefaults=False)
+    conf.setMaster(settings.spark)
+    placed = settings.location.spark_settings(str(scratch)) | {"spark.local.dir": str(scratch)}
+    for name, value in (spark_settings | sized(settings) | placed).items():
+        conf.set(name, value)
+    if settings.spark_ui_port and lock is not None:
+        conf.set("spark.ui.enabled", "true").set("spark.ui.port", str(settings.spark_ui_port))
+        # Spark's UI takes its address only from here; by default it is every address of the machine.
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    conf.set("spark.jars", ",".join(map(str, jar_files(settings))))
+    conf.set("spark.sql.warehouse.dir", f"{scratch}/warehouse")
+    options = f"{conf.get('spark.driver.extraJavaOptions')} {archive.option(is_driver=lock is not None)}"
+    return conf.set("spark.driver.extraJavaOptions", options)
 
 
 @contextmanager
@@ -170,15 +177,6 @@ def own_interrupts() -> Iterator[None]:
     is_own = callable(before) and before is not signal.default_int_handler
     if is_own and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, before)
-
-
-def forget_gateway() -> None:
-    """Lets this process start another JVM: PySpark would go on to ask the one that has ended."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def server_settings(of_location: Mapping[str, str]) -> dict[str, str]:
@@ -282,79 +280,34 @@ class ClassArchive:
             self.made.replace(self.path)
 
 
-def bundles(settings: Settings) -> list[jars.Bundle]:
-    """The jars for where the log and the tables are."""
-    return [
-        jars.delta,
-        *(jars.kafka if settings.is_on_kafka else ()),
-        *(jars.by_name[name] for name in settings.location.jars),
-    ]
-
-
-def scratch_prefix(settings: Settings) -> str:
-    """How the scratch folders of this lake's drivers are named."""
-    return f"sluice-{hashlib.sha256(settings.lake_root.encode()).hexdigest()[:16]}-"
-
-
-def remove_scratch(prefix: str) -> None:
-    """Removes the files of killed drivers: the process that owns the lake is the only one."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def remembered(jvm: JVMView) -> "Classes":
-    """The JVM's classes and their functions, each asked for once.
-
-    py4j asks for a class wherever its name is written, and the JVM looks for it in every jar: a tenth of a small run.
-    """
-    return Classes(jvm._gateway_client, jvm_name=jvm._jvm_name, id=jvm._id)
-
-
-class Classes(JVMView):  # type: ignore[misc]
-    """The classes of a JVM, by name."""
-
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        if type(found) is JavaClass:
-            found = Functions(found._fqn, found._gateway_client)
-            setattr(self, name, found)
-        return found
-
-
-class Functions(JavaClass):  # type: ignore[misc]
-    """The static functions of a class, by name."""
-
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        if type(found) is JavaMember:
-            setattr(self, name, found)
-        return found
-
-
-def trust(gateway: Any, bundle: Path, store: Path) -> None:
-    """Lets the JVM trust the authorities in a PEM file, which it cannot read by itself, and no others."""
-    jvm = gateway.jvm
-    trusted = jvm.java.security.KeyStore.getInstance("PKCS12")
-    trusted.load(None, None)
-    factory = jvm.java.security.cert.CertificateFactory.getInstance("X.509")
-    with closing(jvm.java.io.FileInputStream(str(bundle))) as file:
-        for number, certificate in enumerate(factory.generateCertificates(file)):
-            trusted.setCertificateEntry(str(number), certificate)
-    # There is no secret in it, but of one without a password the JVM reads nothing.
-    password = gateway.new_array(jvm.char, 1)
-    password[0] = "-"
-    with closing(jvm.java.io.FileOutputStream(str(store))) as file:
-        trusted.store(file, password)
-    for name, value in (("", str(store)), ("Type", "PKCS12"), ("Password", "-")):
-        jvm.java.lang.System.setProperty(f"javax.net.ssl.trustStore{name}", value)
-
-
 def spark_log(settings: Settings, lock: Lock | None) -> Path:
-    """Where the JVM writes what it has to say; what matters of it reaches the user by the command's own message."""
+    """Where the JVM writes what it has to say, empty; what matters of it reaches the user by the command's message."""
     name = ".spark.log" if lock is not None else ".spark-reader.log"
     path = settings.spark_logs / name
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
     return path
+
+
+def jar_files(settings: Settings) -> list[Path]:
+    """The jars for where the log and the tables are, downloaded if they are not there yet."""
+    location = settings.location
+    bundles = [
+        jars.delta,
+        *(jars.kafka if settings.is_on_kafka else ()),
+        *(jars.by_name[name] for name in location.jars),
+    ]
+    return jars.jar_files(settings.jars, bundles) + ([logstore.jar] if location.jars else [])
+
+
+def new_scratch(settings: Settings, lock: Lock | None) -> Path:
+    """A folder for what the JVM spills; those of killed drivers are removed by the one that owns the lake."""
+    prefix = f"sluice-{hashlib.sha256(settings.lake_root.encode()).hexdigest()[:16]}-"
+    if lock is None:
+        return Path(tempfile.mkdtemp(prefix="sluice-"))
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=prefix))
 
 
 def sized(settings: Settings) -> dict[str, str]:

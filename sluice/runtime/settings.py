@@ -45,6 +45,8 @@ class Settings(BaseSettings):
     """The folder for the jars, which are downloaded once and verified, and for Spark's class archive."""
     java_options: str = ""
     """Further options for the JVM."""
+    keep_spark_minutes: Annotated[float, Field(ge=0, le=1440)] = 5
+    """How long the JVM of a command waits for the next one, which starts without it in seconds; 0: it ends at once."""
     batch_records_max: Annotated[int, Field(ge=1)] = 5_000_000
     """How many records of a topic land in one commit."""
     parallel: Annotated[int, Field(ge=1, le=64)] = 2

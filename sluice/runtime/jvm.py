@@ -1,0 +1,317 @@
+"""The JVM of a session: started, or taken over from a command that ended a while ago and left it (decision 34)."""
+
+import gc
+import hashlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
+
+from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER
+from py4j.java_gateway import JavaClass, JavaMember, JVMView
+
+from sluice.runtime import keeper
+from sluice.runtime.settings import Settings
+from sluice.storage.lock import lock_file
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+
+ends_within_seconds = 300
+# py4j and Spark's listeners leave a little of each session behind.
+sessions_max = 100
+# What a JVM, or what Spark does in it, may depend on beside the settings.
+environment = ("AWS_", "HADOOP_", "JAVA_", "JDK_", "LANG", "LC_", "PATH", "PYSPARK_", "PYTHON", "SPARK_", "TMP", "TZ")
+# A session sets them itself.
+ours = ("PYSPARK_PYTHON", "SPARK_LOCAL_IP")
+asked_bytes_max = 65_536
+
+
+class Process(Protocol):
+    """The process of a JVM, as far as a session needs it."""
+
+    pid: int
+    stdin: IO[bytes] | None
+
+    def poll(self) -> int | None: ...
+    def kill(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+@dataclass
+class TakenProcess:
+    """The process of a JVM that another process started: from the file `alive` nothing is read before it has ended."""
+
+    pid: int
+    stdin: IO[bytes] | None
+    alive: int
+
+    def poll(self) -> int | None:
+        return -1 if select.select([self.alive], [], [], 0)[0] else None
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not select.select([self.alive], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("java", timeout or 0)
+        return -1
+
+
+@dataclass
+class Jvm:
+    """A JVM: how it is reached, its process, the folder for what it writes, and how many sessions it has had."""
+
+    port: int
+    secret: str
+    process: Process
+    alive: int
+    scratch: Path
+    sessions: int
+    gateway: Any = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def reached(self) -> Self:
+        """The same, with PySpark's way to it, for another session."""
+        from pyspark.java_gateway import launch_gateway
+
+        os.environ |= {"PYSPARK_GATEWAY_PORT": str(self.port), "PYSPARK_GATEWAY_SECRET": self.secret}
+        try:
+            gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        finally:
+            del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+        gateway.proc = self.process
+        gateway.jvm = remembered(gateway.jvm)
+        self.gateway, self.sessions = gateway, self.sessions + 1
+        return self
+
+    def forget_session(self) -> None:
+        """Lets go of what a session that has stopped left, and of the JVM."""
+        jvm, client = self.gateway.jvm, self.gateway._gateway_client
+        # Tables may be made again at the same paths, and credentials change, until it is used again.
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        jvm.org.apache.hadoop.fs.FileSystem.closeAll()
+        gc.collect()
+        client.finalizer_deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
+        self.gateway.close()
+        self.gateway = None
+
+    def end(self) -> None:
+        """Ends the JVM, and removes what it wrote."""
+        if self.gateway is not None and not self.has_ended:
+            self.gateway.shutdown()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self.process.wait(timeout=ends_within_seconds)
+        os.close(self.alive)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def started(conf: "SparkConf", log: Path, descriptors: Sequence[int], scratch: Path) -> Jvm:
+    """A new JVM, which inherits the descriptors."""
+    from pyspark.java_gateway import launch_gateway
+
+    alive, open_in_jvm = os.pipe()
+    try:
+        with open(log, "ab") as said:
+            # Its own output, too: a pipe of the command's would stay open as long as the JVM.
+            popen_kwargs = {"pass_fds": [open_in_jvm, *descriptors], "stdout": said, "stderr": said}
+            gateway = launch_gateway(conf, popen_kwargs=popen_kwargs)  # type: ignore[no-untyped-call]
+    except BaseException:
+        os.close(alive)
+        raise
+    finally:
+        os.close(open_in_jvm)
+    gateway.jvm = remembered(gateway.jvm)
+    reached = gateway.java_parameters
+    return Jvm(reached.port, reached.auth_token, gateway.proc, alive, scratch, 1, gateway)
+
+
+def forget_gateway() -> None:
+    """Lets this process use another JVM: PySpark would go on to ask the one that has ended."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def remembered(jvm: JVMView) -> "Classes":
+    """The JVM's classes and their functions, each asked for once.
+
+    py4j asks for a class wherever its name is written, and the JVM looks for it in every jar: a tenth of a small run.
+    """
+    return Classes(jvm._gateway_client, jvm_name=jvm._jvm_name, id=jvm._id)
+
+
+class Classes(JVMView):  # type: ignore[misc]
+    """The classes of a JVM, by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if type(found) is JavaClass:
+            found = Functions(found._fqn, found._gateway_client)
+            setattr(self, name, found)
+        return found
+
+
+class Functions(JavaClass):  # type: ignore[misc]
+    """The static functions of a class, by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if type(found) is JavaMember:
+            setattr(self, name, found)
+        return found
+
+
+def trust(gateway: Any, bundle: Path, store: Path) -> None:
+    """Lets the JVM trust the authorities in a PEM file, which it cannot read by itself, and no others."""
+    jvm = gateway.jvm
+    trusted = jvm.java.security.KeyStore.getInstance("PKCS12")
+    trusted.load(None, None)
+    factory = jvm.java.security.cert.CertificateFactory.getInstance("X.509")
+    with closing(jvm.java.io.FileInputStream(str(bundle))) as file:
+        for number, certificate in enumerate(factory.generateCertificates(file)):
+            trusted.setCertificateEntry(str(number), certificate)
+    # There is no secret in it, but of one without a password the JVM reads nothing.
+    password = gateway.new_array(jvm.char, 1)
+    password[0] = "-"
+    with closing(jvm.java.io.FileOutputStream(str(store))) as file:
+        trusted.store(file, password)
+    for name, value in (("", str(store)), ("Type", "PKCS12"), ("Password", "-")):
+        jvm.java.lang.System.setProperty(f"javax.net.ssl.trustStore{name}", value)
+
+
+@dataclass
+class Place:
+    """Where the JVM of a project waits for the next command: it holds what waited, or is to wait."""
+
+    path: Path
+    seconds: float
+    jvm: Jvm | None = None
+    lock_file: int | None = None
+
+    def take(self) -> Jvm | None:
+        """The JVM, if one waited."""
+        jvm, self.jvm = self.jvm, None
+        return jvm
+
+
+@contextmanager
+def place(settings: Settings, *, writes: bool = False) -> Iterator[Place | None]:
+    """The place for the project's JVM, which is kept there at the end when it was left in order; None: none is kept.
+
+    The lake is locked by the place's own file, which the JVM has inherited: whatever happens to the commands, no other
+    process writes the lake before the JVM has ended, or is unused.
+    """
+    folder = folder_for_sockets()
+    if settings.is_remote or not settings.keep_spark_minutes or folder is None:
+        yield None
+        return
+    found = Place(folder / fingerprint(settings), 60 * settings.keep_spark_minutes)
+    taken(found, settings)
+    if writes and found.lock_file is None and settings.location.folder is not None:
+        found.lock_file = lock_file(settings.lake_root)
+    try:
+        yield found
+    finally:
+        jvm = found.take()
+        if jvm is not None and not kept(jvm, found):
+            jvm.end()
+        if found.lock_file is not None:
+            os.close(found.lock_file)
+
+
+def taken(found: Place, settings: Settings) -> None:
+    """Takes over the JVM that waits at a place; there may be none."""
+    with socket.socket(socket.AF_UNIX) as asking, suppress(OSError):
+        asking.connect(str(found.path))
+        record, files, _, _ = socket.recv_fds(asking, asked_bytes_max, 3)
+        if len(files) < 2:
+            return
+        alive, stdin, *lock = files
+        known = json.loads(record)
+        process = TakenProcess(known["pid"], os.fdopen(stdin, "wb", buffering=0), alive)
+        jvm = Jvm(known["port"], known["secret"], process, alive, Path(known["scratch"]), known["sessions"])
+        if jvm.has_ended or not all(is_lock_of(each, settings) for each in lock):
+            jvm.end()
+            for each in lock:
+                os.close(each)
+            return
+        found.jvm, found.lock_file = jvm, lock[0] if lock else None
+
+
+def is_lock_of(descriptor: int, settings: Settings) -> bool:
+    """Whether an open file is that of the lake's lock still: the lake may have been removed and made again."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), Path(settings.lake_root, ".lock").stat())
+    return False
+
+
+def kept(jvm: Jvm, where: Place) -> bool:
+    """Lets the JVM wait at a place; False when it has ended, has had its time, or when another waits there."""
+    if jvm.has_ended or jvm.sessions >= sessions_max or jvm.process.stdin is None:
+        return False
+    stdin = jvm.process.stdin
+    files = [jvm.alive, stdin.fileno(), *([] if where.lock_file is None else [where.lock_file])]
+    known = {"port": jvm.port, "secret": jvm.secret, "pid": jvm.process.pid}
+    record = json.dumps({**known, "scratch": str(jvm.scratch), "sessions": jvm.sessions})
+    command = [sys.executable, "-I", "-S", keeper.__file__, str(where.path), str(where.seconds), str(jvm.scratch)]
+    asked = subprocess.run(  # noqa: S603 - our own program
+        [*command, *map(str, files)],
+        input=record.encode(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=files,
+        check=False,
+        cwd="/",
+    )
+    if asked.returncode:
+        return False
+    stdin.close()
+    os.close(jvm.alive)
+    if isinstance(jvm.process, subprocess.Popen):
+        # It is not this process's to wait for.
+        jvm.process.returncode = 0
+    return True
+
+
+def fingerprint(settings: Settings) -> str:
+    """What a JVM must have been started with to serve these settings, as a name."""
+    variables = {name: value for name, value in os.environ.items() if name.startswith(environment) and name not in ours}
+    secrets = {name: value.get_secret_value() for name, value in settings if hasattr(value, "get_secret_value")}
+    made_of = [
+        str(Path(keeper.__file__).parent),
+        sys.version,
+        settings.model_dump_json(),
+        secrets,
+        sorted(variables.items()),
+    ]
+    return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:32]
+
+
+def folder_for_sockets() -> Path | None:
+    """A folder of this user's that nobody else can enter; None where there is none."""
+    folder = Path(tempfile.gettempdir(), f"sluice-{os.getuid()}")
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+            return folder
+    return None

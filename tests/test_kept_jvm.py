@@ -1,0 +1,240 @@
+"""The JVM of a command waits for the next one, which gives what it would give with a JVM of its own."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sluice import Project
+from sluice.runtime import jvm
+from sluice.runtime.settings import read_settings
+from sluice.storage.lock import is_locked
+from tests.commands import sluice_process
+from tests.test_receivers import eventually
+
+pytestmark = pytest.mark.process
+
+keep = {"SLUICE_KEEP_SPARK_MINUTES": "2"}
+names_py = """
+def label(name: str) -> str:
+    return "{prefix} " + name
+"""
+labels_py = """
+from pyspark.sql import functions as F
+from names import label
+from pipelines import silver
+from sluice import gold
+
+
+def shape(versions):
+    return versions.select("product_id", "valid_from", F.udf(label)("name").alias("label"))
+
+
+labels = gold.view("labels", inputs={"versions": silver.products}, keys=["product_id"], shape=shape,
+                   grain=["product_id", "valid_from"])
+"""
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A project that ran once, and whose JVM waits."""
+    folder = tmp_path_factory.mktemp("kept") / "shop"
+    project = Project.create(folder)
+    for topic, key in (("products", "product_id"), ("orders", "order_id")):
+        project.append(topic, (folder / f"{topic}.jsonl").read_bytes().splitlines(), key_field=key)
+    (folder / "names.py").write_text(names_py.format(prefix="the"))
+    (folder / "pipelines" / "labels.py").write_text(labels_py)
+    run(folder)
+    # The first run of a machine writes the archive of classes, and its JVM does not wait.
+    run(folder)
+    yield folder
+    end_waiting(folder)
+
+
+def run(folder: Path, **environment: str) -> str:
+    done = sluice_process("run", here=folder, environment=keep | environment)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def labels(folder: Path) -> list[str]:
+    with Project(folder) as project:
+        return sorted(row[0] for row in project.query("SELECT label FROM gold.labels").rows)
+
+
+@contextmanager
+def waiting(folder: Path) -> Iterator[jvm.Jvm | None]:
+    """The JVM that waits for a command; it goes on to wait."""
+    with jvm.place(read_settings(folder, {"keep_spark_minutes": 2})) as place:
+        assert place is not None
+        yield place.jvm
+
+
+def pid_of_waiting(folder: Path) -> int | None:
+    with waiting(folder) as found:
+        return found.process.pid if found else None
+
+
+def end_waiting(folder: Path) -> None:
+    with jvm.place(read_settings(folder, {"keep_spark_minutes": 2})) as place:
+        assert place is not None
+        found = place.take()
+        if found:
+            found.end()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_next_command_takes_the_jvm_of_the_last(shop: Path) -> None:
+    with waiting(shop) as before:
+        assert before is not None
+        pid, sessions = before.process.pid, before.sessions
+    assert not is_locked(str(shop / ".sluice" / "lake"))
+    assert "Nothing new" in run(shop)
+    explained = sluice_process("explain", "silver.orders", "order_id=1001", here=shop, environment=keep)
+    assert explained.returncode == 0, explained.stderr
+    with waiting(shop) as after:
+        assert after is not None
+        assert (after.process.pid, after.sessions) == (pid, sessions + 2)
+
+
+def test_other_settings_have_another_jvm(shop: Path) -> None:
+    before = pid_of_waiting(shop)
+    run(shop, SLUICE_DRIVER_MEMORY="1g", SLUICE_KEEP_SPARK_MINUTES="0")
+    run(shop, AWS_ACCESS_KEY_ID="another", SLUICE_KEEP_SPARK_MINUTES="0")
+    with jvm.place(read_settings(shop, {"keep_spark_minutes": 2, "driver_memory": "1g"})) as other:
+        assert other is not None
+        assert other.jvm is None
+    assert pid_of_waiting(shop) == before
+
+
+def test_changed_code_is_run_as_it_is_now(shop: Path) -> None:
+    before = pid_of_waiting(shop)
+    assert labels(shop)[0].startswith("the ")
+    (shop / "names.py").write_text(names_py.format(prefix="some"))
+    run(shop)
+    assert labels(shop)[0].startswith("some ")
+    assert pid_of_waiting(shop) == before
+
+
+def test_a_lake_that_was_removed_is_made_again(shop: Path) -> None:
+    before, known = pid_of_waiting(shop), labels(shop)
+    assert before is not None
+    shutil.rmtree(shop / ".sluice" / "lake")
+    # Its lock is of a file that is gone.
+    run(shop)
+    assert labels(shop) == known
+    assert not is_running(before)
+    assert pid_of_waiting(shop) not in (None, before)
+    # The tables alone: the lock is the same, and the tables are others at the same paths.
+    before = pid_of_waiting(shop)
+    for layer in ("bronze", "silver", "gold"):
+        shutil.rmtree(shop / ".sluice" / "lake" / layer)
+    run(shop)
+    assert labels(shop) == known
+    assert pid_of_waiting(shop) == before
+
+
+def test_a_command_that_is_killed_ends_the_jvm_that_it_took(shop: Path) -> None:
+    pid = pid_of_waiting(shop)
+    assert pid is not None
+    lake = str(shop / ".sluice" / "lake")
+    command = [sys.executable, "-m", "sluice.cli", "run", "--continuous"]
+    with subprocess.Popen(command, cwd=shop, env=os.environ | keep, stderr=subprocess.PIPE) as process:
+        eventually(lambda: is_locked(lake), "the lock")
+        # The JVM has it too, and nobody else gets either.
+        refused = sluice_process("run", here=shop, environment=keep)
+        assert refused.returncode == 1
+        assert f"Another sluice (process {process.pid}) is writing the lake" in refused.stderr
+        assert is_running(pid)
+        process.kill()
+    eventually(lambda: not is_running(pid), "the end of the JVM")
+    eventually(lambda: not is_locked(lake), "the end of the lock")
+    assert pid_of_waiting(shop) is None
+    run(shop)
+    assert pid_of_waiting(shop) is not None
+
+
+def test_the_lock_lasts_as_long_as_a_jvm_whose_command_was_killed(shop: Path) -> None:
+    lake = str(shop / ".sluice" / "lake")
+    with waiting(shop) as found:
+        assert found is not None
+        pid = found.process.pid
+    command = [sys.executable, "-m", "sluice.cli", "run", "--continuous"]
+    with subprocess.Popen(command, cwd=shop, env=os.environ | keep, stderr=subprocess.PIPE) as process:
+        eventually(lambda: is_locked(lake), "the lock")
+        os.kill(pid, signal.SIGSTOP)
+        process.kill()
+    try:
+        assert is_locked(lake)
+        assert sluice_process("run", here=shop, environment=keep).returncode == 1
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not is_locked(lake), "the end of the lock")
+    run(shop)
+
+
+def test_the_jvm_ends_with_its_keeper(shop: Path) -> None:
+    with jvm.place(read_settings(shop, {"keep_spark_minutes": 2})) as place:
+        assert place is not None
+        assert place.jvm is not None
+        pid, socket = place.jvm.process.pid, str(place.path)
+    for keeper in Path("/proc").glob("[0-9]*/cmdline"):
+        if f"keeper.py\0{socket}\0" in keeper.read_text():
+            os.kill(int(keeper.parent.name), signal.SIGKILL)
+    eventually(lambda: not is_running(pid), "the end of the JVM")
+    assert pid_of_waiting(shop) is None
+    run(shop)
+    assert pid_of_waiting(shop) is not None
+
+
+def test_a_jvm_that_ended_while_it_waited_is_not_used(shop: Path) -> None:
+    pid = pid_of_waiting(shop)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    run(shop)
+    assert pid_of_waiting(shop) not in (None, pid)
+
+
+def test_when_its_time_is_over_nothing_is_left(shop: Path) -> None:
+    short = read_settings(shop, {"keep_spark_minutes": 0.05})
+    run(shop, SLUICE_KEEP_SPARK_MINUTES="0.05")
+    path = jvm.folder_for_sockets() / jvm.fingerprint(short)
+    eventually(lambda: not path.exists(), "the end of its time")
+    with jvm.place(short) as place:
+        assert place is not None
+        assert place.jvm is None
+
+
+def test_what_was_started_with_too_many_sessions_ends(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jvm, "sessions_max", 1)
+    pid = pid_of_waiting(shop)
+    assert pid is not None
+    assert not is_running(pid)
+    monkeypatch.undo()
+    run(shop)
+
+
+def test_nothing_waits_in_a_folder_that_others_can_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jvm.tempfile, "gettempdir", lambda: str(tmp_path))
+    folder = tmp_path / f"sluice-{os.getuid()}"
+    assert jvm.folder_for_sockets() == folder
+    folder.chmod(0o750)
+    assert jvm.folder_for_sockets() is None
+    folder.rmdir()
+    (tmp_path / "other").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "other")
+    assert jvm.folder_for_sockets() is None
+    with jvm.place(read_settings(tmp_path, {"keep_spark_minutes": 2})) as place:
+        assert place is None

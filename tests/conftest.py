@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # The commands that tests run are short: their JVMs compile once and lightly. The session of a whole run pays for more.
 light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+kept_variables = ("SLUICE_JARS", "SLUICE_JAVA_OPTIONS", "SLUICE_KEEP_SPARK_MINUTES", "SLUICE_SERVERS")
 long = "-XX:ReservedCodeCacheSize=512m"
 
 
@@ -27,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ["SLUICE_JAVA_OPTIONS"] = light
+    os.environ |= {"SLUICE_JAVA_OPTIONS": light, "SLUICE_KEEP_SPARK_MINUTES": "0"}
     if config.getoption("--keep-durations") and not hasattr(config, "workerinput"):
         if config.getoption("-m") or config.getoption("-k"):
             raise pytest.UsageError("The durations are those of whole files: run them without -m and -k.")
@@ -56,7 +57,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """The developer's own settings do not reach the tests, except the caches."""
     for name in os.environ:
-        if name.startswith("SLUICE_") and name not in ("SLUICE_JARS", "SLUICE_JAVA_OPTIONS", "SLUICE_SERVERS"):
+        if name.startswith("SLUICE_") and name not in kept_variables:
             monkeypatch.delenv(name)
 
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -210,7 +211,9 @@ def test_a_jvm_that_ended_while_it_waited_is_not_used(shop: Path) -> None:
 def test_when_its_time_is_over_nothing_is_left(shop: Path) -> None:
     short = read_settings(shop, {"keep_spark_minutes": 0.05})
     run(shop, SLUICE_KEEP_SPARK_MINUTES="0.05")
-    path = jvm.folder_for_sockets() / jvm.fingerprint(short)
+    folder = jvm.folder_for_sockets()
+    assert folder is not None
+    path = folder / jvm.fingerprint(short)
     eventually(lambda: not path.exists(), "the end of its time")
     with jvm.place(short) as place:
         assert place is not None
@@ -227,7 +230,7 @@ def test_what_was_started_with_too_many_sessions_ends(shop: Path, monkeypatch: p
 
 
 def test_nothing_waits_in_a_folder_that_others_can_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jvm.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     folder = tmp_path / f"sluice-{os.getuid()}"
     assert jvm.folder_for_sockets() == folder
     folder.chmod(0o750)

@@ -175,7 +175,8 @@ class Functions(JavaClass):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
-        if type(found) is JavaMember:
+        # A Scala object has one instance, by this name.
+        if type(found) is JavaMember or name == "MODULE$":
             setattr(self, name, found)
         return found
 

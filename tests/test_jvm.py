@@ -1,0 +1,63 @@
+"""How the driver speaks to its JVM: each class is asked for once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from py4j.java_gateway import JVMView
+from py4j.protocol import REFLECTION_COMMAND_NAME
+from pyspark import SparkContext
+
+from tests.kit import Lakehouse, text
+from tests.shop import sales
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def classes_asked_for(spark: "SparkSession") -> Iterator[list[str]]:
+    """The commands that ask the JVM what a name is."""
+    gateway: Any = spark.sparkContext._gateway
+    client, found = gateway._gateway_client, list[str]()
+    send = client.send_command
+
+    def counted(command: str, *arguments: Any, **options: Any) -> Any:
+        if command.startswith(REFLECTION_COMMAND_NAME):
+            found.append(command)
+        return send(command, *arguments, **options)
+
+    client.send_command = counted
+    try:
+        yield found
+    finally:
+        del client.send_command
+
+
+def sale(number: int) -> dict[str, object]:
+    return {"id": f"s{number}", "product": "tea", "sold_at": text(1.0), "pieces": 1}
+
+
+@pytest.fixture
+def shop(lakehouse: Lakehouse) -> Lakehouse:
+    """A lakehouse that has run, and changed once."""
+    lakehouse.declare(sales).publish("sales", sale(0), sale(1)).run()
+    lakehouse.publish("sales", sale(2)).run()
+    return lakehouse
+
+
+def test_a_class_is_asked_for_once(shop: Lakehouse) -> None:
+    shop.publish("sales", sale(3))
+    with classes_asked_for(shop.spark) as asked:
+        assert shop.run()["silver.sales"].rows.inserted == 1
+    assert [each for each in asked if "spark" in each] == []
+
+
+def test_else_it_is_asked_for_at_each_use(shop: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    view: Any = SparkContext._jvm
+    monkeypatch.setattr(SparkContext, "_jvm", JVMView(view._gateway_client, jvm_name=view._jvm_name, id=view._id))
+    shop.publish("sales", sale(3))
+    with classes_asked_for(shop.spark) as asked:
+        shop.run()
+    assert len(asked) > 100

@@ -12,6 +12,9 @@ import pytest
 
 from sluice import cli
 
+# What commands have of the tests' own environment.
+kept_variables = ("SLUICE_JARS", "SLUICE_JAVA_OPTIONS", "SLUICE_KEEP_SPARK_MINUTES", "SLUICE_SERVERS")
+
 
 def sluice(
     *arguments: str, here: Path, environment: Mapping[str, str] | None = None, stdin: bytes = b""

@@ -11,6 +11,7 @@ import pytest
 from sluice.runtime.session import spark_session
 from sluice.runtime.settings import Settings
 from tests import durations, tiers
+from tests.commands import kept_variables
 from tests.kit import Lakehouse
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 # The commands that tests run are short: their JVMs compile once and lightly. The session of a whole run pays for more.
 light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-kept_variables = ("SLUICE_JARS", "SLUICE_JAVA_OPTIONS", "SLUICE_KEEP_SPARK_MINUTES", "SLUICE_SERVERS")
 long = "-XX:ReservedCodeCacheSize=512m"
 
 

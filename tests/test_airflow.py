@@ -26,6 +26,7 @@ from sluice.log import Log, Record
 from sluice.operate.audit import audit
 from sluice.operate.query import query
 from sluice.storage.delta import Lake
+from tests.commands import kept_variables
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 repository = Path(__file__).parents[1]
@@ -67,7 +68,7 @@ class Airflow:
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": os.environ["HOME"],
-            **{name: value for name, value in os.environ.items() if name in ("SLUICE_JARS", "SLUICE_JAVA_OPTIONS")},
+            **{name: value for name, value in os.environ.items() if name in kept_variables},
             "LAKEHOUSE_PROJECT": str(self.project),
             # A changed declaration waits for its replay.
             "SLUICE_CHANGED_DECLARATIONS": "hold",

@@ -1,5 +1,6 @@
 """The tutorial, typed as it stands: each command works, and prints what the page shows."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -41,7 +42,10 @@ def test_each_command_of_the_tutorial_prints_what_the_page_shows(tmp_path: Path)
 def typed(line: str, folder: Path, block: Block) -> str:
     """Runs a line in a shell whose `sluice` is this one; returns what it prints."""
     sluice = f'sluice() {{ {shlex.quote(sys.executable)} -m sluice.cli "$@"; }}'
-    done = subprocess.run(["bash", "-c", f"{sluice}\n{line}"], cwd=folder, capture_output=True, text=True, check=False)
+    # As for users, the JVM of one command waits for the next.
+    variables = {**os.environ, "SLUICE_KEEP_SPARK_MINUTES": "1"}
+    command = ["bash", "-c", f"{sluice}\n{line}"]
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (block.place, line, done.stderr)
     return done.stdout + done.stderr
 

@@ -302,12 +302,17 @@ def jar_files(settings: Settings) -> list[Path]:
 
 def new_scratch(settings: Settings, lock: Lock | None) -> Path:
     """A folder for what the JVM spills; those of killed drivers are removed by the one that owns the lake."""
-    prefix = f"sluice-{hashlib.sha256(settings.lake_root.encode()).hexdigest()[:16]}-"
     if lock is None:
         return Path(tempfile.mkdtemp(prefix="sluice-"))
+    prefix = scratch_prefix(settings)
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         shutil.rmtree(folder, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=prefix))
+
+
+def scratch_prefix(settings: Settings) -> str:
+    """How the scratch folders of this lake's drivers are named."""
+    return f"sluice-{hashlib.sha256(settings.lake_root.encode()).hexdigest()[:16]}-"
 
 
 def sized(settings: Settings) -> dict[str, str]:

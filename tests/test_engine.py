@@ -12,6 +12,7 @@ from sluice.errors import LogError, LogGap, LogRecreated, Superseded
 from sluice.model.datasets import Dataset, Topic
 from sluice.storage.delta import Lake
 from sluice.windows import window
+from tests.damage import damage
 from tests.kit import Lakehouse, text
 
 if TYPE_CHECKING:
@@ -171,16 +172,15 @@ def test_a_20_megabyte_record_lands_whole_and_is_set_aside_by_its_rule(lakehouse
 def test_the_audit_notices_a_fate_that_is_missing_doubled_or_invented(lakehouse: Lakehouse) -> None:
     lakehouse.declare(declared()).publish("readings", reading("a", 0.5), b"{", b"}", key="k").run()
     assert lakehouse.audit()["silver.events"].balanced
-    fates = f"delta.`{lakehouse.lake.path('silver._fates')}`"
 
-    lakehouse.spark.sql(f"DELETE FROM {fates} WHERE offset = 1").collect()
+    damage(lakehouse.lake, "silver._fates", 'DELETE WHERE "offset" = 1')
     assert lakehouse.audit()["silver.events"].missing == 1
 
-    lakehouse.spark.sql(f"UPDATE {fates} SET offset = 0 WHERE offset = 2").collect()
+    damage(lakehouse.lake, "silver._fates", 'UPDATE SET offset = 0 WHERE "offset" = 2')
     found = lakehouse.audit()["silver.events"]
     assert (found.missing, found.doubled, found.balanced) == (2, 1, False)
 
-    lakehouse.spark.sql(f"UPDATE {fates} SET offset = 99").collect()
+    damage(lakehouse.lake, "silver._fates", "UPDATE SET offset = 99")
     assert lakehouse.audit()["silver.events"].unknown == 1
 
 

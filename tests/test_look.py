@@ -11,6 +11,7 @@ from sluice.cli.printing import shown
 from sluice.errors import UsageError
 from sluice.operate.query import query
 from sluice.storage.delta import Lake
+from tests.damage import damage
 from tests.kit import Lakehouse, text
 from tests.shop import priced
 
@@ -23,11 +24,11 @@ def test_the_audit_notices_facts_that_are_missing_doubled_or_invented_and_versio
     lakehouse.publish("prices", *[{"product": "p", "changed_at": text(n), "price": n} for n in range(3)]).run()
     assert {each.broken for each in lakehouse.laws()} == {0}
 
-    facts, versions = (f"delta.`{lakehouse.lake.path(name)}`" for name in ("silver.priced", "silver.prices"))
-    lakehouse.spark.sql(f"DELETE FROM {facts} WHERE id = '0'").collect()
+    damage(lakehouse.lake, "silver.priced", "DELETE WHERE id = '0'")
+    facts = f"delta.`{lakehouse.lake.path('silver.priced')}`"
     lakehouse.spark.sql(f"INSERT INTO {facts} SELECT * FROM {facts} WHERE id = '1'").collect()
-    lakehouse.spark.sql(f"UPDATE {facts} SET id = 'x' WHERE id = '2'").collect()
-    lakehouse.spark.sql(f"UPDATE {versions} SET valid_to = NULL WHERE price = 0").collect()
+    damage(lakehouse.lake, "silver.priced", "UPDATE SET id = 'x' WHERE id = '2'")
+    damage(lakehouse.lake, "silver.prices", "UPDATE SET valid_to = NULL WHERE price = 0")
     assert {each.law: each.broken for each in lakehouse.laws() if each.broken} == {
         "rows of silver.sales that are missing": 2,
         "rows not of silver.sales": 1,

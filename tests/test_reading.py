@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from sluice import gold
 from sluice.model import small_frames
 from sluice.model.ledger import Entry
-from sluice.operate.shadow import Shadow
-from sluice.storage.delta import Lake
+from sluice.operate.shadow import Shadow, clone_version
+from sluice.storage.delta import Lake, writer
 from sluice.storage.delta.opened import Newest
 from tests.kit import Lakehouse, statements, text
 from tests.shop import sales
@@ -211,12 +211,49 @@ def test_rows_that_are_marked_deleted_are_not_read(lakehouse: Lakehouse, monkeyp
     assert way_of(read) == "log"
 
 
-def test_a_copy_whose_files_are_elsewhere_is_read_by_its_log(shop: Lakehouse, tmp_path: Path) -> None:
+def test_a_copy_whose_files_are_elsewhere_is_read_by_its_log(
+    shop: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "is_read_by_driver", lambda *_: False)
     shadow = Shadow(str(tmp_path / "shadow"), live=shop.lake, copied=frozenset(["gold.sold"]))
     shadow.clone(shop.spark, shop.lake.path("gold.sold"), 1, "gold.sold", Entry(dataset="gold.sold"))
     read = shadow.read(shop.spark, "gold.sold")
     assert is_same(read, by_delta(shop, "gold.sold"))
     assert way_of(read) == "log"
+    assert not shadow.allows_small_writes("gold.sold")
+
+
+@pytest.mark.parametrize("table", ["bronze.sales", "silver.sales", "silver._fates", "gold.sold", "gold.odd"])
+def test_a_small_table_is_copied_with_its_rows_and_properties(shop: Lakehouse, tmp_path: Path, table: str) -> None:
+    odd = shop.spark.sql(f"SELECT * FROM VALUES {odd_values} AS t({odd_columns})")
+    shop.lake.append_rows(odd, "gold.odd", Entry(dataset="gold.odd"), 0)
+    expected, live = by_delta(shop, table), DeltaTable(shop.lake.path(table))
+    shadow = Shadow(str(tmp_path / "shadow"), live=shop.lake, copied=frozenset([table]))
+    shadow.clone(shop.spark, shop.lake.path(table), live.version(), table, Entry(dataset=table, because="a test"))
+    assert shadow.newest_version(table) == clone_version
+    commit = shadow.last_commit(table)
+    assert commit is not None
+    assert commit.entry.because == "a test"
+    copied = DeltaTable(shadow.path(table))
+    assert copied.schema() == live.schema()
+    assert copied.metadata().configuration == live.metadata().configuration
+    assert copied.metadata().partition_columns == live.metadata().partition_columns
+    assert shadow.allows_small_writes(table)
+    read = shadow.read(shop.spark, table)
+    assert read.count() == expected.count() > 0
+    assert is_same(read, expected)
+    assert is_same(shop.spark.read.format("delta").load(shadow.path(table)), expected)
+
+
+def test_an_older_version_is_copied_and_one_without_rows(shop: Lakehouse, tmp_path: Path) -> None:
+    shadow = Shadow(str(tmp_path / "shadow"), live=shop.lake, copied=frozenset(["gold.sold", "gold.nothing"]))
+    shadow.clone(shop.spark, shop.lake.path("gold.sold"), 0, "gold.sold", Entry(dataset="gold.sold"))
+    assert [row["pieces"] for row in shadow.read(shop.spark, "gold.sold").collect()] == [1]
+    nothing = shop.spark.range(1).where("false")
+    shop.lake.replace_rows(nothing, "gold.nothing", Entry(dataset="gold.nothing"), 0)
+    shadow.clone(shop.spark, shop.lake.path("gold.nothing"), 0, "gold.nothing", Entry(dataset="gold.nothing"))
+    assert shadow.newest_version("gold.nothing") == clone_version
+    assert shadow.read(shop.spark, "gold.nothing").count() == 0
 
 
 def test_a_path_that_looks_like_a_pattern_is_a_path(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from sluice.model.datasets import Dataset
 from sluice.operate import recompute
 from sluice.operate.recompute import Recomputed
 from sluice.windows import window
+from tests.damage import damage
 from tests.kit import Lakehouse, text
 from tests.shop import priced
 
@@ -66,20 +67,20 @@ def wrong(found: dict[str, Recomputed]) -> dict[str, int]:
 
 def falsify(lakehouse: Lakehouse, *statements: tuple[str, str]) -> None:
     for table, statement in statements:
-        lakehouse.spark.sql(statement.format(f"delta.`{lakehouse.lake.path(table)}`")).collect()
+        damage(lakehouse.lake, table, statement)
 
 
 ten_falsehoods = (
-    ("silver.sales", "UPDATE {} SET pieces = 77 WHERE id = 's11'"),
-    ("silver.sales", "DELETE FROM {} WHERE id = 's12'"),
-    ("silver._fates", "DELETE FROM {} WHERE fate = 'quarantined'"),
-    ("silver.prices_changes", "UPDATE {} SET price = price + 1 WHERE product = 'p4' AND price = 400"),
-    ("silver.prices", "UPDATE {} SET valid_to = NULL, is_current = true WHERE product = 'p5' AND price = 500"),
-    ("silver.prices", "DELETE FROM {} WHERE product = 'p6' AND price = 610"),
-    ("silver.priced", "UPDATE {} SET price = NULL WHERE id = 's21'"),
-    ("silver.stock", "UPDATE {} SET shelf = 'nowhere' WHERE item = 'i1' AND is_current"),
-    ("gold.sold", "UPDATE {} SET pieces = pieces + 1 WHERE product = 'p9' AND window_start = '2026-01-01 00:00:00'"),
-    ("gold.sold", "DELETE FROM {} WHERE product = 'p2' AND window_start = '2026-01-01 02:00:00'"),
+    ("silver.sales", "UPDATE SET pieces = 77 WHERE id = 's11'"),
+    ("silver.sales", "DELETE WHERE id = 's12'"),
+    ("silver._fates", "DELETE WHERE fate = 'quarantined'"),
+    ("silver.prices_changes", "UPDATE SET price = price + 1 WHERE product = 'p4' AND price = 400"),
+    ("silver.prices", "UPDATE SET valid_to = NULL, is_current = true WHERE product = 'p5' AND price = 500"),
+    ("silver.prices", "DELETE WHERE product = 'p6' AND price = 610"),
+    ("silver.priced", "UPDATE SET price = NULL WHERE id = 's21'"),
+    ("silver.stock", "UPDATE SET shelf = 'nowhere' WHERE item = 'i1' AND is_current"),
+    ("gold.sold", "UPDATE SET pieces = pieces + 1 WHERE product = 'p9' AND window_start = '2026-01-01T00:00:00Z'"),
+    ("gold.sold", "DELETE WHERE product = 'p2' AND window_start = '2026-01-01T02:00:00Z'"),
 )
 
 
@@ -152,7 +153,8 @@ def test_a_table_whose_declaration_changed_is_not_compared(shop: Lakehouse, tmp_
 
 def test_a_row_that_is_there_twice_breaks_a_law_of_every_table(shop: Lakehouse, tmp_path: Path) -> None:
     lakehouse = shop.copied_to(tmp_path)
-    falsify(lakehouse, ("gold.sold", "INSERT INTO {0} SELECT * FROM {0} WHERE product = 'p9' LIMIT 1"))
+    sold_twice = f"delta.`{lakehouse.lake.path('gold.sold')}`"
+    lakehouse.spark.sql(f"INSERT INTO {sold_twice} SELECT * FROM {sold_twice} WHERE product = 'p9' LIMIT 1").collect()
     broken = [(each.dataset, each.law, each.broken) for each in lakehouse.laws() if each.broken]
     assert broken == [("gold.sold", "rows that are there twice", 1)]
 
@@ -167,7 +169,7 @@ def test_a_wrong_row_whose_time_python_cannot_hold_is_shown(lakehouse: Lakehouse
     lakehouse.declare(events)
     first_year = "0001-01-01T00:00:00Z"
     lakehouse.publish("events", {"id": "a", "at": first_year, "near": {"at": first_year}, "n": 1}).run()
-    falsify(lakehouse, ("silver.events", "UPDATE {} SET n = 2"))
+    falsify(lakehouse, ("silver.events", "UPDATE SET n = 2"))
     found = audited(lakehouse, 1)["silver.events"]
     assert found.wrong == 1
     assert found.examples[0].key == {"id": "a"}

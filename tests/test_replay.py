@@ -17,7 +17,9 @@ from sluice.model.datasets import Dataset
 from sluice.operate import replay as replaying
 from sluice.operate import requests
 from sluice.silver.history import HistoryOfChanges
+from sluice.storage.delta import writer
 from sluice.windows import window
+from tests.damage import damage
 from tests.kit import Lakehouse, Row, at, text
 from tests.shop import priced, prices, sales
 
@@ -148,7 +150,8 @@ class AllForOne(HistoryOfChanges):
     kind = "history, all for one"
 
 
-def test_a_change_in_silver_reaches_gold_in_the_same_promotion(shop: Lakehouse) -> None:
+def test_a_change_in_silver_reaches_gold_in_the_same_promotion(any_shop: Lakehouse) -> None:
+    shop = any_shop
     shop.declare(revenue)
     cheaper = replace(prices, specification=AllForOne(**vars(prices.specification)), shape=all_for_one)
     new_priced = replace(priced, inputs={**priced.inputs, "price": replace(priced.inputs["price"], source=cheaper)})
@@ -212,49 +215,58 @@ def test_after_a_rollback_the_old_declaration_goes_on_and_the_new_one_is_held(sh
     assert shop.run()["gold.revenue"].cause == "declaration changed"
 
 
-def damage(lakehouse: Lakehouse, table: str, change: str) -> None:
-    lakehouse.spark.sql(change.format(f"delta.`{lakehouse.lake.path(table)}`"))
-
-
 first_day = BackfillRange(since=at(0), until=at(24))
 damages = {
     "silver.sales": (
-        "DELETE FROM {} WHERE id = 's2'",
-        "UPDATE {} SET pieces = 99 WHERE id = 's5'",
-        "UPDATE {} SET id = 'nobody' WHERE id = 's6'",
+        "DELETE WHERE id = 's2'",
+        "UPDATE SET pieces = 99 WHERE id = 's5'",
+        "UPDATE SET id = 'nobody' WHERE id = 's6'",
     ),
-    "silver._fates": ("DELETE FROM {}",),
-    "silver.priced": ("UPDATE {} SET pieces = 99 WHERE id = 's1'", "DELETE FROM {} WHERE id = 's5'"),
-    "gold.revenue": ("UPDATE {} SET revenue = 99 WHERE product = 'tea'", "DELETE FROM {} WHERE product = 'milk'"),
+    "silver._fates": ("DELETE",),
+    "silver.priced": ("UPDATE SET pieces = 99 WHERE id = 's1'", "DELETE WHERE id = 's5'"),
+    "gold.revenue": ("UPDATE SET revenue = 99 WHERE product = 'tea'", "DELETE WHERE product = 'milk'"),
 }
 
 
-def test_a_damaged_part_is_put_right(shop: Lakehouse) -> None:
+@pytest.fixture(params=["copied", "cloned"])
+def any_shop(request: pytest.FixtureRequest, shop: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
+    """The shop, whose replays copy the rows of small tables, or clone them as they do with large ones."""
+    if request.param == "cloned":
+        monkeypatch.setattr(writer, "is_read_by_driver", lambda *_: False)
+    return shop
+
+
+def test_a_damaged_part_is_put_right(any_shop: Lakehouse) -> None:
+    shop = any_shop
     shop.publish("sales", sale(5, 3), sale(6, 4, "milk"))
     shop.run()
     right = {name: shop.rows(name) for name in shop.lake.tables()}
     for table, changes in damages.items():
         for change in changes:
-            damage(shop, table, change + (" AND window_start = '2026-01-01'" if table == "gold.revenue" else ""))
+            damage(
+                shop.lake,
+                table,
+                change + (" AND window_start = '2026-01-01T00:00:00Z'" if table == "gold.revenue" else ""),
+            )
         assert shop.rows(table) != right[table]
     assert shop.run() == {}, "a run does not see what was done behind its back"
 
     replay = build(shop, part=first_day)
     assert differing(replay) == {"silver.sales": (2, 1, 1), "silver.priced": (1, 1, 0), "gold.revenue": (1, 1, 0)}
     # What is damaged meanwhile, in a row that the shadow never wrote, is put right as well.
-    damage(shop, "silver.priced", "UPDATE {} SET pieces = 55 WHERE id = 's3'")
+    damage(shop.lake, "silver.priced", "UPDATE SET pieces = 55 WHERE id = 's3'")
     promote(shop, replay)
     assert {name: shop.rows(name) for name in shop.lake.tables()} == right
     assert shop.run() == {}
 
 
 def test_damage_outside_of_the_part_is_left_alone(shop: Lakehouse) -> None:
-    damage(shop, "silver.sales", "UPDATE {} SET pieces = 99 WHERE id = 's3'")
+    damage(shop.lake, "silver.sales", "UPDATE SET pieces = 99 WHERE id = 's3'")
     assert differing(build(shop, part=first_day)) == {}
 
 
 def test_a_part_is_also_named_by_its_records(shop: Lakehouse) -> None:
-    damage(shop, "silver.sales", "UPDATE {} SET pieces = 99 WHERE id IN ('s2', 's3')")
+    damage(shop.lake, "silver.sales", "UPDATE SET pieces = 99 WHERE id IN ('s2', 's3')")
     position = dict(
         zip(
             ("partition", "offset"),
@@ -297,8 +309,8 @@ def test_what_cannot_be_replayed_says_why(shop: Lakehouse) -> None:
 def test_a_promotion_that_stopped_halfway_is_finished_by_the_next(
     shop: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    damage(shop, "silver.sales", "UPDATE {} SET pieces = 99 WHERE id = 's2'")
-    damage(shop, "gold.revenue", "DELETE FROM {} WHERE product = 'tea'")
+    damage(shop.lake, "silver.sales", "UPDATE SET pieces = 99 WHERE id = 's2'")
+    damage(shop.lake, "gold.revenue", "DELETE WHERE product = 'tea'")
     replay = build(shop, "silver.sales", "gold.revenue")
     whole = replaying.promoted
     promoted: list[Any] = []

@@ -1,7 +1,7 @@
 """A shadow of a lake: some of its tables copied, to be recomputed while the live ones stay readable.
 
-A copy is a shallow clone, so it costs no data; what is recomputed stands beside it. The engine refreshes a shadow
-like any lake.
+A copy of a large table is a shallow clone, so it costs no data; what is recomputed stands beside it. The engine
+refreshes a shadow like any lake.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sluice.model.datasets import Dataset
 from sluice.model.ledger import Commit, Entry, InputVersion, changed_here
 from sluice.storage.delta import Lake
+from sluice.storage.delta.opened import file_sizes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,9 +30,9 @@ class Shadow(Lake):
     def path(self, table: str) -> str:
         return super().path(table) if table in self.copied else self.live.path(table)
 
-    def allows_small_writes(self, _table: str) -> bool:
-        """Only Spark knows where the files of a copy are."""
-        return False
+    def allows_small_writes(self, table: str) -> bool:
+        """Not where files of the live table are shared: only Spark knows where they are."""
+        return not self.exists(table) or file_sizes(self.open(table)) is not None
 
 
 def shadow_of(live: Lake, root: str, datasets: Sequence[Dataset]) -> Shadow:

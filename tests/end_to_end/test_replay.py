@@ -41,7 +41,7 @@ class UnderLoad(Project):
 
     @contextmanager
     def under_load(self) -> Iterator[None]:
-        """Orders of March and April, some of them twice, and late prices, some of each every three seconds.
+        """Orders of March and April, some of them twice, and late prices, some of each every eight seconds.
 
         None is of the days whose figure is lost: it would bring the figure back.
         """
@@ -49,7 +49,7 @@ class UnderLoad(Project):
 
         def produce() -> None:
             number = 0
-            while not stop.wait(0 if number % 10 else 3):
+            while not stop.wait(0 if number % 10 else 8):
                 number += 1
                 order = {
                     "order_id": f"n{number}",

@@ -98,14 +98,11 @@ class Tables:
         return known.table
 
     def rows_of_few(self, table: str, found: DeltaTable) -> ArrowTable | None:
-        """All rows of an opened table of few, read once; None where Arrow has no such values, as text not in UTF-8."""
+        """All rows of an opened table of few, read once; None where Arrow has no such values."""
         of, rows = self.rows.get(table, (None, None))
         if of is not found or rows is None:
-            try:
-                rows = RecordBatchReader.from_stream(found.scan()).read_all()
-            except ArrowInvalid:
-                return None
-        if rows.nbytes <= kept_bytes_max:
+            rows = rows_in(found)
+        if rows is not None and rows.nbytes <= kept_bytes_max:
             self.rows[table] = found, rows
         return rows
 
@@ -148,6 +145,14 @@ def count_rows(table: DeltaTable) -> int:
             kept = pc.list_flatten(batch["selection_vector"])
             deleted += len(kept) - int(pc.sum(kept).as_py() or 0)
     return int(sum(table.get_add_actions(flatten=True)["num_records"].to_pylist())) - deleted
+
+
+def rows_in(table: DeltaTable) -> ArrowTable | None:
+    """All rows of a table; None where Arrow has no such values, as text that is not UTF-8."""
+    try:
+        return RecordBatchReader.from_stream(table.scan()).read_all()
+    except ArrowInvalid:
+        return None
 
 
 def file_sizes(table: DeltaTable) -> list[tuple[int | None, int]] | None:

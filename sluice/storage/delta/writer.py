@@ -26,10 +26,17 @@ from pyspark.sql import functions as F
 
 from sluice.errors import SluiceError, Superseded
 from sluice.model.ledger import Entry
-from sluice.model.small_frames import is_replaceable, is_short
+from sluice.model.small_frames import is_read_by_driver, is_replaceable, is_short
 from sluice.shapes.difference import operation
 from sluice.storage.delta.bloom import bloom_filters, writer_properties
-from sluice.storage.delta.opened import count_rows, has_deletion_vectors, spark_types
+from sluice.storage.delta.opened import (
+    count_rows,
+    file_sizes,
+    has_deletion_vectors,
+    rows_in,
+    spark_schema,
+    spark_types,
+)
 from sluice.storage.delta.reader import Reader
 from sluice.storage.delta.upkeep import retention_days
 from sluice.storage.small_writes import any_of
@@ -201,7 +208,7 @@ class Writer(Reader):
             spark.catalog.dropTempView(view)
         self.require_written(table, entry)
 
-    def allows_small_writes(self, _table: str) -> bool:
+    def allows_small_writes(self, table: str) -> bool:  # noqa: ARG002 - a shadow looks at it
         """Whether small writes to a table may go without Spark."""
         return True
 
@@ -340,7 +347,18 @@ class Writer(Reader):
         in_turn(table, write)
 
     def clone(self, spark: "SparkSession", source: str, version: int, table: str, entry: Entry) -> None:
-        """Makes the table a copy of the one at the path `source` at a version; the data files stay where they are."""
+        """Makes the table a copy of the one at the path `source` at a version, in two commits.
+
+        The data files of a large table stay where they are; the rows of a small one are written again.
+        """
+        found = DeltaTable(source, version, storage_options=self.storage_options)
+        sizes = file_sizes(found)
+        is_plain = sizes is not None and found.protocol().min_reader_version == 1
+        if is_plain and is_read_by_driver(spark_schema(found), sizes or [], self.location.read_files_max):
+            rows = rows_in(found)
+            if rows is not None:
+                self.copy_small(found, rows, table, entry)
+                return
         target = f"delta.`{self.path(table)}`"
         # delta-rs cannot read the log of a table that began as a clone.
         nothing = Schema([Field("nothing", PrimitiveType("integer"))])
@@ -350,6 +368,21 @@ class Writer(Reader):
             spark.sql(f"CREATE OR REPLACE TABLE {target} SHALLOW CLONE delta.`{source}` VERSION AS OF {version}")
         finally:
             spark.conf.unset(user_metadata)
+
+    def copy_small(self, found: DeltaTable, rows: ArrowTable, table: str, entry: Entry) -> None:
+        """Makes a table like another one, of its rows."""
+        metadata: Any = found.metadata()
+        made = DeltaTable.create(
+            self.path(table),
+            found.schema(),
+            partition_by=metadata.partition_columns,
+            configuration=metadata.configuration,
+            # Properties that another program gave the table.
+            raise_if_key_not_exists=False,
+            storage_options=self.storage_options,
+        )
+        said = CommitProperties(custom_metadata={"userMetadata": entry.to_json()})
+        write_deltalake(made, rows, mode="append", commit_properties=said)
 
 
 def signed(entry: Entry, fence: int) -> dict[str, str]:

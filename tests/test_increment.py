@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice import gold
+from sluice import bronze, gold, silver
 from sluice.engine import touched
 from sluice.engine.evaluation import Evaluation
 from sluice.shapes import increment
@@ -225,3 +225,43 @@ def test_a_table_that_another_program_changed_is_recomputed_from_its_inputs(
     lakehouse.publish("sales", sale(3, 3, 6))
     assert read_again(lakehouse) == 0
     assert [tuple(row) for row in lakehouse.table("gold.least").collect()] == [(1, 3, 5)]
+
+
+def test_zeros_of_either_sign_are_changes_of_each_other(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
+    values = silver.events("values", source=bronze.topic("values"), schema="id string, g string, x double", keys=["id"])
+    negative = "CAST(x AS string) = '-0.0'"
+    zeros = gold.aggregate(
+        "zeros",
+        source=values,
+        group_by=["g"],
+        measures={"negative": f"count(IF({negative}, 1, NULL))", "most": "max(CAST(x AS string))"},
+    )
+    lakehouse.declare(zeros).publish("values", {"id": "a", "g": "g", "x": 0.0}, {"id": "b", "g": "h", "x": 1.0}).run()
+    for number in range(2):
+        lakehouse.publish("values", {"id": f"n{number}", "g": "g", "x": -0.0}).run()
+        found = lakehouse.rows("gold.zeros")
+        lakehouse.run(rebuild=True)
+        assert found == lakehouse.rows("gold.zeros")
+    assert lakehouse.rows("gold.zeros", "g", "negative") == [("g", 2), ("h", 0)]
+
+
+def test_text_that_is_not_utf8_is_replaced_by_spark(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
+    values = silver.events("values", source=bronze.topic("values"), schema="id string, g string, x binary", keys=["id"])
+    texts = gold.aggregate(
+        "texts", source=values, group_by=["g"], measures={"n": "count(*)", "most": "max(CAST(x AS string))"}
+    )
+    copied = gold.view("copied", inputs={"texts": texts}, keys=["g"], shape=lambda texts: texts, grain=["g"])
+    lakehouse.declare(copied)
+    lakehouse.publish("values", *[{"id": f"{g}0", "g": g, "x": "YQ=="} for g in "abc"]).run()
+    # The byte 0xff.
+    lakehouse.publish("values", {"id": "a1", "g": "a", "x": "/w=="}).run()
+    for number, group in enumerate("aab"):
+        lakehouse.publish("values", {"id": f"n{number}", "g": group, "x": "YQ=="}).run()
+        for table in ("gold.texts", "gold.copied"):
+            counts = lakehouse.table(table).selectExpr("g", "n", "hex(most)").collect()
+            lakehouse.run(rebuild=True)
+            assert sorted(counts) == sorted(lakehouse.table(table).selectExpr("g", "n", "hex(most)").collect())
+    counts = lakehouse.table("gold.copied").selectExpr("g", "n", "hex(most) AS most").collect()
+    assert sorted(tuple(each) for each in counts) == [("a", 4, "FF"), ("b", 2, "61"), ("c", 1, "61")]

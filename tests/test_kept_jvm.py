@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from sluice import Project
 from sluice.runtime import jvm
+from sluice.runtime.session import scratch_prefix
 from sluice.runtime.settings import read_settings
 from sluice.storage.lock import is_locked
 from tests.commands import sluice_process
@@ -58,8 +60,22 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     end_waiting(folder)
 
 
+def command(*arguments: str, here: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    with as_typed(here):
+        return sluice_process(*arguments, here=here, environment=keep | environment)
+
+
+@contextmanager
+def as_typed(folder: Path) -> Iterator[None]:
+    """The folder and the variables of every command; the tests have another variable each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("PYTEST_CURRENT_TEST", raising=False)
+        yield
+
+
 def run(folder: Path, **environment: str) -> str:
-    done = sluice_process("run", here=folder, environment=keep | environment)
+    done = command("run", here=folder, **environment)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -72,7 +88,7 @@ def labels(folder: Path) -> list[str]:
 @contextmanager
 def waiting(folder: Path) -> Iterator[jvm.Jvm | None]:
     """The JVM that waits for a command; it goes on to wait."""
-    with jvm.place(read_settings(folder, {"keep_spark_minutes": 2})) as place:
+    with as_typed(folder), jvm.place(read_settings(folder, {"keep_spark_minutes": 2})) as place:
         assert place is not None
         yield place.jvm
 
@@ -83,11 +99,17 @@ def pid_of_waiting(folder: Path) -> int | None:
 
 
 def end_waiting(folder: Path) -> None:
-    with jvm.place(read_settings(folder, {"keep_spark_minutes": 2})) as place:
+    with as_typed(folder), jvm.place(read_settings(folder, {"keep_spark_minutes": 2})) as place:
         assert place is not None
         found = place.take()
         if found:
             found.end()
+
+
+def continuous(folder: Path) -> "subprocess.Popen[bytes]":
+    with as_typed(folder):
+        arguments = [sys.executable, "-m", "sluice.cli", "run", "--continuous"]
+        return subprocess.Popen(arguments, cwd=folder, env=os.environ | keep, stderr=subprocess.PIPE)
 
 
 def is_running(pid: int) -> bool:
@@ -103,21 +125,44 @@ def test_the_next_command_takes_the_jvm_of_the_last(shop: Path) -> None:
         pid, sessions = before.process.pid, before.sessions
     assert not is_locked(str(shop / ".sluice" / "lake"))
     assert "Nothing new" in run(shop)
-    explained = sluice_process("explain", "silver.orders", "order_id=1001", here=shop, environment=keep)
+    explained = command("explain", "silver.orders", "order_id=1001", here=shop)
     assert explained.returncode == 0, explained.stderr
     with waiting(shop) as after:
         assert after is not None
         assert (after.process.pid, after.sessions) == (pid, sessions + 2)
 
 
-def test_other_settings_have_another_jvm(shop: Path) -> None:
+@pytest.mark.parametrize("variable", ["SLUICE_DRIVER_MEMORY", "AWS_ACCESS_KEY_ID", "SALT"])
+def test_other_settings_and_variables_have_another_jvm_and_one_waits(shop: Path, variable: str) -> None:
     before = pid_of_waiting(shop)
-    run(shop, SLUICE_DRIVER_MEMORY="1g", SLUICE_KEEP_SPARK_MINUTES="0")
-    run(shop, AWS_ACCESS_KEY_ID="another", SLUICE_KEEP_SPARK_MINUTES="0")
-    with jvm.place(read_settings(shop, {"keep_spark_minutes": 2, "driver_memory": "1g"})) as other:
-        assert other is not None
-        assert other.jvm is None
-    assert pid_of_waiting(shop) == before
+    assert before is not None
+    run(shop, **{variable: "1g"})
+    assert not is_running(before)
+    # It is not the one that commands without the variable want.
+    assert pid_of_waiting(shop) is None
+    run(shop)
+    assert pid_of_waiting(shop) is not None
+
+
+def test_a_newer_installation_has_another_jvm(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = read_settings(shop, {})
+    before = jvm.fingerprint(settings)
+    assert jvm.fingerprint(settings) == before
+    monkeypatch.setattr(pyspark, "__version__", "9.9.9")
+    assert jvm.fingerprint(settings) != before
+
+
+def test_a_run_leaves_the_folder_of_a_jvm_that_reads(shop: Path) -> None:
+    with waiting(shop) as found:
+        assert found is not None
+        # Its command reads, and does not lock the lake; the run starts a JVM of its own.
+        run(shop, SLUICE_KEEP_SPARK_MINUTES="0")
+        assert (found.scratch / "pid").read_text() == str(found.process.pid)
+    gone = found.scratch.with_name(f"{found.scratch.name}-gone")
+    gone.mkdir()
+    (gone / "pid").write_text("999999999")
+    run(shop, SLUICE_KEEP_SPARK_MINUTES="0")
+    assert not gone.exists()
 
 
 def test_changed_code_is_run_as_it_is_now(shop: Path) -> None:
@@ -151,11 +196,10 @@ def test_a_command_that_is_killed_ends_the_jvm_that_it_took(shop: Path) -> None:
     pid = pid_of_waiting(shop)
     assert pid is not None
     lake = str(shop / ".sluice" / "lake")
-    command = [sys.executable, "-m", "sluice.cli", "run", "--continuous"]
-    with subprocess.Popen(command, cwd=shop, env=os.environ | keep, stderr=subprocess.PIPE) as process:
+    with continuous(shop) as process:
         eventually(lambda: is_locked(lake), "the lock")
         # The JVM has it too, and nobody else gets either.
-        refused = sluice_process("run", here=shop, environment=keep)
+        refused = command("run", here=shop)
         assert refused.returncode == 1
         assert f"Another sluice (process {process.pid}) is writing the lake" in refused.stderr
         assert is_running(pid)
@@ -172,14 +216,13 @@ def test_the_lock_lasts_as_long_as_a_jvm_whose_command_was_killed(shop: Path) ->
     with waiting(shop) as found:
         assert found is not None
         pid = found.process.pid
-    command = [sys.executable, "-m", "sluice.cli", "run", "--continuous"]
-    with subprocess.Popen(command, cwd=shop, env=os.environ | keep, stderr=subprocess.PIPE) as process:
+    with continuous(shop) as process:
         eventually(lambda: is_locked(lake), "the lock")
         os.kill(pid, signal.SIGSTOP)
         process.kill()
     try:
         assert is_locked(lake)
-        assert sluice_process("run", here=shop, environment=keep).returncode == 1
+        assert command("run", here=shop).returncode == 1
     finally:
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: not is_locked(lake), "the end of the lock")
@@ -187,7 +230,7 @@ def test_the_lock_lasts_as_long_as_a_jvm_whose_command_was_killed(shop: Path) ->
 
 
 def test_the_jvm_ends_with_its_keeper(shop: Path) -> None:
-    with jvm.place(read_settings(shop, {"keep_spark_minutes": 2})) as place:
+    with as_typed(shop), jvm.place(read_settings(shop, {"keep_spark_minutes": 2})) as place:
         assert place is not None
         assert place.jvm is not None
         pid, socket = place.jvm.process.pid, str(place.path)
@@ -209,15 +252,14 @@ def test_a_jvm_that_ended_while_it_waited_is_not_used(shop: Path) -> None:
 
 
 def test_when_its_time_is_over_nothing_is_left(shop: Path) -> None:
-    short = read_settings(shop, {"keep_spark_minutes": 0.05})
-    run(shop, SLUICE_KEEP_SPARK_MINUTES="0.05")
+    end_waiting(shop)
     folder = jvm.folder_for_sockets()
     assert folder is not None
-    path = folder / jvm.fingerprint(short)
-    eventually(lambda: not path.exists(), "the end of its time")
-    with jvm.place(short) as place:
-        assert place is not None
-        assert place.jvm is None
+    before = set(folder.iterdir())
+    run(shop, SLUICE_KEEP_SPARK_MINUTES="0.05")
+    eventually(lambda: set(folder.iterdir()) <= before, "the end of its time")
+    assert not list(Path(tempfile.gettempdir()).glob(f"{scratch_prefix(read_settings(shop, {}))}*"))
+    run(shop)
 
 
 def test_what_was_started_with_too_many_sessions_ends(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,12 @@ class Dataset:
             raise DeclarationError(f"{self.name}: its last output must be its own table")
 
     @property
+    def landed_in(self) -> dict[str, str]:
+        """The bronze table of each of its `topics`, by the topic's name in the log."""
+        sources = [each.source for each in self.inputs.values()]
+        return {each.topic: each.name for each in sources if isinstance(each, Topic) and each.topic in self.topics}
+
+    @property
     def is_fold(self) -> bool:
         """True when new rows are folded into the dataset's own, so that the scope never grows beyond them."""
         return any(each.arrivals for each in self.inputs.values())

@@ -23,8 +23,8 @@ def audit(lake: Lake, catalogue: Catalogue) -> list[Fates]:
         return [
             fates_of(found, dataset, topic)
             for dataset in catalogue.datasets
-            for topic in dataset.topics
-            if dataset.name in present and f"bronze.{topic}" in present
+            for topic, landed in dataset.landed_in.items()
+            if dataset.name in present and landed in present
         ]
 
 

@@ -75,9 +75,9 @@ def quarantined_records(
     records_max: int | None = None,
 ) -> list[QuarantinedRecord]:
     """The quarantined records of a dataset in the log's order: of one rule, or at some positions."""
-    if not {fates_table, *[f"bronze.{topic}" for topic in dataset.topics]} <= set(lake.tables()):
+    if not {fates_table, *dataset.landed_in.values()} <= set(lake.tables()):
         return []
-    raw = " UNION ALL ".join(f"SELECT * FROM bronze.{topic}" for topic in dataset.topics)
+    raw = " UNION ALL ".join(f"SELECT * FROM {table}" for table in dataset.landed_in.values())
     sql = f"""
         SELECT topic, "partition", "offset", raw."timestamp", fate, reason, raw.value
         FROM {fates_table} JOIN ({raw}) AS raw USING (topic, "partition", "offset")
@@ -112,7 +112,7 @@ def add(lake: Lake, log: AnyLog, dataset: Dataset, positions: Sequence[str], bec
 
     Returns their number; raises UsageError for a position at which none has landed.
     """
-    landed = [f"bronze.{topic}" for topic in dataset.topics if f"bronze.{topic}" in lake.tables()]
+    landed = [table for table in dataset.landed_in.values() if table in lake.tables()]
     raw = " UNION ALL ".join(f'SELECT topic, "partition", "offset" FROM {table}' for table in landed)
     sql = f"""SELECT * FROM ({raw}) WHERE concat_ws('/', topic, "partition", "offset") IN (SELECT unnest($positions))"""
     with connection(lake) as found:

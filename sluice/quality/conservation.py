@@ -50,7 +50,7 @@ judged AS (
         count(*) FILTER (fate = 'quarantined') AS quarantined, count(*) FILTER (fate = 'late') AS late
     FROM fates WHERE topic = '{topic}' GROUP BY ALL
 ),
-landed AS (SELECT "partition", "offset", count(*) AS times FROM bronze.{topic} GROUP BY ALL)
+landed AS (SELECT "partition", "offset", count(*) AS times FROM {landed} GROUP BY ALL)
 SELECT
     coalesce(sum(times), 0), coalesce(sum(accepted), 0), coalesce(sum(duplicate), 0), coalesce(sum(conflicts), 0),
     coalesce(sum(quarantined), 0), coalesce(sum(late), 0),
@@ -62,7 +62,7 @@ FROM landed FULL JOIN judged USING ("partition", "offset")
 
 def fates_of(found: "duckdb.DuckDBPyConnection", dataset: Dataset, topic: str) -> Fates:
     """Adds up the fates of one topic's records in one dataset."""
-    sql = audit_sql.format(dataset=dataset.name, fates=fates_table, topic=topic)
+    sql = audit_sql.format(dataset=dataset.name, fates=fates_table, topic=topic, landed=dataset.landed_in[topic])
     counts = found.execute(sql).fetchone()
     return Fates(dataset.name, topic, *(counts or ()))
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
+import pyspark
 from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER
 from py4j.java_gateway import JavaClass, JavaMember, JVMView
 
@@ -31,10 +32,20 @@ if TYPE_CHECKING:
 ends_within_seconds = 300
 # py4j and Spark's listeners leave a little of each session behind.
 sessions_max = 100
-# What a JVM, or what Spark does in it, may depend on beside the settings.
-environment = ("AWS_", "HADOOP_", "JAVA_", "JDK_", "LANG", "LC_", "PATH", "PYSPARK_", "PYTHON", "SPARK_", "TMP", "TZ")
-# A session sets them itself.
-ours = ("PYSPARK_PYTHON", "SPARK_LOCAL_IP")
+# Variables that say nothing of what a JVM or its Python workers do. The settings are compared as such.
+volatile = ("_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")
+# The settings that a JVM is started with.
+bearing = {
+    "project",
+    "lake",
+    "spark",
+    "driver_memory",
+    "cluster_cores",
+    "executor_memory",
+    "java_options",
+    "jars",
+    "log",
+}
 asked_bytes_max = 65_536
 
 
@@ -138,6 +149,8 @@ def started(conf: "SparkConf", log: Path, descriptors: Sequence[int], scratch: P
     finally:
         os.close(open_in_jvm)
     gateway.jvm = remembered(gateway.jvm)
+    # While it runs, nobody removes the folder.
+    (scratch / "pid").write_text(str(gateway.proc.pid))
     reached = gateway.java_parameters
     return Jvm(reached.port, reached.auth_token, gateway.proc, alive, scratch, 1, gateway)
 
@@ -205,6 +218,7 @@ class Place:
 
     path: Path
     seconds: float
+    fingerprint: str
     jvm: Jvm | None = None
     lock_file: int | None = None
 
@@ -225,7 +239,9 @@ def place(settings: Settings, *, writes: bool = False) -> Iterator[Place | None]
     if settings.is_remote or not settings.keep_spark_minutes or folder is None:
         yield None
         return
-    found = Place(folder / fingerprint(settings), 60 * settings.keep_spark_minutes)
+    # One JVM waits for each lake.
+    name = hashlib.sha256(settings.lake_root.encode()).hexdigest()[:32]
+    found = Place(folder / name, 60 * settings.keep_spark_minutes, fingerprint(settings))
     taken(found, settings)
     if writes and found.lock_file is None and settings.location.folder is not None:
         found.lock_file = lock_file(settings.lake_root)
@@ -240,7 +256,7 @@ def place(settings: Settings, *, writes: bool = False) -> Iterator[Place | None]
 
 
 def taken(found: Place, settings: Settings) -> None:
-    """Takes over the JVM that waits at a place; there may be none."""
+    """Takes over the JVM that waits at a place; there may be none, and one that does not fit is ended."""
     with socket.socket(socket.AF_UNIX) as asking, suppress(OSError):
         asking.connect(str(found.path))
         record, files, _, _ = socket.recv_fds(asking, asked_bytes_max, 3)
@@ -250,7 +266,8 @@ def taken(found: Place, settings: Settings) -> None:
         known = json.loads(record)
         process = TakenProcess(known["pid"], os.fdopen(stdin, "wb", buffering=0), alive)
         jvm = Jvm(known["port"], known["secret"], process, alive, Path(known["scratch"]), known["sessions"])
-        if jvm.has_ended or not all(is_lock_of(each, settings) for each in lock):
+        fits = known["fingerprint"] == found.fingerprint and all(is_lock_of(each, settings) for each in lock)
+        if jvm.has_ended or not fits:
             jvm.end()
             for each in lock:
                 os.close(each)
@@ -272,7 +289,9 @@ def kept(jvm: Jvm, where: Place) -> bool:
     stdin = jvm.process.stdin
     files = [jvm.alive, stdin.fileno(), *([] if where.lock_file is None else [where.lock_file])]
     known = {"port": jvm.port, "secret": jvm.secret, "pid": jvm.process.pid}
-    record = json.dumps({**known, "scratch": str(jvm.scratch), "sessions": jvm.sessions})
+    record = json.dumps(
+        {**known, "scratch": str(jvm.scratch), "sessions": jvm.sessions, "fingerprint": where.fingerprint}
+    )
     command = [sys.executable, "-I", "-S", keeper.__file__, str(where.path), str(where.seconds), str(jvm.scratch)]
     asked = subprocess.run(  # noqa: S603 - our own program
         [*command, *map(str, files)],
@@ -294,17 +313,21 @@ def kept(jvm: Jvm, where: Place) -> bool:
 
 
 def fingerprint(settings: Settings) -> str:
-    """What a JVM must have been started with to serve these settings, as a name."""
-    variables = {name: value for name, value in os.environ.items() if name.startswith(environment) and name not in ours}
-    secrets = {name: value.get_secret_value() for name, value in settings if hasattr(value, "get_secret_value")}
-    made_of = [
-        str(Path(keeper.__file__).parent),
-        sys.version,
-        settings.model_dump_json(),
-        secrets,
-        sorted(variables.items()),
-    ]
-    return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:32]
+    """What a JVM must have been started with to serve a command: settings, environment, folder and installation."""
+    variables = {name: value for name, value in os.environ.items() if name not in volatile and name[:7] != "SLUICE_"}
+    ours = [(each.name, each.stat().st_mtime_ns) for each in sorted(Path(__file__).parent.iterdir()) if each.is_file()]
+    installed = [str(Path(__file__)), sys.prefix, sys.version, pyspark.__version__, ours]
+    wanted = settings.model_dump_json(include=bearing)
+    made_of = [wanted, sorted(variables.items()), str(Path.cwd()), installed]
+    return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+
+
+def is_used(scratch: Path) -> bool:
+    """Whether the JVM of a scratch folder is there still, with a session or waiting for one."""
+    with suppress(OSError, ValueError):
+        os.kill(int((scratch / "pid").read_text()), 0)
+        return True
+    return False
 
 
 def folder_for_sockets() -> Path | None:

@@ -12,6 +12,7 @@ import fcntl
 import os
 import select
 import shutil
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -34,16 +35,27 @@ def main(path: str, seconds: float, scratch: str, files: list[int]) -> int:
         if os.fork():
             return 0
         os.setsid()
-        asking, alive = server.fileno(), files[0]
-        ready, _, _ = select.select([asking, alive], [], [], seconds)
-        Path(path).unlink()
-        is_taken = asking in ready and alive not in ready and hand_over(server, record, files)
-    if not is_taken:
-        for each in files[1:]:
-            os.close(each)
-        select.select([alive], [], [])
-        shutil.rmtree(scratch, ignore_errors=True)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        try:
+            keep(server, seconds, scratch, record, files)
+        finally:
+            # The lock last: until then, nobody else puts a socket there.
+            Path(path).unlink(missing_ok=True)
+            Path(f"{path}.lock").unlink()
     return 0
+
+
+def keep(server: socket.socket, seconds: float, scratch: str, record: bytes, files: list[int]) -> None:
+    """Holds the files until they are asked for, or the JVM has ended; it is ended when its time is over."""
+    asking, alive = server.fileno(), files[0]
+    ready, _, _ = select.select([asking, alive], [], [], seconds)
+    Path(server.getsockname()).unlink()
+    if asking in ready and alive not in ready and hand_over(server, record, files):
+        return
+    for each in files[1:]:
+        os.close(each)
+    select.select([alive], [], [])
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def hand_over(server: socket.socket, record: bytes, files: list[int]) -> bool:

@@ -22,7 +22,7 @@ from pyspark.logger import PySparkLogger
 from sluice.errors import SparkEnded
 from sluice.runtime import connect, jars, logstore
 from sluice.runtime.java import require_java
-from sluice.runtime.jvm import Place, forget_gateway, started, trust
+from sluice.runtime.jvm import Place, forget_gateway, is_used, started, trust
 from sluice.runtime.settings import Settings
 from sluice.storage.lock import Lock
 from sluice.storage.s3 import log_store
@@ -301,12 +301,13 @@ def jar_files(settings: Settings) -> list[Path]:
 
 
 def new_scratch(settings: Settings, lock: Lock | None) -> Path:
-    """A folder for what the JVM spills; those of killed drivers are removed by the one that owns the lake."""
+    """A folder for what the JVM spills; those of JVMs that have ended are removed by the one that owns the lake."""
     if lock is None:
         return Path(tempfile.mkdtemp(prefix="sluice-"))
     prefix = scratch_prefix(settings)
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        shutil.rmtree(folder, ignore_errors=True)
+        if not is_used(folder):
+            shutil.rmtree(folder, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=prefix))
 
 

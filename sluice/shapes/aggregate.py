@@ -120,7 +120,13 @@ def consolidated(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":
 
 
 def balanced(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":
-    """The values in these columns that changed, each with how many times more it was added than removed."""
+    """The values in these columns that changed, each with how many times more it was added than removed.
+
+    Of fractions each row for itself: grouping takes 0.0 and -0.0 for one value, and an expression may not.
+    """
+    kinds = changed.select(*columns).dtypes
+    if any(fraction in kind for _, kind in kinds for fraction in ("double", "float")):
+        return changed.select(*columns, sign().cast("bigint").alias(balance))
     return changed.groupBy(*columns).agg(F.sum(sign()).alias(balance)).where(F.col(balance) != 0)
 
 

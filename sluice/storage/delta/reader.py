@@ -1,11 +1,13 @@
 """Read rows: through Spark, or without it for small changes and for engines that read Arrow."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
-from pyarrow import RecordBatchReader
+from deltalake.exceptions import DeltaError
+from pyarrow import ArrowInvalid, RecordBatchReader
 from pyspark.sql.types import StructType
 
 from sluice.model.small_frames import are_small_changes, frame_of, is_listed, is_read_by_driver
@@ -65,8 +67,10 @@ class Reader(History):
         if are_small_changes(commits, entries_of(commits)):
             found = self.open(table, until)
             schema = StructType([*spark_schema(found), *feed])
-            rows = RecordBatchReader.from_stream(found.load_cdf(since + 1, until)).read_all()
-            return frame_of(spark, rows.select(schema.names), schema)
+            with suppress(ArrowInvalid, DeltaError):
+                # Arrow knows no text that is not UTF-8.
+                rows = RecordBatchReader.from_stream(found.load_cdf(since + 1, until)).read_all()
+                return frame_of(spark, rows.select(schema.names), schema)
         return (
             spark.read.format("delta")
             .option("readChangeFeed", "true")

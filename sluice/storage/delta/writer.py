@@ -17,7 +17,7 @@ from deltalake import (
     Transaction,
     write_deltalake,
 )
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 from pyarrow import Schema as ArrowSchema
 from pyarrow import Table as ArrowTable
@@ -54,6 +54,7 @@ table_properties = {
     "delta.checkpointInterval": "10",
 }
 creation = threading.Lock()
+not_utf8 = "non UTF-8 data"
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
 # Delta writes nothing for an application unless its number is above the last one in the table.
 application, number = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
@@ -182,8 +183,14 @@ class Writer(Reader):
             and self.allows_small_replacements(table, found)
         ):
             new = small.filter(pc.field(operation) != "deleted").drop_columns([operation])
-            self.commit_small(table, entry, fence, new, instead_of=any_of(small.select(grain)), find_by=find_by)
-            return
+            try:
+                self.commit_small(table, entry, fence, new, instead_of=any_of(small.select(grain)), find_by=find_by)
+            except DeltaError as error:
+                # Arrow cannot read the other rows of the files, whose text is any bytes to Spark.
+                if not_utf8 not in str(error):
+                    raise
+            else:
+                return
         columns = [name for name in difference.columns if name != operation]
         matched = " AND ".join(f"own.`{name}` <=> new.`{name}`" for name in grain)
         updates = ", ".join(f"own.`{name}` = new.`{name}`" for name in columns)

@@ -25,7 +25,7 @@ def test_its_records_are_accounted_for(plant: Lakehouse) -> None:
     assert (fates.dataset, fates.topic, fates.landed, fates.accepted) == ("silver.readings", "plant_readings", 3, 1)
     assert (fates.quarantined, fates.balanced) == (2, True)
     found = checks.check(plant.spark, plant.lake, plant.catalogue, plant.catalogue.datasets)["silver.readings"]
-    assert {row["expectation"]: row["outcome"] for row in found}["conservation"] == "passed"
+    assert {row["expectation"]: row["verdict"] for row in found}["conservation"] == "passed"
 
 
 def test_its_quarantined_records_are_shown_set_aside_and_released(plant: Lakehouse) -> None:

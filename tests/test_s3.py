@@ -63,7 +63,7 @@ def unguarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running[Serv
 
 
 def wait_for(is_true: Callable[[], bool], pause_seconds: float = 0.02) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 400
     while not is_true():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(pause_seconds)

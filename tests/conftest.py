@@ -80,7 +80,7 @@ def spark_for_commands(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -
     """Commands that run in this process use the session of the run."""
 
     @contextmanager
-    def lent(settings: Settings, descriptors: object = ()) -> Iterator["SparkSession"]:
+    def lent(settings: Settings, *_: object, **__: object) -> Iterator["SparkSession"]:
         yield spark
 
     monkeypatch.setattr("sluice.api.sessions.spark_session", lent)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.errors import SluiceError
-from sluice.runtime import connect, session
+from sluice.runtime import connect, jars
 from sluice.runtime.java import major_version, require_java
-from sluice.runtime.session import spark_session
+from sluice.runtime.session import bundles, spark_session
 from sluice.runtime.settings import Settings
 from sluice.storage import bucket
 from sluice.storage.delta import Lake
@@ -55,7 +55,7 @@ def spark(settings: Settings) -> str:
 
 
 def jar_files(settings: Settings) -> str:
-    found = session.jar_files(settings)
+    found = jars.jar_files(settings.jars, bundles(settings))
     return f"{len(found)} in {settings.jars}, each with its sha256"
 
 

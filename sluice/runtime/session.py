@@ -114,7 +114,9 @@ def spark_session(
     logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
     # Our own message reports what cannot be computed, not the JVM's whole stack for each attempt.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    archive = ClassArchive.of(settings.jars, require_java(), jar_files(settings))
+    java = require_java()
+    files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if where.jars else [])
+    archive = ClassArchive.of(settings.jars, java, files)
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -123,11 +125,9 @@ def spark_session(
     # A JVM writes the archive when it ends.
     stays = waited is not None or (lock is not None and archive.path.exists())
     scratch = waited.scratch if waited else new_scratch(settings, lock)
-    conf = configured(settings, lock, scratch, archive)
-    log = spark_log(settings, lock)
-    jvm = (
-        waited.reached() if waited else started(conf, log, [*(lock.descriptors if lock else ()), *descriptors], scratch)
-    )
+    conf = configured(settings, lock, scratch, files, archive)
+    log, inherited = spark_log(settings, lock), [*(lock.descriptors if lock else ()), *descriptors]
+    jvm = waited.reached() if waited else started(conf, log, inherited, scratch)
     if lock and lock.lease:
         lock.lease.jvm = jvm.process
     try:
@@ -150,7 +150,9 @@ def spark_session(
         archive.keep()
 
 
-def configured(settings: Settings, lock: Lock | None, scratch: Path, archive: "ClassArchive") -> "SparkConf":
+def configured(
+    settings: Settings, lock: Lock | None, scratch: Path, files: Sequence[Path], archive: "ClassArchive"
+) -> "SparkConf":
     """All that a session is started with."""
     from pyspark import SparkConf
 
@@ -163,7 +165,7 @@ def configured(settings: Settings, lock: Lock | None, scratch: Path, archive: "C
         conf.set("spark.ui.enabled", "true").set("spark.ui.port", str(settings.spark_ui_port))
         # Spark's UI takes its address only from here; by default it is every address of the machine.
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    conf.set("spark.jars", ",".join(map(str, jar_files(settings))))
+    conf.set("spark.jars", ",".join(map(str, files)))
     conf.set("spark.sql.warehouse.dir", f"{scratch}/warehouse")
     options = f"{conf.get('spark.driver.extraJavaOptions')} {archive.option(is_driver=lock is not None)}"
     return conf.set("spark.driver.extraJavaOptions", options)
@@ -289,15 +291,13 @@ def spark_log(settings: Settings, lock: Lock | None) -> Path:
     return path
 
 
-def jar_files(settings: Settings) -> list[Path]:
-    """The jars for where the log and the tables are, downloaded if they are not there yet."""
-    location = settings.location
-    bundles = [
+def bundles(settings: Settings) -> list[jars.Bundle]:
+    """The jars for where the log and the tables are."""
+    return [
         jars.delta,
         *(jars.kafka if settings.is_on_kafka else ()),
-        *(jars.by_name[name] for name in location.jars),
+        *(jars.by_name[name] for name in settings.location.jars),
     ]
-    return jars.jar_files(settings.jars, bundles) + ([logstore.jar] if location.jars else [])
 
 
 def new_scratch(settings: Settings, lock: Lock | None) -> Path:

@@ -113,8 +113,8 @@ class Evaluation:
 
     def own(self, output: Output, scope: Scope) -> "DataFrame":
         """The rows of an output that the scope may change."""
-        rows = self.current[output.table].where(output.slice_condition())
-        return self.alone(scope.filter(rows, output.scope_columns, output.prune_columns), output.table, scope)
+        rows = scope.filter(self.current[output.table], output.scope_columns, output.prune_columns)
+        return self.alone(rows.where(output.slice_condition()), output.table, scope)
 
     def alone(self, df: "DataFrame", table: str, scope: Scope) -> "DataFrame":
         """Rows of a small scope in one partition, unless their table is large: nothing of them is then shuffled."""

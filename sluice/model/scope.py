@@ -9,18 +9,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
+from sluice.model.found import Among, Condition, During, finders
 from sluice.model.small_frames import is_local, local, small_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Pairs = Iterable[tuple[str, str]]
+Said = TypeVar("Said")
 
 broadcast_rows_max = 200_000
 # Beyond, values are one list, by which Parquet's filters skip pages, and ranges, by which files are skipped.
@@ -75,13 +77,15 @@ class Bounds:
 class Scope:
     """Distinct rows of scope columns; `rows` is None when the scope is everything.
 
-    Where they are few, `literals` are the same rows in SQL, without the columns that no literal can be written of.
+    Where they are few, `few` are the same rows in Arrow, and `literals` in SQL, without the columns that no literal can
+    be written of.
     """
 
     rows: "DataFrame | None" = None
     count: int = 0
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
     literals: Sequence[Mapping[str, str | None]] | None = None
+    few: pa.Table | None = None
 
     @property
     def is_everything(self) -> bool:
@@ -102,17 +106,54 @@ class Scope:
         known = [self.bounds[name].holds(f"{prefix}`{column}`") for column, name in pairs if name in self.bounds]
         return " AND ".join(known) or "true"
 
-    def filter(self, df: "DataFrame", match: Pairs, prune: Pairs = ()) -> "DataFrame":
-        """The rows of `df` in the scope; `match` and `prune` pair a column of `df` with one of the scope."""
+    def filter(
+        self, df: "DataFrame", match: Pairs, prune: Pairs = (), during: "tuple[str, str, str] | None" = None
+    ) -> "DataFrame":
+        """The rows of `df` in the scope; `match` and `prune` pair a column of `df` with one of the scope.
+
+        `during` is a column of `df`, and two of the scope for the intervals that its value may be in: their bounds
+        skip files, and rows outside of all intervals may be left.
+        """
         if self.rows is None:
             return df
-        match = list(match)
+        match, prune = list(match), list(prune)
+        found = self.found(df, match, prune, during)
+        if found is not None:
+            return found
         df = df.where(self.condition([*match, *prune]))
+        if during is not None:
+            df = df.where(self.within(*during))
         if not match or self.is_exact(match):
             return df
         if compared := self.compared(match):
             return df.where(compared)
         return df.join(*self._wanted(match), "left_semi")
+
+    def within(self, column: str, start: str, end: str) -> "Column":
+        """The condition that `column` lies between the first start and the last end; a null end is open."""
+        begun, ended = F.col(column) >= self.bounds[start].least, F.col(column) < self.bounds[end].greatest
+        return begun if self.bounds[end].has_nulls else begun & ended
+
+    def found(
+        self,
+        df: "DataFrame",
+        match: "list[tuple[str, str]]",
+        prune: "list[tuple[str, str]]",
+        during: "tuple[str, str, str] | None",
+    ) -> "DataFrame | None":
+        """The same rows where the driver finds them in a table; None where it does not."""
+        finder = finders.get(df)
+        if finder is None or self.few is None or not match or not self.count:
+            return None
+        kinds, theirs = dict(self.frame.dtypes), dict(df.dtypes)
+        if any(not is_literal(kinds[name]) or kinds[name] != theirs[column] for column, name in match):
+            return None
+        named = [each for each in prune if is_literal(kinds[each[1]]) and kinds[each[1]] == theirs[each[0]]]
+        conditions: list[Condition] = [Among(column, self.few[name]) for column, name in [*match, *named]]
+        if during is not None:
+            conditions.append(interval(self.few, *during))
+        rows = finder(conditions)
+        return None if rows is None else local(df, matching(rows, self.few, match))
 
     def is_exact(self, match: "list[tuple[str, str]]") -> bool:
         """Whether the condition holds for the scope's rows and no others: one column, and all of its values known."""
@@ -178,7 +219,31 @@ def of_few(rows: "DataFrame", few: pa.Table) -> Scope:
     bounds |= {name: bounds_of_fractions(few[name], kind) for name, kind in kinds.items() if kind in fractions}
     literals = [dict(zip(said, each, strict=True)) for each in zip(*said.values(), strict=True)]
     known = {name: each for name, each in bounds.items() if each is not None}
-    return Scope(local(rows, few), few.num_rows, known, literals)
+    return Scope(local(rows, few), few.num_rows, known, literals, few)
+
+
+def matching(rows: pa.Table, few: pa.Table, match: "list[tuple[str, str]]") -> pa.Table:
+    """The rows whose values are those of one of `few` rows, null for null."""
+    if len(match) == 1:
+        return rows
+    wanted = set(zip(*[comparable(few[name]) for _, name in match], strict=True))
+    given = zip(*[comparable(rows[column]) for column, _ in match], strict=True)
+    return rows.filter(pa.array([row in wanted for row in given], pa.bool_()))
+
+
+def comparable(column: "pa.ChunkedArray[Any]") -> list[Any]:
+    """The values of a column in Python: times as numbers, since Python knows no year beyond 9999."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    elif pa.types.is_date(column.type):
+        column = column.cast(pa.int32())
+    return column.to_pylist()
+
+
+def interval(few: pa.Table, column: str, start: str, end: str) -> During:
+    """What holds all intervals between two columns."""
+    last = None if few[end].null_count else pc.max(few[end])
+    return During(column, pc.min(few[start]), last)
 
 
 def bounds_of_values(column: "pa.ChunkedArray[Any]", kind: str) -> Bounds:
@@ -189,14 +254,17 @@ def bounds_of_values(column: "pa.ChunkedArray[Any]", kind: str) -> Bounds:
     return Bounds(ranges_of(values, texts), column.null_count > 0, tuple(texts))
 
 
-def ranges_of(values: "pa.Array[Any]", texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """At most `compared_max` ranges that hold all values, which are sorted: parted at the widest gaps between them."""
-    if not texts:
+def ranges_of(values: "pa.Array[Any]", said: Sequence[Said]) -> tuple[tuple[Said, Said], ...]:
+    """At most `compared_max` ranges that hold all values, which are sorted: parted at the widest gaps between them.
+
+    Each is given as what is said of its first value and of its last.
+    """
+    if not said:
         return ()
-    gaps = list(range(1, len(texts)))
-    if len(texts) > compared_max:
-        gaps = widest_gaps(values) or [len(texts) * at // compared_max for at in range(1, compared_max)]
-    return tuple((texts[start], texts[end - 1]) for start, end in pairwise([0, *gaps, len(texts)]))
+    gaps = list(range(1, len(said)))
+    if len(said) > compared_max:
+        gaps = widest_gaps(values) or [len(said) * at // compared_max for at in range(1, compared_max)]
+    return tuple((said[start], said[end - 1]) for start, end in pairwise([0, *gaps, len(said)]))
 
 
 def widest_gaps(values: "pa.Array[Any]") -> list[int] | None:

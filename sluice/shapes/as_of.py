@@ -191,11 +191,9 @@ def facts_within(facts: "DataFrame", intervals: "DataFrame", joined: Joined, eve
     found = collect(intervals)
     if found.count == 0:
         return facts.limit(0)
-    start, end = found.bounds["_from"], found.bounds["_to"]
-    near = facts.where(F.col(event_time) >= start.least)
-    if not end.has_nulls:
-        near = near.where(F.col(event_time) < end.greatest)
-    near = found.filter(near, list(zip(joined.fact_keys, joined.keys, strict=True)))
+    near = found.filter(
+        facts, list(zip(joined.fact_keys, joined.keys, strict=True)), during=(event_time, "_from", "_to")
+    )
     begun = with_last_begun(near, found.frame, joined, event_time, begin="_from", said=F.struct("_to"))
     is_within = F.col("_last._to").isNull() | (F.col(event_time) < F.col("_last._to"))
     return begun.where(F.col("_last").isNotNull() & is_within).select(*facts.columns)

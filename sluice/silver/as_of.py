@@ -100,8 +100,8 @@ def as_of(
             return df
         times = scope.bounds[event_time]
         reaches = times.reaches("valid_from", "valid_to")
-        near = df.where(reaches if each.inferred is None else times.begun("valid_from"))
-        found = scope.filter(near, list(zip(each.keys, each.fact_keys, strict=True)))
+        found = scope.filter(df, list(zip(each.keys, each.fact_keys, strict=True)))
+        found = found.where(reaches if each.inferred is None else times.begun("valid_from"))
         return found if each.inferred is None else last_begun(found, each.keys, reaches)
 
     def shape(rows: Frames, _own: Frames) -> "DataFrame":

@@ -23,10 +23,13 @@ def any_of(keys: pa.Table) -> str:
 
 def literal(value: "Scalar[Any]") -> str:
     """That a column has a value, in SQL."""
-    if not value.is_valid:
-        return "IS NULL"
+    return f"= {value_of(value)}" if value.is_valid else "IS NULL"
+
+
+def value_of(value: "Scalar[Any]") -> str:
+    """A value that is not null, in SQL of its type."""
     form = next((form for holds, form in forms if holds(value.type)), lambda plain: str(plain).lower())
-    return f"= {form(value)}"
+    return form(value)
 
 
 forms: "tuple[tuple[Callable[[pa.DataType], bool], Callable[[Scalar[Any]], str]], ...]" = (

@@ -3,17 +3,28 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import ArrowInvalid, RecordBatchReader
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from sluice.model.small_frames import are_small_changes, frame_of, is_listed, is_read_by_driver
+from sluice.model.found import with_finder
+from sluice.model.small_frames import (
+    are_small_changes,
+    frame_of,
+    is_listed,
+    is_plain,
+    is_read_by_driver,
+    requires_within,
+)
 from sluice.shapes.difference import feed
 from sluice.storage.delta.history import History, entries_of
 from sluice.storage.delta.opened import count_rows, file_sizes, has_deletion_vectors, spark_schema
+from sluice.storage.small_reads import find
 from sluice.storage.small_writes import plain_files
 
 if TYPE_CHECKING:
@@ -53,13 +64,17 @@ class Reader(History):
             if rows is not None:
                 return frame_of(spark, rows.select(schema.names), schema)
         files = plain_files(found, self.path(table)) if sizes is not None and is_listed(sizes, files_max) else None
-        if files is None:
-            return spark.read.format("delta").option("versionAsOf", found.version()).load(self.path(table))
-        if not files:
+        if files is not None and not files:
             return frame_of(spark, None, schema)
-        df = spark.read.schema(schema).option("basePath", self.path(table)).parquet(*files)
-        # Spark puts the columns that are in the paths last.
-        return df.select(*schema.names) if found.metadata().partition_columns else df
+        if files is None:
+            df = spark.read.format("delta").option("versionAsOf", found.version()).load(self.path(table))
+        else:
+            df = spark.read.schema(schema).option("basePath", self.path(table)).parquet(*files)
+            # Spark puts the columns that are in the paths last.
+            df = df.select(*schema.names) if found.metadata().partition_columns else df
+        if not is_plain(schema) or requires_within(schema):
+            return df
+        return with_finder(df, partial(find, found, to_arrow_schema(schema, timezone="UTC")))
 
     def changes(self, spark: "SparkSession", table: str, since: int, until: int) -> "DataFrame":
         """The old and new images of the rows changed after version `since`, up to `until`, with `_change_type`."""

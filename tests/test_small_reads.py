@@ -1,0 +1,195 @@
+"""The driver finds the rows of a small scope in a large table as Spark would, whatever their values are."""
+
+import tempfile
+from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from sluice.model.found import Among, Condition, During
+from sluice.model.scope import collect
+from sluice.storage import small_reads
+from sluice.storage.delta import Lake
+from sluice.storage.small_writes import value_of
+from tests.kit import rows_of
+
+first_us, last_us = -62_135_596_800_000_000, 253_402_300_799_999_999
+values: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.string(): st.text(st.sampled_from("ab'\"\\%_$\x00\n;-é🛫"), max_size=3),
+    pa.binary(): st.binary(max_size=2),
+    pa.int64(): st.sampled_from([-(2**63), 2**63 - 1, *range(40)]),
+    pa.int8(): st.sampled_from([-128, 127, 0, 1]),
+    pa.bool_(): st.booleans(),
+    pa.decimal128(38, 10): st.sampled_from([Decimal("-0.0000000001"), Decimal("12345678901234567890.5"), Decimal(0)]),
+    pa.date32(): st.dates(date(1, 1, 1), date(9999, 12, 31)),
+    pa.timestamp("us", "UTC"): st.sampled_from([first_us, -1, 0, 1, 1_767_225_600_123_456, last_us]),
+}
+searched = settings(max_examples=40, deadline=None)
+World = tuple[pa.Table, list[pa.Table], pa.Table]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """All rows of a table of one or two columns, its files, and the rows of a scope, of which some are there."""
+    kinds = draw(st.lists(st.sampled_from(list(values)), min_size=1, max_size=2))
+    rows = st.tuples(*[st.none() | values[kind] for kind in kinds])
+    files = draw(st.lists(st.lists(rows, min_size=1, max_size=30), min_size=1, max_size=3))
+    there = [row for file in files for row in file]
+    wanted = draw(st.lists(st.sampled_from(there), max_size=30)) + draw(st.lists(rows, max_size=3))
+    made = [table_of(kinds, file, start) for start, file in zip(starts(files), files, strict=True)]
+    return pa.concat_tables(made), made, table_of(kinds, wanted, 0).drop_columns(["n"])
+
+
+def table_of(kinds: list[pa.DataType], rows: list[tuple[Any, ...]], start: int) -> pa.Table:
+    """Rows in columns `c0`, `c1`, and their number in `n`."""
+    columns = {f"c{at}": pa.array([row[at] for row in rows], kind) for at, kind in enumerate(kinds)}
+    return pa.table({**columns, "n": pa.array(range(start, start + len(rows)), pa.int64())})
+
+
+def starts(files: list[list[Any]]) -> list[int]:
+    return [sum(map(len, files[:at])) for at in range(len(files))]
+
+
+def found_in(world: World) -> list[int]:
+    """The numbers of the rows that the driver finds for each column of the scope by itself."""
+    everything, files, wanted = world
+    with tempfile.TemporaryDirectory() as folder:
+        for file in files:
+            write_deltalake(folder, file, mode="append")
+        conditions: list[Condition] = [Among(name, wanted[name]) for name in wanted.column_names]
+        rows = small_reads.find(DeltaTable(folder), everything.schema, conditions)
+    assert rows is not None
+    assert rows.schema == everything.schema
+    return sorted(rows["n"].to_pylist())
+
+
+def implied_by(world: World) -> list[int]:
+    everything, _, wanted = world
+    among = {name: set(texts(wanted[name])) for name in wanted.column_names}
+    given = zip(*[texts(everything[name]) for name in among], strict=True)
+    return [at for at, row in enumerate(given) if all(map(set.__contains__, among.values(), row))]
+
+
+def texts(column: "pa.ChunkedArray[Any]") -> list[Any]:
+    return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+
+
+@searched
+@given(world=worlds())
+def test_the_driver_finds_the_rows_of_a_scope_and_no_others(world: World) -> None:
+    assert found_in(world) == implied_by(world)
+
+
+def forget_nulls(condition: Among) -> str:
+    return f'"{condition.column}" IN ({", ".join(map(value_of, small_reads.sorted_values(condition)))})'
+
+
+def forget_a_value(condition: Among) -> str:
+    return known_sql(Among(condition.column, condition.values.slice(1)))
+
+
+known_sql = small_reads.sql_of
+
+
+@pytest.mark.parametrize("mutant", [forget_nulls, forget_a_value])
+def test_a_finder_that_forgets_is_found_out(mutant: Callable[[Among], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutants of the law above."""
+    monkeypatch.setattr(small_reads, "sql_of", mutant)
+    everything = table_of([pa.string()], [("a",), ("b",), (None,)], 0)
+    world = everything, [everything], everything.drop_columns(["n"])
+    assert found_in(world) != implied_by(world)
+
+
+def test_many_values_skip_files_by_their_ranges(tmp_path: Path) -> None:
+    for start in range(0, 40_000, 1_000):
+        write_deltalake(tmp_path, pa.table({"id": range(start, start + 1_000)}), mode="append")
+    table = DeltaTable(tmp_path)
+    wanted = pa.chunked_array([[*range(300), *range(39_900, 40_000)]], pa.int64())
+    files = pa.table(table.get_add_actions(flatten=True))
+    condition = Among("id", wanted)
+    assert files.filter(small_reads.can_hold(files, condition)).num_rows == 2
+    found = small_reads.find(table, pa.schema([("id", pa.int64())]), [condition])
+    assert found is not None
+    assert set(found["id"].to_pylist()) == set(wanted.to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"), [("rows_max", 9), ("bytes_max", 9), ("candidate_files_max", 0), ("candidate_bytes_max", 9)]
+)
+def test_what_is_much_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+    rows = table_of([pa.int64()], [(number % 2,) for number in range(20)], 0)
+    write_deltalake(tmp_path, rows)
+    ones: list[Condition] = [Among("c0", pa.chunked_array([[1]], pa.int64()))]
+    assert small_reads.find(DeltaTable(tmp_path), rows.schema, ones) is not None
+    monkeypatch.setattr(small_reads, limit, value)
+    assert small_reads.find(DeltaTable(tmp_path), rows.schema, ones) is None
+
+
+@pytest.mark.parametrize(("end", "numbers"), [(None, [3, 4, 5]), (5, [3, 4])])
+def test_a_time_within_an_interval(tmp_path: Path, end: int | None, numbers: list[int]) -> None:
+    kind = pa.timestamp("us", "UTC")
+    rows = table_of([kind], [(number,) for number in range(6)], 0)
+    write_deltalake(tmp_path, rows)
+    last = None if end is None else pa.scalar(end, kind)
+    found = small_reads.find(DeltaTable(tmp_path), rows.schema, [During("c0", pa.scalar(3, kind), last)])
+    assert found is not None
+    assert found["n"].to_pylist() == numbers
+
+
+@pytest.fixture
+def large(spark: SparkSession, tmp_path: Path) -> Lake:
+    """A table that is written by Spark, and larger than the driver reads as a whole."""
+    rows = spark.range(0, 3_000, 1, 2).selectExpr(
+        "id",
+        "concat('k', id) AS k",
+        "timestamp_micros(id * 1001) AS at",
+        "named_struct('a', id, 'b', string(id)) AS s",
+        "if(id % 100 = 0, NULL, id % 10 / 2D) AS x",
+    )
+    lake = Lake(str(tmp_path / "lake"))
+    rows.write.format("delta").save(lake.path("silver.large"))
+    return lake
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_the_rows_are_those_that_spark_finds(spark: SparkSession, large: Lake, *, is_marked: bool) -> None:
+    if is_marked:
+        path = large.path("silver.large")
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+        spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 2998")
+    df = large.read(spark, "silver.large")
+    # The greatest of a file has microseconds, and its statistics have none.
+    wanted = df.where("id IN (0, 7, 1499, 1500, 2998, 2999)").select("k", "at")
+    few = collect(wanted.unionByName(spark.sql("SELECT 'k1' AS k, timestamp_micros(0) AS at")))
+    found = few.found(df, [("k", "k"), ("at", "at")], [("at", "at")], None)
+    assert found is not None
+    assert found.schema == df.schema
+    assert rows_of(found, *df.columns) == rows_of(df.join(few.frame, ["k", "at"], "left_semi"), *df.columns)
+    assert found.count() == 6 - is_marked
+
+
+def test_text_that_is_not_utf8_is_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    rows = spark.range(3_000).selectExpr("id", "if(id = 7, CAST(X'FF' AS string), string(id)) AS text")
+    rows.write.format("delta").save(lake.path("silver.odd"))
+    df = lake.read(spark, "silver.odd")
+    few = collect(spark.sql("SELECT 7L AS id"))
+    assert few.found(df, [("id", "id")], [], None) is None
+    assert few.filter(df, [("id", "id")]).selectExpr("hex(text) AS text").collect()[0].text == "FF"
+
+
+@pytest.mark.parametrize("kind", ["double", "struct<a:bigint>", "int"])
+def test_what_is_compared_otherwise_is_left_to_spark(spark: SparkSession, large: Lake, kind: str) -> None:
+    df = large.read(spark, "silver.large")
+    value = "named_struct('a', 1L)" if kind.startswith("struct") else f"CAST(1 AS {kind})"
+    few = collect(spark.sql(f"SELECT {value} AS wanted"))
+    column = {"double": "x", "int": "id"}.get(kind, "s")
+    assert few.found(df, [(column, "wanted")], [], None) is None

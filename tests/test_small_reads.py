@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -68,7 +68,7 @@ def found_in(world: World) -> list[int]:
         rows = small_reads.find(DeltaTable(folder), everything.schema, conditions)
     assert rows is not None
     assert rows.schema == everything.schema
-    return sorted(rows["n"].to_pylist())
+    return sorted(cast("list[int]", rows["n"].to_pylist()))
 
 
 def implied_by(world: World) -> list[int]:

@@ -18,7 +18,6 @@ from sluice.model.found import Among, Condition, During
 from sluice.model.scope import collect
 from sluice.storage import small_reads
 from sluice.storage.delta import Lake
-from sluice.storage.small_writes import value_of
 from tests.kit import rows_of
 
 first_us, last_us = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -33,6 +32,7 @@ values: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.timestamp("us", "UTC"): st.sampled_from([first_us, -1, 0, 1, 1_767_225_600_123_456, last_us]),
 }
 searched = settings(max_examples=40, deadline=None)
+Form = Callable[["pa.Scalar[Any]"], str]
 World = tuple[pa.Table, list[pa.Table], pa.Table]
 
 
@@ -65,7 +65,7 @@ def found_in(world: World) -> list[int]:
         for file in files:
             write_deltalake(folder, file, mode="append")
         conditions: list[Condition] = [Among(name, wanted[name]) for name in wanted.column_names]
-        rows = small_reads.find(DeltaTable(folder), everything.schema, conditions)
+        rows = small_reads.find(DeltaTable(folder), everything.schema, folder, conditions)
     assert rows is not None
     assert rows.schema == everything.schema
     return sorted(cast("list[int]", rows["n"].to_pylist()))
@@ -88,19 +88,36 @@ def test_the_driver_finds_the_rows_of_a_scope_and_no_others(world: World) -> Non
     assert found_in(world) == implied_by(world)
 
 
-def forget_nulls(condition: Among) -> str:
-    return f'"{condition.column}" IN ({", ".join(map(value_of, small_reads.sorted_values(condition)))})'
+@searched
+@given(world=worlds())
+def test_so_does_it_by_files_where_some_rows_are_marked(world: World) -> None:
+    _, files, wanted = world
+    conditions: list[Condition] = [Among(name, wanted[name]) for name in wanted.column_names]
+    with tempfile.TemporaryDirectory() as folder:
+        for file in files:
+            write_deltalake(folder, file, mode="append")
+        table = DeltaTable(folder)
+        names = [f"{folder}/{name}" for name in small_reads.candidates(table, conditions)["path"].to_pylist()]
+        found = small_reads.among_files(table, names, conditions) if names else []
+    assert found is not None
+    assert sorted(number for each in found for number in cast("list[int]", each["n"].to_pylist())) == implied_by(world)
 
 
-def forget_a_value(condition: Among) -> str:
-    return known_sql(Among(condition.column, condition.values.slice(1)))
+def forget_nulls(condition: Among, form: Form) -> str:
+    return f'"{condition.column}" IN ({", ".join(map(form, small_reads.sorted_values(condition)))})'
+
+
+def forget_a_value(condition: Among, form: Form) -> str:
+    return known_sql(Among(condition.column, condition.values.slice(1)), form)
 
 
 known_sql = small_reads.sql_of
 
 
 @pytest.mark.parametrize("mutant", [forget_nulls, forget_a_value])
-def test_a_finder_that_forgets_is_found_out(mutant: Callable[[Among], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finder_that_forgets_is_found_out(
+    mutant: Callable[[Among, Form], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mutants of the law above."""
     monkeypatch.setattr(small_reads, "sql_of", mutant)
     everything = table_of([pa.string()], [("a",), ("b",), (None,)], 0)
@@ -116,7 +133,7 @@ def test_many_values_skip_files_by_their_ranges(tmp_path: Path) -> None:
     files = pa.table(table.get_add_actions(flatten=True))
     condition = Among("id", wanted)
     assert files.filter(small_reads.can_hold(files, condition)).num_rows == 2
-    found = small_reads.find(table, pa.schema([("id", pa.int64())]), [condition])
+    found = small_reads.find(table, pa.schema([("id", pa.int64())]), None, [condition])
     assert found is not None
     assert set(found["id"].to_pylist()) == set(wanted.to_pylist())
 
@@ -128,9 +145,9 @@ def test_what_is_much_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.Monke
     rows = table_of([pa.int64()], [(number % 2,) for number in range(20)], 0)
     write_deltalake(tmp_path, rows)
     ones: list[Condition] = [Among("c0", pa.chunked_array([[1]], pa.int64()))]
-    assert small_reads.find(DeltaTable(tmp_path), rows.schema, ones) is not None
+    assert small_reads.find(DeltaTable(tmp_path), rows.schema, None, ones) is not None
     monkeypatch.setattr(small_reads, limit, value)
-    assert small_reads.find(DeltaTable(tmp_path), rows.schema, ones) is None
+    assert small_reads.find(DeltaTable(tmp_path), rows.schema, None, ones) is None
 
 
 @pytest.mark.parametrize(("end", "numbers"), [(None, [3, 4, 5]), (5, [3, 4])])
@@ -139,7 +156,7 @@ def test_a_time_within_an_interval(tmp_path: Path, end: int | None, numbers: lis
     rows = table_of([kind], [(number,) for number in range(6)], 0)
     write_deltalake(tmp_path, rows)
     last = None if end is None else pa.scalar(end, kind)
-    found = small_reads.find(DeltaTable(tmp_path), rows.schema, [During("c0", pa.scalar(3, kind), last)])
+    found = small_reads.find(DeltaTable(tmp_path), rows.schema, None, [During("c0", pa.scalar(3, kind), last)])
     assert found is not None
     assert found["n"].to_pylist() == numbers
 

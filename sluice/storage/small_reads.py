@@ -1,8 +1,13 @@
-"""Find a few rows of a large table by delta-rs: files, row groups and pages are skipped, and nothing of it is a job."""
+"""Find a few rows of a large table in the driver: files, row groups and pages are skipped, and no job is started.
 
-from collections.abc import Sequence
+DataFusion does it, within delta-rs. It skips nothing in a table with deletion vectors, so DuckDB reads the files of
+such a table, with the place of each row in its file, and the marked rows are left out here.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
@@ -10,10 +15,13 @@ from deltalake.exceptions import DeltaError
 
 from sluice.model.found import Among, Condition
 from sluice.model.scope import ranges_of
-from sluice.storage.small_writes import value_of
+from sluice.storage import small_writes
+from sluice.storage.small_writes import pattern_signs
 
 if TYPE_CHECKING:
     from pyarrow import Array, ChunkedArray, Scalar
+
+    Form = Callable[[Scalar[Any]], str]
 
 rows_max = 20_000
 bytes_max = 64 * 1024 * 1024
@@ -26,33 +34,81 @@ settings = {
     "datafusion.execution.parquet.pushdown_filters": "true",
     "datafusion.execution.parquet.reorder_filters": "true",
 }
+# Of these types a file's bounds are as exact in the log as the values are.
+bounded = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp, pa.types.is_string)
+place, file_name = "file_row_number", "filename"
 
 
-def find(table: DeltaTable, schema: pa.Schema, conditions: Sequence[Condition]) -> pa.Table | None:
+def find(table: DeltaTable, schema: pa.Schema, folder: str | None, conditions: Sequence[Condition]) -> pa.Table | None:
     """The rows that meet all conditions, in the columns of a schema; None where they are many, or have no such values.
 
-    Arrow has no text that is not UTF-8.
+    Arrow has no text that is not UTF-8. `folder` is where the files are, None if that is not on this machine.
     """
-    if not is_light(table, conditions):
+    files = candidates(table, conditions)
+    size_bytes = pc.sum(files["size_bytes"]).as_py() or 0
+    if files.num_rows > candidate_files_max or size_bytes > candidate_bytes_max:
         return None
-    wanted = " AND ".join(sql_of(each) for each in conditions)
-    query = QueryBuilder(settings).register("rows", table).execute(f"SELECT * FROM rows WHERE {wanted}")  # noqa: S608 - literals alone
-    batches, rows, size_bytes = [], 0, 0
+    names = [f"{folder}/{name}" for name in files["path"].to_pylist()]
+    is_plain = folder is not None and not any(pattern_signs & set(name) for name in names)
+    is_marked = "deletionVectors" in (table.protocol().reader_features or [])
     try:
-        for batch in pa.RecordBatchReader.from_stream(query):
-            batches.append(batch)
-            rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
-            if rows > rows_max or size_bytes > bytes_max:
-                return None
-    except (pa.ArrowInvalid, DeltaError):
+        if is_marked and is_plain and not table.metadata().partition_columns:
+            found = among_files(table, names, conditions) if names else []
+        else:
+            found = among_rows(table, conditions)
+    except (pa.ArrowInvalid, DeltaError, duckdb.Error):
         return None
-    if not batches:
-        return schema.empty_table()
-    return pa.Table.from_batches(batches).select(schema.names).cast(schema)
+    if found is None:
+        return None
+    return pa.Table.from_batches(found).select(schema.names).cast(schema) if found else schema.empty_table()
 
 
-def sql_of(condition: Condition) -> str:
-    """A condition as SQL."""
+def among_rows(table: DeltaTable, conditions: Sequence[Condition]) -> list[pa.RecordBatch] | None:
+    """The rows that meet all conditions, by DataFusion; None where they are many."""
+    wanted = " AND ".join(sql_of(each, small_writes.value_of) for each in conditions)
+    query = QueryBuilder(settings).register("rows", table).execute(f"SELECT * FROM rows WHERE {wanted}")  # noqa: S608 - literals alone
+    return taken(pa.RecordBatchReader.from_stream(query))
+
+
+def among_files(table: DeltaTable, names: list[str], conditions: Sequence[Condition]) -> list[pa.RecordBatch] | None:
+    """The rows of these files that meet all conditions and are not marked, by DuckDB; None where they are many."""
+    wanted = " AND ".join(sql_of(each, duckdb_value_of) for each in conditions)
+    with duckdb.connect(config={"autoinstall_known_extensions": False}) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        read = f"read_parquet($1, {place} = true, {file_name} = true, union_by_name = true, hive_partitioning = false)"
+        rows = connection.sql(f"SELECT * FROM {read} WHERE {wanted}", params=[names])  # noqa: S608 - literals alone
+        found = taken(cast(pa.RecordBatchReader, rows.to_arrow_reader()))
+    return None if found is None else without_marked(table, found)
+
+
+def taken(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
+    """All rows; None as soon as they are many."""
+    found, rows, size_bytes = [], 0, 0
+    for batch in batches:
+        found.append(batch)
+        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+        if rows > rows_max or size_bytes > bytes_max:
+            return None
+    return found
+
+
+def without_marked(table: DeltaTable, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows that no deletion vector of the table marks; a file's vector ends after its last mark at the earliest."""
+    kept = {}
+    for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
+        for file, vector in zip(batch["filepath"], batch["selection_vector"], strict=True):
+            kept[str(file).rsplit("/", 1)[-1]] = vector.values
+    return [each.filter(pa.array(is_kept(each, kept), pa.bool_())) for each in batches]
+
+
+def is_kept(batch: pa.RecordBatch, kept: "dict[str, Any]") -> list[bool]:
+    vectors = [kept.get(str(file).rsplit("/", 1)[-1], ()) for file in batch[file_name]]
+    places = [int(each.as_py()) for each in batch[place]]
+    return [at >= len(each) or each[at].as_py() for each, at in zip(vectors, places, strict=True)]
+
+
+def sql_of(condition: Condition, value_of: "Form") -> str:
+    """A condition as SQL, in which `value_of` makes a literal."""
     column = quoted(condition.column)
     if not isinstance(condition, Among):
         begun = f"{column} >= {value_of(condition.start)}"
@@ -65,28 +121,43 @@ def sql_of(condition: Condition) -> str:
     return f"({found} OR {column} IS NULL)" if condition.values.null_count else f"({found})"
 
 
-def sorted_values(condition: Among) -> "Array[Any]":
-    distinct = pc.unique(condition.values).drop_null()
-    return cast("Array[Any]", distinct.take(pc.array_sort_indices(distinct)))
+def quoted(name: str) -> str:
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
 
 
-def ranges(values: "Array[Any]") -> "tuple[tuple[Scalar[Any], Scalar[Any]], ...]":
-    return ranges_of(values, list(values))
+def duckdb_value_of(value: "Scalar[Any]") -> str:
+    """A value that is not null, in DuckDB's SQL; times by their number, and texts by their bytes."""
+    kind = value.type
+    if pa.types.is_timestamp(kind):
+        return f"make_timestamptz({value.cast(pa.int64())})"
+    if pa.types.is_date(kind):
+        return f"(DATE '1970-01-01' + ({value.cast(pa.int32())}))"
+    if pa.types.is_binary(kind):
+        return f"unhex('{value.as_py().hex()}')"
+    if pa.types.is_string(kind):
+        return f"decode(unhex('{value.as_py().encode().hex()}'))"
+    if pa.types.is_decimal(kind):
+        return f"CAST('{value.as_py():f}' AS DECIMAL({kind.precision}, {kind.scale}))"
+    return f"CAST('{value}' AS {'BOOLEAN' if pa.types.is_boolean(kind) else 'BIGINT'})"
 
 
-def is_light(table: DeltaTable, conditions: Sequence[Condition]) -> bool:
-    """Whether the files that can have such rows, by what the log says of each, are for one program to read."""
+def candidates(table: DeltaTable, conditions: Sequence[Condition]) -> pa.Table:
+    """The files that can have such rows, by what the log says of each."""
     files = pa.table(table.get_add_actions(flatten=True))
     for each in conditions:
-        known = {f"{which}.{each.column}" for which in ("min", "max", "null_count")} <= set(files.column_names)
-        files = files.filter(can_hold(files, each)) if known else files
-    size_bytes = pc.sum(files["size_bytes"]).as_py() or 0
-    return files.num_rows <= candidate_files_max and size_bytes <= candidate_bytes_max
+        names = [f"{which}.{each.column}" for which in ("min", "max", "null_count")]
+        if set(names) <= set(files.column_names) and any(of(files[names[1]].type) for of in bounded):
+            files = files.filter(can_hold(files, each))
+    return files
 
 
 def can_hold(files: pa.Table, condition: Condition) -> "ChunkedArray[Any]":
     """For each file whether its rows can meet a condition; true where nothing is known of it."""
     least, greatest, nulls = (files[f"{which}.{condition.column}"] for which in ("min", "max", "null_count"))
+    if pa.types.is_timestamp(greatest.type):
+        # Spark writes the milliseconds of the greatest, rounded down.
+        greatest = pc.add(greatest, pa.scalar(999, pa.duration("us")))
     within: tuple[tuple[Scalar[Any], Scalar[Any] | None], ...]
     if isinstance(condition, Among):
         within = ranges(sorted_values(condition))
@@ -101,6 +172,10 @@ def can_hold(files: pa.Table, condition: Condition) -> "ChunkedArray[Any]":
     return cast("ChunkedArray[Any]", pc.fill_null(found, True))
 
 
-def quoted(name: str) -> str:
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'
+def sorted_values(condition: Among) -> "Array[Any]":
+    distinct = pc.unique(condition.values).drop_null()
+    return cast("Array[Any]", distinct.take(pc.array_sort_indices(distinct)))
+
+
+def ranges(values: "Array[Any]") -> "tuple[tuple[Scalar[Any], Scalar[Any]], ...]":
+    return ranges_of(values, list(values))

@@ -74,7 +74,8 @@ class Reader(History):
             df = df.select(*schema.names) if found.metadata().partition_columns else df
         if not is_plain(schema) or requires_within(schema):
             return df
-        return with_finder(df, partial(find, found, to_arrow_schema(schema, timezone="UTC")))
+        folder = None if self.location.folder is None else self.path(table)
+        return with_finder(df, partial(find, found, to_arrow_schema(schema, timezone="UTC"), folder))
 
     def changes(self, spark: "SparkSession", table: str, since: int, until: int) -> "DataFrame":
         """The old and new images of the rows changed after version `since`, up to `until`, with `_change_type`."""

@@ -143,7 +143,7 @@ def test_hostile_keys_are_keys_like_others(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
 ) -> None:
     if not is_small:
-        monkeypatch.setattr(small_frames, "replaced_rows_max", 0)
+        monkeypatch.setattr(small_frames, "replaced_terms_max", 0)
     # No scope is large enough to be everything.
     monkeypatch.setattr(touched, "rebuild_share", 1e9)
     lakehouse.declare(levels, hourly)

@@ -16,8 +16,10 @@ from pyspark.sql import SparkSession
 
 from sluice.model.found import Among, Condition, During
 from sluice.model.scope import collect
+from sluice.model.small_frames import terms_in
 from sluice.storage import small_reads
 from sluice.storage.delta import Lake
+from sluice.storage.small_writes import any_of
 from tests.kit import rows_of
 
 first_us, last_us = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -101,6 +103,23 @@ def test_so_does_it_by_files_where_some_rows_are_marked(world: World) -> None:
         found = small_reads.among_files(table, names, conditions) if names else []
     assert found is not None
     assert sorted(number for each in found for number in cast("list[int]", each["n"].to_pylist())) == implied_by(world)
+
+
+@searched
+@given(world=worlds())
+def test_keys_are_named_by_few_terms_and_no_other_row_is(world: World) -> None:
+    everything, files, wanted = world
+    if not wanted.num_rows:
+        return
+    names = wanted.column_names
+    keys = {tuple(row) for row in zip(*[texts(wanted[name]) for name in names], strict=True)}
+    given = zip(*[texts(everything[name]) for name in names], strict=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for file in files:
+            write_deltalake(folder, file, mode="append")
+        found = pa.RecordBatchReader.from_stream(DeltaTable(folder).scan(predicate=any_of(wanted))).read_all()
+    assert set(found["n"].to_pylist()) == {at for at, row in enumerate(given) if row in keys}
+    assert any_of(wanted).count(" AND ") <= terms_in(wanted) <= len(keys)
 
 
 def forget_nulls(condition: Among, form: Form) -> str:

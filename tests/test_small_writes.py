@@ -162,7 +162,7 @@ def test_rows_are_replaced_by_keys_of_any_plain_kind(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_small: bool
 ) -> None:
     if not is_small:
-        monkeypatch.setattr(small_frames, "replaced_rows_max", 0)
+        monkeypatch.setattr(small_frames, "replaced_terms_max", 0)
     values = [f"CAST({value} AS {kind})" for value in dict.fromkeys([*keys[kind], "NULL"])]
     *known, new = values
 

@@ -1,10 +1,12 @@
 """Small frames: when the driver reads or writes itself instead of a Spark job, and every threshold of that."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
@@ -17,8 +19,8 @@ rows_max = 1_000
 row_bytes_max = 128 * 1024
 # Of a table of so many rows those of a small scope are read by one task.
 read_alone_max = 1_000_000
-# Each is named in a condition, whose cost grows with the square of their number: 0.05 s for three, 0.3 s for a hundred.
-replaced_rows_max = 100
+# The cost of a condition grows with the square of its terms: 0.05 s for three, 0.3 s for a hundred.
+replaced_terms_max = 100
 # Below, it is cheaper to write a file again (0.2 s for 170,000 rows) than to mark rows in it (1.3 s), and to look for
 # marks at every read (60 ms for each plan).
 deletion_vectors_from_rows_default = 500_000
@@ -143,7 +145,15 @@ def is_replaceable(schema: StructType, rows: pa.Table, grain: Sequence[str]) -> 
     kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
     is_keyed = all(kinds[name] not in ("float", "double") for name in grain)
     is_flat = not any(kinds[name].startswith(("struct", "array", "map")) for name in grain)
-    return 0 < rows.num_rows <= replaced_rows_max and is_keyed and is_flat and bool(grain)
+    if not (is_keyed and is_flat and grain) or not 0 < rows.num_rows <= rows_max:
+        return False
+    return terms_in(rows.select(list(grain))) <= replaced_terms_max
+
+
+def terms_in(keys: pa.Table) -> int:
+    """Of how many terms the condition is that names these keys: those that share all values but one are in one."""
+    distinct = sorted(len(pc.unique(column)) for column in keys.columns)
+    return min(keys.num_rows, math.prod(distinct[:-1]))
 
 
 def is_read_by_driver(schema: StructType, files: Sequence[tuple[int | None, int]], files_max: int) -> bool:

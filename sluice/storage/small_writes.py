@@ -4,21 +4,37 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 if TYPE_CHECKING:
-    from pyarrow import Scalar
+    from pyarrow import ChunkedArray, Scalar
 
 pattern_signs = set("{}[]*?\\%")
 
 
 def any_of(keys: pa.Table) -> str:
-    """The condition, for delta-rs, that a row has one of these keys, which are flat."""
-    rows = zip(*[[literal(value) for value in column] for column in keys.columns], strict=True)
-    return " OR ".join(
-        "(" + " AND ".join(f"`{name}` {value}" for name, value in zip(keys.column_names, row, strict=True)) + ")"
-        for row in rows
-    )
+    """The condition, for delta-rs, that a row has one of these keys, which are flat.
+
+    Keys that share values are one term, since the cost grows with the square of the number of terms.
+    """
+    if not keys.num_columns:
+        return "true"
+    name, *others = sorted(keys.column_names, key=lambda each: len(pc.unique(keys[each])))
+    if not others:
+        return among(name, keys[name])
+    terms = []
+    for value in pc.unique(keys[name]):
+        same = pc.equal(keys[name], value) if value.is_valid else pc.is_null(keys[name])
+        terms.append(f"(`{name}` {literal(value)} AND {any_of(keys.filter(same).select(others))})")
+    return f"({' OR '.join(terms)})"
+
+
+def among(name: str, values: "ChunkedArray[Any]") -> str:
+    """The condition that a column has one of these values."""
+    texts = [value_of(each) for each in pc.unique(values) if each.is_valid]
+    terms = [f"`{name}` IN ({', '.join(texts)})"] if texts else []
+    return f"({' OR '.join([*terms, f'`{name}` IS NULL'] if values.null_count else terms)})"
 
 
 def literal(value: "Scalar[Any]") -> str:

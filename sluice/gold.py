@@ -101,7 +101,7 @@ def aggregate(
             ),
         ),
         shape=lambda rows, own: aggregate_rows(rows["rows"], groups),
-        adjust=lambda changes, own: groups.adjusted(changes.get("rows"), own),
+        adjust=(lambda changes, own: groups.adjusted(changes.get("rows"), own)) if groups.is_adjustable else None,
         specification=Aggregate(source.name, groups),
         meaning=meaning,
         keys=groups.columns,

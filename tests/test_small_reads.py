@@ -19,6 +19,7 @@ from sluice.model.scope import collect
 from sluice.model.small_frames import terms_in
 from sluice.storage import small_reads
 from sluice.storage.delta import Lake
+from sluice.storage.delta.bloom import writer_properties
 from sluice.storage.small_writes import any_of
 from tests.kit import rows_of
 
@@ -178,6 +179,65 @@ def test_a_time_within_an_interval(tmp_path: Path, end: int | None, numbers: lis
     found = small_reads.find(DeltaTable(tmp_path), rows.schema, None, [During("c0", pa.scalar(3, kind), last)])
     assert found is not None
     assert found["n"].to_pylist() == numbers
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Facts with random keys in the order of their time: twenty thousand of them, and a hundred times as many."""
+    folder = tmp_path_factory.mktemp("bases")
+    for count in (20_000, 2_000_000):
+        for start in range(0, count, 250_000):
+            facts = facts_of(start, min(start + 250_000, count))
+            properties = writer_properties({"id": "string"}, ["id"], len(facts))
+            write_deltalake(folder / str(count), facts, mode="append", writer_properties=properties)
+    return {count: folder / str(count) for count in (20_000, 2_000_000)}
+
+
+def facts_of(start: int, end: int) -> pa.Table:
+    numbers = range(start, end)
+    ids = [key_of(number) for number in numbers]
+    times = pa.array([number * 1_000_000 for number in numbers], pa.timestamp("us", "UTC"))
+    return pa.table({"id": ids, "at": times, "customer": [f"c{number % 50_000}" for number in numbers], "n": numbers})
+
+
+def key_of(number: int) -> str:
+    return f"{number * 7_919_000_003 % 10_000_000_019:016d}"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "columns", "megabytes_max"),
+    [
+        ([1_000], ("id",), 12),
+        ([*range(1_000, 19_000, 1_000)], ("id",), 12),
+        ([*range(1_000, 1_100)], ("id", "at"), 8),
+    ],
+    ids=["one key", "scattered keys", "keys of some minutes"],
+)
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_a_hundred_times_the_rows_cost_a_few_megabytes_more(
+    bases: dict[int, Path], numbers: list[int], columns: tuple[str, ...], megabytes_max: float, *, is_marked: bool
+) -> None:
+    """The footers and the filters of all files, and the pages of few: the larger table has 70 MB."""
+    wanted = pa.concat_tables([facts_of(number, number + 1) for number in numbers])
+    conditions: list[Condition] = [Among(name, wanted[name]) for name in columns]
+    read = {}
+    for count, path in bases.items():
+        table = DeltaTable(path)
+        before = bytes_read()
+        if is_marked:
+            names = [f"{path}/{name}" for name in small_reads.candidates(table, conditions)["path"].to_pylist()]
+            found = small_reads.among_files(table, names, conditions)
+        else:
+            found = small_reads.among_rows(table, conditions)
+        read[count] = (bytes_read() - before) / 1e6
+        assert found is not None
+        assert sorted(number for each in found for number in cast("list[int]", each["n"].to_pylist())) == numbers
+    assert read[2_000_000] - read[20_000] <= megabytes_max, read
+
+
+def bytes_read() -> int:
+    """What this process has asked the system for so far."""
+    return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
 
 
 @pytest.fixture

@@ -151,13 +151,18 @@ class Evaluation:
         rows = {name: self.rows(name, scope, changes) for name in self.inputs}
         return self.dataset.shape(rows, {} if scope.is_everything else own)
 
+    @cached_property
+    def can_adjust(self) -> bool:
+        """Whether changes of the inputs may be added to the rows as they are, which no repair may rely on."""
+        is_repair = self.cause not in ("changes", "watermark") or self.is_altered
+        return self.dataset.adjust is not None and not is_repair and increment.is_used
+
     def adjusted(self, scope: Scope, changes: Frames, own: Frames) -> "DataFrame | None":
         """The rows of the scope as the changes make them, shaped from the inputs only where that is not enough.
 
         None where it never is, or where rows are to be computed whatever they are now.
         """
-        is_repair = self.cause not in ("changes", "watermark") or self.is_altered
-        if self.dataset.adjust is None or is_repair or scope.is_everything or not increment.is_used:
+        if self.dataset.adjust is None or not self.can_adjust or scope.is_everything:
             return None
         found = self.dataset.adjust(changes, own[self.dataset.name])
         if found is None:

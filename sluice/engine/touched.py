@@ -16,7 +16,7 @@ rebuild_share = 0.25
 
 
 def scope_of(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> Scope:
-    """The rows that the changes touch; everything when that is a large part of the table."""
+    """The rows that the changes touch; everything when that is a large part of a table that is not only adjusted."""
     touched = touched_by(evaluation, changes)
     if evaluation.backfill is not None:
         in_range = touched_in_range(evaluation, evaluation.backfill)
@@ -26,7 +26,8 @@ def scope_of(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> Scop
     found = collect(union(touched))
     is_small = found.count <= rebuild_share * evaluation.own_count
     # A backfill range is never widened to the whole table, whatever it costs.
-    return found if evaluation.dataset.is_fold or evaluation.backfill is not None or is_small else everything
+    is_narrow = evaluation.dataset.is_fold or evaluation.backfill is not None or evaluation.can_adjust
+    return found if is_narrow or is_small else everything
 
 
 def touched_by(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> "list[DataFrame]":

@@ -171,9 +171,15 @@ def is_listed(files: Sequence[tuple[int | None, int]], files_max: int) -> bool:
 
 
 def are_small_changes(commits: Sequence[Mapping[str, Any]], entries: Sequence[Entry | None]) -> bool:
-    """Whether commits changed so few rows that the driver reads them: it has written each of them, and counted."""
-    is_small = all(each.get("engineInfo", "").startswith("delta-rs") for each in commits)
-    return bool(commits) and is_small and None not in entries and rows_in(entries) <= rows_max
+    """Whether commits changed so few rows that the driver reads them: they are counted, and delta-rs reads them right.
+
+    It takes all rows of a file that Spark removed for deleted, also those that a deletion vector had marked before; a
+    MERGE removes none without a list of the rows.
+    """
+    is_readable = all(
+        each.get("engineInfo", "").startswith("delta-rs") or each.get("operation") == "MERGE" for each in commits
+    )
+    return bool(commits) and is_readable and None not in entries and rows_in(entries) <= rows_max
 
 
 def rows_in(entries: Sequence[Entry | None]) -> int:

@@ -67,14 +67,17 @@ class Groups:
             return self.window.touched(grouped, own, tuple(self.expressions))
         return grouped.select(*group_names(tuple(self.expressions)))
 
+    @property
+    def is_adjustable(self) -> bool:
+        """Whether changed rows can say what becomes of their groups."""
+        return bool(measures_of(self.measures)) and not (self.window and not self.window.is_by_row)
+
     def adjusted(self, changed: "DataFrame | None", own: "DataFrame") -> "DataFrame | None":
         """The groups of `own` and of changed rows, as the change makes them (see `increment`); None: it cannot say.
 
         Without `changed` no row has changed.
         """
         measures = measures_of(self.measures)
-        if not measures or (self.window and not self.window.is_by_row):
-            return None
         names = [*self.columns, *self.measures]
         if changed is None:
             return own.select(*map(backticked, names)).withColumn(is_known, F.lit(True))

@@ -53,57 +53,61 @@ def find(table: DeltaTable, schema: pa.Schema, folder: str | None, conditions: S
     is_marked = "deletionVectors" in (table.protocol().reader_features or [])
     try:
         if is_marked and is_plain and not table.metadata().partition_columns:
-            found = among_files(table, names, conditions) if names else []
+            found = among_files(table, schema, names, conditions)
         else:
-            found = among_rows(table, conditions)
+            found = among_rows(table, schema, conditions)
     except (pa.ArrowInvalid, DeltaError, duckdb.Error):
         return None
-    if found is None:
-        return None
-    return pa.Table.from_batches(found).select(schema.names).cast(schema) if found else schema.empty_table()
+    return None if found is None else found.select(schema.names)
 
 
-def among_rows(table: DeltaTable, conditions: Sequence[Condition]) -> list[pa.RecordBatch] | None:
+def among_rows(table: DeltaTable, schema: pa.Schema, conditions: Sequence[Condition]) -> pa.Table | None:
     """The rows that meet all conditions, by DataFusion; None where they are many."""
     wanted = " AND ".join(sql_of(each, small_writes.value_of) for each in conditions)
     query = QueryBuilder(settings).register("rows", table).execute(f"SELECT * FROM rows WHERE {wanted}")  # noqa: S608 - literals alone
-    return taken(pa.RecordBatchReader.from_stream(query))
+    return taken(pa.RecordBatchReader.from_stream(query), schema)
 
 
-def among_files(table: DeltaTable, names: list[str], conditions: Sequence[Condition]) -> list[pa.RecordBatch] | None:
+def among_files(
+    table: DeltaTable, schema: pa.Schema, names: list[str], conditions: Sequence[Condition]
+) -> pa.Table | None:
     """The rows of these files that meet all conditions and are not marked, by DuckDB; None where they are many."""
+    if not names:
+        return schema.empty_table()
     wanted = " AND ".join(sql_of(each, duckdb_value_of) for each in conditions)
+    placed = schema.append(pa.field(place, pa.int64())).append(pa.field(file_name, pa.string()))
     with duckdb.connect(config={"autoinstall_known_extensions": False}) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         read = f"read_parquet($1, {place} = true, {file_name} = true, union_by_name = true, hive_partitioning = false)"
         rows = connection.sql(f"SELECT * FROM {read} WHERE {wanted}", params=[names])  # noqa: S608 - literals alone
-        found = taken(cast(pa.RecordBatchReader, rows.to_arrow_reader()))
+        found = taken(cast(pa.RecordBatchReader, rows.to_arrow_reader()), placed)
     return None if found is None else without_marked(table, found)
 
 
-def taken(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
-    """All rows; None as soon as they are many."""
+def taken(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table | None:
+    """All rows, in the columns of a schema; None as soon as they are many."""
     found, rows, size_bytes = [], 0, 0
     for batch in batches:
-        found.append(batch)
-        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+        # Rows that were filtered out are still in the buffers of a batch until it is copied.
+        found.append(batch.select(schema.names).cast(schema))
+        rows, size_bytes = rows + batch.num_rows, size_bytes + found[-1].nbytes
         if rows > rows_max or size_bytes > bytes_max:
             return None
-    return found
+    return pa.Table.from_batches(found, schema)
 
 
-def without_marked(table: DeltaTable, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def without_marked(table: DeltaTable, rows: pa.Table) -> pa.Table:
     """The rows that no deletion vector of the table marks; a file's vector ends after its last mark at the earliest."""
     kept = {}
     for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
         for file, vector in zip(batch["filepath"], batch["selection_vector"], strict=True):
             kept[str(file).rsplit("/", 1)[-1]] = vector.values
-    return [each.filter(pa.array(is_kept(each, kept), pa.bool_())) for each in batches]
+    return rows.filter(pa.array(is_kept(rows, kept), pa.bool_()))
 
 
-def is_kept(batch: pa.RecordBatch, kept: "dict[str, Any]") -> list[bool]:
-    vectors = [kept.get(str(file).rsplit("/", 1)[-1], ()) for file in batch[file_name]]
-    places = [int(each.as_py()) for each in batch[place]]
+def is_kept(rows: pa.Table, kept: "dict[str, Any]") -> list[bool]:
+    vectors = [kept.get(str(file).rsplit("/", 1)[-1], ()) for file in rows[file_name]]
+    places = [int(each.as_py()) for each in rows[place]]
     return [at >= len(each) or each[at].as_py() for each, at in zip(vectors, places, strict=True)]
 
 

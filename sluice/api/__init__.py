@@ -10,12 +10,14 @@ from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.explain import Origin, Value
 from sluice.operate.recompute import Recomputed
 from sluice.operate.replay import Replay
+from sluice.operate.subscribe import Change
 from sluice.quality.conservation import Fates
 from sluice.quality.results import is_critical, severity_of, state_of
 
 __all__ = [
     "Answer",
     "Audit",
+    "Change",
     "Checked",
     "Event",
     "Fates",

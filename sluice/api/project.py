@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -19,6 +19,7 @@ from sluice.api.quarantine import Quarantine
 from sluice.api.replays import Replays
 from sluice.api.results import Audit, Checked, Maintained, RunResult
 from sluice.api.sessions import EachCall, Given, Kept, Sessions
+from sluice.api.subscribe import changes_of
 from sluice.api.times import backfill_range, with_zone
 from sluice.engine import catalogue as catalogues
 from sluice.engine.catalogue import Catalogue, Described
@@ -29,6 +30,7 @@ from sluice.operate.doctor import Finding
 from sluice.operate.explain import Value as ExplainedValue
 from sluice.operate.recompute import Recomputed
 from sluice.operate.status import State
+from sluice.operate.subscribe import Change
 from sluice.runtime.session import tasks_of
 from sluice.runtime.settings import Settings, read_settings, require_plain_paths
 from sluice.storage.delta import Lake
@@ -308,6 +310,34 @@ class Project:
         [(4,)]
         """
         return answers.query(self._here.lake, sql, with_zone(known_at, "known_at"), allow_files=allow_files)
+
+    def subscribe(
+        self,
+        table: str,
+        since: str | int | None = None,
+        *,
+        where: str | None = None,
+        snapshot: bool = False,
+        follow: bool = False,
+        stop: threading.Event | None = None,
+    ) -> Iterator[Change]:
+        """The changes of a table, in an order that never changes: every row that came, changed or went, and why.
+
+        `since` is the `cursor` of the last change that was received, or a version, and the changes after it come; None:
+        all from the table's first version on. With `snapshot` they begin with the rows as they are, after a `reset`;
+        with `since`, only if the changes after it are lost. `where` is a SQL condition on the rows: one that comes to
+        meet it is an insert, and one that no longer does a delete. With `follow` the iterator waits for more, and looks
+        every `settings.poll_seconds`, until `stop` is set. Needs no Spark.
+
+        A UsageError for a table that does not exist, a condition or a cursor that is wrong; a SluiceError when the
+        changes can no longer be read.
+
+        >>> [(change.operation, change.new) for change in project.subscribe("gold.revenue_daily", since=3)]
+        []
+        """
+        return changes_of(
+            self._here, table, since, where=where, snapshot=snapshot, follow=follow, stop=stop or threading.Event()
+        )
 
     def explain(self, dataset: str, /, **row: Any) -> list[ExplainedValue]:
         """Every value that a row has had, when it became known, and which records or declarations made it so.

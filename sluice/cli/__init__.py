@@ -13,6 +13,7 @@ from sluice.cli.log import log_app
 from sluice.cli.printing import err, printable
 from sluice.cli.quarantine import quarantine_app
 from sluice.cli.replay import replay_app, rollback
+from sluice.cli.subscribe import subscribe
 from sluice.errors import SluiceError
 from sluice.ingest.capture.commands import capture_app
 from sluice.ingest.receivers.cli import listen_app
@@ -30,6 +31,7 @@ commands: dict[str, Callable[..., None]] = {
     "catalogue": project.catalogue,
     "query": look.query,
     "explain": look.explain,
+    "subscribe": subscribe,
     "rollback": rollback,
 }
 groups = {

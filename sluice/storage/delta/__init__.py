@@ -5,13 +5,14 @@ Rows go through Spark; small writes, versions, the ledger and small queries go t
 
 from dataclasses import dataclass
 
+from sluice.storage.delta.images import ChangesLost, CommitFile, Images, typed
 from sluice.storage.delta.upkeep import Upkeep, retention_days
 from sluice.storage.delta.writer import Writer
 
 
 @dataclass(frozen=True)
-class Lake(Writer, Upkeep):
+class Lake(Writer, Upkeep, Images):
     """The tables below one root: read, written, and kept in order."""
 
 
-__all__ = ["Lake", "retention_days"]
+__all__ = ["ChangesLost", "CommitFile", "Lake", "retention_days", "typed"]

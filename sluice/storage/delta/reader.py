@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from pyarrow.dataset import Dataset as ArrowDataset
     from pyspark.sql import DataFrame, SparkSession
 
+# What delta-rs says of text that Arrow does not know.
+not_utf8 = "non UTF-8 data"
+
 
 @dataclass(frozen=True)
 class Reader(History):

@@ -37,7 +37,7 @@ from sluice.storage.delta.opened import (
     spark_schema,
     spark_types,
 )
-from sluice.storage.delta.reader import Reader
+from sluice.storage.delta.reader import Reader, not_utf8
 from sluice.storage.delta.upkeep import retention_days
 from sluice.storage.small_writes import any_of
 
@@ -54,7 +54,6 @@ table_properties = {
     "delta.checkpointInterval": "10",
 }
 creation = threading.Lock()
-not_utf8 = "non UTF-8 data"
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
 # Delta writes nothing for an application unless its number is above the last one in the table.
 application, number = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"

@@ -1,0 +1,314 @@
+"""The changes of a table as a stream, in an order that is always the same, so that a reader can go on where it was."""
+
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+import duckdb
+import pyarrow as pa
+
+from sluice.errors import SluiceError, UsageError
+from sluice.storage.delta import ChangesLost, CommitFile, Lake, typed
+
+Operation = Literal["insert", "update", "delete", "schema", "reset"]
+Pair = tuple[dict[str, Any] | None, dict[str, Any] | None]
+rows_at_once = 10_000
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """How far a reader is: it has everything up to this `position` of this `version`; None: all of the version.
+
+    `commit_ms` is the time of that version's commit, by which another commit of the same number is noticed. With
+    `is_snapshot`, the position is in a snapshot of that version.
+    """
+
+    version: int = -1
+    position: int | None = None
+    commit_ms: int | None = None
+    is_snapshot: bool = False
+
+    @classmethod
+    def of(cls, text: str | int) -> "Cursor":
+        """`VERSION`, `VERSION:POSITION`, or the `cursor` of a change; a UsageError for anything else."""
+        found = re.fullmatch(r"-1|([0-9]{1,18})(?::([0-9]{1,18}|all)(?::([0-9]{1,18})(:snapshot)?)?)?", str(text))
+        if found is None:
+            raise UsageError(f"{text!r} is no place in a table's changes; give VERSION, VERSION:POSITION or a cursor.")
+        version, position, commit_ms, snapshot = found.groups()
+        return cls(
+            -1 if version is None else int(version),
+            None if position in (None, "all") else int(position),
+            None if commit_ms is None else int(commit_ms),
+            bool(snapshot),
+        )
+
+    def __str__(self) -> str:
+        place = "all" if self.position is None else self.position
+        return f"{self.version}:{place}:{self.commit_ms or 0}{':snapshot' if self.is_snapshot else ''}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a row; or new columns (`schema`), or that a snapshot follows and what was before is void (`reset`).
+
+    `old` and `new` are the row's values by column, None where there is no row. `position` counts the changes of a
+    version from 0, whether a filter lets them through or not; `is_last` marks the last one that comes of a version.
+    `cause` and `inputs` are the ledger's: why the commit was made, and from which versions of other tables.
+    """
+
+    table: str
+    operation: Operation
+    version: int
+    position: int
+    is_last: bool
+    cursor: str
+    committed_at: datetime
+    cause: str
+    inputs: Mapping[str, int]
+    old: Mapping[str, Any] | None = None
+    new: Mapping[str, Any] | None = None
+    columns: Mapping[str, str] | None = None
+    because: str | None = None
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """The change for JSON."""
+        found = {name: value for name, value in vars(self).items() if name not in ("columns", "because", "old", "new")}
+        if self.operation not in ("schema", "reset"):
+            return found | {"old": self.old, "new": self.new}
+        return found | {"columns": self.columns} | ({"because": self.because} if self.because else {})
+
+
+# Changes, and in the end the place after them.
+Places = Generator[Change, None, Cursor]
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """Reads the changes of one table.
+
+    `key` names the columns that identify a row: by them the old and new values of a row are one update. Without them an
+    update is a delete and an insert. `where` is a SQL condition; a row that comes to meet it is an insert, and one that
+    no longer does a delete.
+    """
+
+    lake: Lake
+    table: str
+    key: Sequence[str] = ()
+    where: str | None = None
+    snapshot: bool = False
+
+    def changes(self, since: Cursor | None, wait: Callable[[], bool] | None = None) -> Iterator[Change]:
+        """The changes after `since`, None: all there ever were; up to the newest version, or until `wait` is False.
+
+        `wait` is called each time that everything was read, and returns whether to look again.
+        """
+        self.require()
+        at = since or Cursor()
+        if self.snapshot and (since is None or not self.is_continuous(at)):
+            lost = None if since is None else self.lost(at)
+            at = yield from self.from_snapshot(self.lake.newest_version(self.table), None, lost)
+        elif at.is_snapshot:
+            at = yield from self.from_snapshot(at.version, at, None)
+        while True:
+            lost = self.lost(at)
+            if lost and not self.snapshot:
+                raise SluiceError(f"{self.table}: {lost} Subscribe with --snapshot to get its rows as they are, anew.")
+            if lost:
+                at = yield from self.from_snapshot(self.lake.newest_version(self.table), None, lost)
+            newest = self.lake.newest_version(self.table)
+            try:
+                while (version := at.version + (at.position is None)) <= newest:
+                    at = yield from self.of_version(version, at)
+            except ChangesLost as error:
+                if not self.snapshot:
+                    raise SluiceError(
+                        f"{self.table}: {error}. Subscribe with --snapshot to get its rows as they are, anew."
+                    ) from error
+                at = yield from self.from_snapshot(self.lake.newest_version(self.table), None, f"{error}.")
+            if wait is None or not wait():
+                return
+
+    def require(self) -> None:
+        """A UsageError for a table that does not exist, or a condition that cannot be evaluated."""
+        if self.table not in (known := self.lake.tables()):
+            raise UsageError(f"There is no table {self.table}; there are {', '.join(known) or 'none'}.")
+        if self.where is None:
+            return
+        try:
+            found = duckdb.extract_statements(f"SELECT ({self.where}\n)")
+        except duckdb.Error as error:
+            raise UsageError(f"The condition {self.where!r} is no SQL expression: {error}") from error
+        if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
+            raise UsageError(f"The condition {self.where!r} is no SQL expression.")
+
+    def is_continuous(self, at: Cursor) -> bool:
+        if self.lost(at):
+            return False
+        if not at.is_snapshot:
+            return True
+        try:
+            self.lake.state(self.table, at.version)
+        except ChangesLost:
+            return False
+        return True
+
+    def lost(self, at: Cursor) -> str | None:
+        """Why the changes after a place cannot be read; None when they can."""
+        newest, oldest = self.lake.newest_version(self.table), self.lake.oldest_version(self.table)
+        if at.version > newest:
+            return f"its newest version is {newest}, before {at.version}: it was made again, or restored."
+        if at.version + (at.position is None) < oldest:
+            return f"its log begins at version {oldest}, and the changes after version {at.version} are gone."
+        known = self.lake.commit_ms(self.table, at.version) if at.commit_ms and at.version >= oldest else at.commit_ms
+        if known != at.commit_ms:
+            return f"version {at.version} is another commit than the one that was read: the table was made again."
+        return None
+
+    def from_snapshot(self, version: int, after: Cursor | None, because: str | None) -> Places:
+        """All rows of a version, after a place in them; a `reset` comes first. Returns where the changes go on."""
+        commit = self.lake.commit_file(self.table, version)
+        try:
+            columns, rows = self.lake.columns(self.table, version), self.lake.state(self.table, version)
+        except ChangesLost as error:
+            raise SluiceError(f"{self.table}: {error}.") from error
+        head = self.change(commit, "reset", columns=columns, because=because)
+        pairs = self.pairs([*columns], [typed(rows, "insert")])
+        whole = Cursor(version, None, commit.timestamp_ms)
+        found = placed([head], pairs, self, commit)
+        yield from marked(found, after, whole, is_snapshot=True)
+        return whole
+
+    def of_version(self, version: int, at: Cursor) -> Places:
+        """The changes of one commit after a place. Returns the place after them."""
+        commit = self.lake.commit_file(self.table, version)
+        whole = Cursor(version, None, commit.timestamp_ms)
+        heads = []
+        columns = before = {} if version == 0 else self.columns_before(commit)
+        if commit.changes_metadata:
+            columns = self.lake.columns(self.table, version)
+            if version and columns != before:
+                heads = [self.change(commit, "schema", columns=columns)]
+        if commit.changes_data or heads:
+            columns = columns or self.lake.columns(self.table, version)
+            images = self.lake.images(self.table, commit, before or columns)
+            found = placed(heads, self.pairs([*columns], images), self, commit)
+            yield from marked(found, at if at.version == version else None, whole)
+        return whole
+
+    def columns_before(self, commit: CommitFile) -> dict[str, str]:
+        """The columns that the table had before a commit; those it has now, where the commit does not change them."""
+        return self.lake.columns(self.table, commit.version - commit.changes_metadata)
+
+    def change(self, commit: CommitFile, operation: Operation, **more: Any) -> Change:
+        """A change without its place."""
+        entry = commit.entry
+        return Change(
+            table=self.table,
+            operation=operation,
+            version=commit.version,
+            position=0,
+            is_last=False,
+            cursor="",
+            committed_at=commit.committed_at,
+            cause=entry.cause if entry else f"another program ({commit.operation})",
+            inputs={name: each.version for name, each in entry.inputs.items()} if entry else {},
+            **more,
+        )
+
+    def pairs(self, names: Sequence[str], images: Sequence[pa.Table]) -> Iterator[Pair]:
+        """The old and new rows that differ, paired by the key, in order; None where the filter does not know a row.
+
+        Equal rows cancel each other out, as often as they are there.
+        """
+        if not any(each.num_rows for each in images):
+            return
+        with confined(images) as connection:
+            try:
+                answer = connection.execute(paired(names, images, self.key, self.where))
+                while some := answer.fetchmany(rows_at_once):
+                    yield from some
+            except duckdb.Error as error:
+                on = f" on the condition {self.where!r}" if self.where is not None else ""
+                raise UsageError(f"{self.table}: the changes cannot be compared{on}: {error}") from error
+
+
+def confined(images: Sequence[pa.Table]) -> "duckdb.DuckDBPyConnection":
+    """A connection with the images, from which nothing else can be reached."""
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    for number, rows in enumerate(images):
+        connection.register(f"_images_{number}", rows)
+    connection.execute("SET python_enable_replacements = false")
+    connection.execute("SET temp_directory = ''")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def paired(names: Sequence[str], images: Sequence[pa.Table], key: Sequence[str], where: str | None) -> str:
+    """The SQL of `pairs`, in the order of the keys, then of all values."""
+    keys = key if set(key) <= set(names) else []
+    # The newest images come first: what is null in all the others takes their types.
+    both = " UNION ALL ".join(selected(names, images, number) for number in reversed(range(len(images))))
+    inside = f"coalesce(CAST(({where}\n) AS BOOLEAN), false)" if where is not None else "true"
+    row = f"struct_pack({', '.join(f'{quoted(name)} := {quoted(name)}' for name in names)})"
+    by = f"struct_pack({', '.join(f'{quoted(name)} := _row.{quoted(name)}' for name in keys)})" if keys else "_row"
+    return f"""
+        WITH _rows AS (SELECT {row} AS _row, {inside} AS _inside, _sign FROM ({both})),
+        _counts AS (
+            SELECT _row, _inside, sum(_sign) AS _count FROM _rows GROUP BY _row, _inside HAVING sum(_sign) <> 0
+        ),
+        _each AS (SELECT _row, _inside, _count > 0 AS _is_new, unnest(range(abs(_count)::BIGINT)) FROM _counts),
+        _numbered AS (
+            SELECT *, {by} AS _key, row_number() OVER (PARTITION BY {by}, _is_new ORDER BY _row) AS _number FROM _each
+        )
+        SELECT any_value(_row) FILTER (NOT _is_new AND _inside), any_value(_row) FILTER (_is_new AND _inside)
+        FROM _numbered GROUP BY _key, _number ORDER BY _key, _number
+    """
+
+
+def selected(names: Sequence[str], images: Sequence[pa.Table], number: int) -> str:
+    """The rows of one table of images, with 1 for a new row and -1 for an old one."""
+    own = images[number].column_names
+    columns = ", ".join(quoted(name) if name in own else f"NULL AS {quoted(name)}" for name in names)
+    sign = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE -1 END"
+    return f"SELECT {columns}, {sign} AS _sign FROM _images_{number}"
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def placed(
+    heads: Sequence[Change],
+    pairs: Iterator[Pair],
+    of: Subscription,
+    commit: CommitFile,
+) -> Iterator[Change]:
+    """The changes with their positions; those that the filter does not know are counted and left out."""
+    for position, head in enumerate(heads):
+        yield replace(head, position=position)
+    for position, (old, new) in enumerate(pairs, len(heads)):
+        if old is not None or new is not None:
+            operation: Operation = "insert" if old is None else "delete" if new is None else "update"
+            yield replace(of.change(commit, operation, old=old, new=new), position=position)
+
+
+def marked(
+    changes: Iterator[Change], after: Cursor | None, whole: Cursor, *, is_snapshot: bool = False
+) -> Iterator[Change]:
+    """The changes after a place, each with its cursor; that of the last one is of the whole version."""
+    passed = -1 if after is None or after.position is None else after.position
+    before: Change | None = None
+    for each in changes:
+        if each.position <= passed:
+            continue
+        if before is not None:
+            yield before
+        place = Cursor(whole.version, each.position, whole.commit_ms, is_snapshot)
+        before = replace(each, cursor=str(place))
+    if before is not None:
+        yield replace(before, is_last=True, cursor=str(whole))

@@ -8,6 +8,8 @@ from sluice.engine.runner import Event, Listener
 from sluice.log import Record
 from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.explain import Origin, Value
+from sluice.operate.postgres import Options as SqlOptions
+from sluice.operate.postgres import Server as SqlServer
 from sluice.operate.recompute import Recomputed
 from sluice.operate.replay import Replay
 from sluice.operate.subscribe import Change
@@ -31,6 +33,8 @@ __all__ = [
     "Record",
     "Replay",
     "RunResult",
+    "SqlOptions",
+    "SqlServer",
     "Stopped",
     "TopicOffsets",
     "Value",

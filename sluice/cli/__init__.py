@@ -13,6 +13,7 @@ from sluice.cli.log import log_app
 from sluice.cli.printing import err, printable
 from sluice.cli.quarantine import quarantine_app
 from sluice.cli.replay import replay_app, rollback
+from sluice.cli.serve import serve_app
 from sluice.cli.subscribe import subscribe
 from sluice.errors import SluiceError
 from sluice.ingest.capture.commands import capture_app
@@ -37,6 +38,7 @@ commands: dict[str, Callable[..., None]] = {
 groups = {
     "log": log_app,
     "listen": listen_app,
+    "serve": serve_app,
     "capture": capture_app,
     "quarantine": quarantine_app,
     "replay": replay_app,

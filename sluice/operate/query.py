@@ -1,6 +1,6 @@
 """SQL over the tables of a lake, without Spark: as they are, or as they were known at a time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,11 +39,12 @@ def connected(
     versions: Mapping[str, int | None] | None = None,
     *,
     allow_files: bool = False,
+    prepare: "Callable[[duckdb.DuckDBPyConnection], None]" = lambda found: None,
 ) -> "duckdb.DuckDBPyConnection":
     """A DuckDB connection in which every table of the lake is a view of its name, as it is or as it was known.
 
     With `versions` there are only these tables, at these versions, or as they are (None). A query cannot reach other
-    files or addresses, unless `allow_files`.
+    files or addresses, unless `allow_files`. `prepare` is called before the settings are locked.
     """
     found = duckdb.connect()
     try:
@@ -62,6 +63,7 @@ def connected(
                 continue
             found.register(f"_{layer}_{name}", rows)
             found.execute(f'CREATE VIEW {layer}."{name}" AS SELECT * FROM "_{layer}_{name}"')
+        prepare(found)
         # Otherwise a name in a query could also mean a variable of this program.
         found.execute("SET python_enable_replacements = false")
         if not allow_files:

@@ -1,0 +1,60 @@
+"""`sluice serve`: the tables for other programs."""
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.api import SqlOptions, SqlServer
+from sluice.cli.options import ProjectFolder, opened
+from sluice.cli.printing import err
+from sluice.errors import UsageError
+
+serve_app = typer.Typer(no_args_is_help=True, help="Serve the tables to other programs, read-only.")
+
+
+@serve_app.callback()
+def serve() -> None:
+    """There may be more to serve by than SQL."""
+
+
+@serve_app.command("sql")
+def serve_sql(
+    project: ProjectFolder = Path(),
+    *,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 5433,
+    users: Annotated[
+        str, typer.Option(envvar="SLUICE_SQL_USERS", help="NAME:PASSWORD,…; better given by the variable.")
+    ] = "",
+    certificate: Annotated[Path | None, typer.Option(help="A certificate for TLS, in PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
+    statement_seconds: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="The longest a statement may take.")
+    ] = 60,
+    memory: Annotated[str, typer.Option(help="The memory that the statements of one connection may use.")] = "1GB",
+    connections: Annotated[int, typer.Option(min=1, help="How many connections there may be.")] = 50,
+) -> None:
+    """Serve the tables by the Postgres protocol, for psql, JDBC, SQLAlchemy and BI tools."""
+    options = SqlOptions(
+        host, port, users_of(users), certificate, key, statement_seconds, memory, connections_max=connections
+    )
+    with opened(project) as here:
+        server = SqlServer(here.lake, options)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: threading.Thread(target=server.close).start())
+        err.print(f"Listening on {host}:{server.port}; connect for example with: psql -h {host} -p {server.port} lake")
+        server.serve()
+
+
+def users_of(text: str) -> dict[str, str]:
+    """The passwords by name; a UsageError that does not repeat them."""
+    found = {}
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        name, _, password = each.partition(":")
+        if not name or not password:
+            raise UsageError("The users of SQL (SLUICE_SQL_USERS) are NAME:PASSWORD, with a comma between two.")
+        found[name] = password
+    return found

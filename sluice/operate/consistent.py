@@ -1,0 +1,53 @@
+"""The newest versions of all tables that belong together: each table is as computed from the others."""
+
+import time
+from collections.abc import Mapping
+
+from sluice.model.ledger import Commit
+from sluice.storage.delta import Lake
+
+# A table that has not followed another one for longer than this is blocked or held: nobody waits for it.
+behind_ms_max = 300_000
+
+
+def versions(lake: Lake) -> dict[str, int | None]:
+    """The newest version of each table such that those made from one another agree.
+
+    While a run is between two tables, the tables that it has written already are taken as they were before. A table
+    that stays behind, because it is blocked or held, holds back no other. Tables that several datasets share, and those
+    of other programs, are as they are.
+    """
+    tables = lake.tables()
+    found = {table: lake.last_commit(table) for table in tables}
+    chosen = {table: commit for table, commit in found.items() if commit is not None and commit.entry.dataset == table}
+    now_ms = int(time.time() * 1000)
+    # Each round moves one table back, so there is an end.
+    while (moved := moved_back(lake, chosen, now_ms)) is not None:
+        table, commit = moved
+        chosen[table] = commit
+    return {table: chosen[table].version if table in chosen else lake.newest_version(table) for table in tables}
+
+
+def moved_back(lake: Lake, chosen: Mapping[str, Commit], now_ms: int) -> tuple[str, Commit] | None:
+    """A table that contradicts another one, with the older commit that does not; None when all agree."""
+    for table, commit in chosen.items():
+        for source, seen in commit.entry.inputs.items():
+            if source not in chosen or (there := chosen[source].as_input).epoch != seen.epoch:
+                continue
+            if there.version > seen.version:
+                known = lake.commits(source)
+                missed = next(each for each in known if each.as_input.version > seen.version)
+                older = [each for each in known if each.as_input.version <= seen.version]
+                if older and now_ms - missed.timestamp_ms <= behind_ms_max:
+                    return source, older[-1]
+            elif there.version < seen.version:
+                known = [each for each in lake.commits(table) if each.version < commit.version]
+                older = [each for each in known if seen_version(each, source) <= there.version]
+                if older:
+                    return table, older[-1]
+    return None
+
+
+def seen_version(commit: Commit, source: str) -> int:
+    seen = commit.entry.inputs.get(source)
+    return -1 if seen is None else seen.version

@@ -1,0 +1,130 @@
+"""What clients of Postgres say that DuckDB does not: rewritten, or answered by functions and views of the same name."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+
+server_version = "15.0"
+settings = {
+    "server_version": server_version,
+    "server_encoding": "UTF8",
+    "client_encoding": "UTF8",
+    "datestyle": "ISO, MDY",
+    "timezone": "UTC",
+    "integer_datetimes": "on",
+    "standard_conforming_strings": "on",
+    "intervalstyle": "postgres",
+    "default_transaction_read_only": "on",
+    "transaction_read_only": "on",
+    "transaction_isolation": "repeatable read",
+    "default_transaction_isolation": "repeatable read",
+    "max_identifier_length": "63",
+    "search_path": "gold, public",
+    "lc_collate": "C",
+    "is_superuser": "off",
+}
+# Text, quoted names, comments and text in dollars are one piece each; what is left between them is code.
+pieces = re.compile(
+    r"""(?P<text>[eE]?'(?:[^']|'')*')|(?P<name>"(?:[^"]|"")*")|(?P<comment>--[^\n]*|/\*.*?\*/)"""
+    r"""|(?P<dollars>\$(?P<tag>(?:[A-Za-z_]\w*)?)\$.*?\$(?P=tag)\$)|(?P<end>;)|(?P<parameter>\$\d{1,5})""",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    kind: str
+    text: str
+
+
+def pieces_of(sql: str) -> Iterator[Piece]:
+    at = 0
+    for found in pieces.finditer(sql):
+        if found.start() > at:
+            yield Piece("code", sql[at : found.start()])
+        yield Piece(str(found.lastgroup if found.lastgroup != "tag" else "dollars"), found.group())
+        at = found.end()
+    if at < len(sql):
+        yield Piece("code", sql[at:])
+
+
+def statements(sql: str) -> list[str]:
+    """The statements of a text, without comments and empty ones."""
+    found = [""]
+    for piece in pieces_of(sql):
+        if piece.kind == "end":
+            found.append("")
+        else:
+            found[-1] += " " if piece.kind == "comment" else piece.text
+    return [each.strip() for each in found if each.strip()]
+
+
+def parameters_in(sql: str) -> int:
+    """How many parameters a statement has."""
+    return max((int(each.text[1:]) for each in pieces_of(sql) if each.kind == "parameter"), default=0)
+
+
+def filled(sql: str, literals: Sequence[str]) -> str:
+    """The statement with literals in place of its parameters."""
+    return "".join(
+        f" {literals[int(each.text[1:]) - 1]} " if each.kind == "parameter" else each.text for each in pieces_of(sql)
+    )
+
+
+def first_word(sql: str) -> str:
+    found = re.match(r"[\s(]*(\w+)", sql)
+    return found.group(1).upper() if found else ""
+
+
+rules: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"OPERATOR\s*\(\s*pg_catalog\.([^\s)]+)\s*\)", r"\1"),
+    (r"COLLATE\s+pg_catalog\.\w+", ""),
+    (r"\bpg_catalog\.", ""),
+    (r"\binformation_schema\.(tables|columns|schemata|views)\b", r'_catalog."\1"'),
+    (r"::\s*(regclass|regproc|regprocedure|regnamespace|regrole)\b(\[\])?", r"::VARCHAR\2"),
+    (r"::\s*regtype\b(\[\])?", r"::VARCHAR\1"),
+    (r"::\s*(name|\"char\"|cstring|pg_node_tree|int2vector|oidvector|aclitem)\b", "::VARCHAR"),
+    (r"::\s*xid\b", "::BIGINT"),
+    (r"\b(session_user|current_catalog)\b(?!\s*\()", r"\1()"),
+    (r"\bcurrent_database\s*\(\s*\)", "'lake'"),
+)
+compiled = [(re.compile(pattern, re.IGNORECASE), by) for pattern, by in rules]
+of_class = re.compile(
+    r"\s*::\s*(?:pg_catalog\.)?regclass\b(?:\s*::\s*(?:pg_catalog\.)?(?:oid|int8?|bigint)\b)?", re.IGNORECASE
+)
+
+
+def for_duckdb(sql: str) -> str:
+    """The statement as DuckDB understands it."""
+    found, text = list(pieces_of(sql)), ""
+    for number, piece in enumerate(found):
+        code = piece.text
+        if piece.kind == "code":
+            if number and found[number - 1].kind == "text":
+                code = of_class.sub("", code, count=1) if of_class.match(code) else code
+            for pattern, by in compiled:
+                code = pattern.sub(by, code)
+        elif piece.kind == "text" and number + 1 < len(found) and of_class.match(found[number + 1].text):
+            code = f"_oid_of({code})"
+        elif piece.kind == "name" and code == '"default"' and re.search(r"COLLATE\s*$", text, re.IGNORECASE):
+            code = "NOCASE"
+        text += code
+    return text
+
+
+catalog = Path(__file__).with_name("catalog.sql")
+
+
+def prepare(found: "duckdb.DuckDBPyConnection", memory_limit: str) -> None:
+    """Makes the functions and views, and gives the connection its memory; before its settings are locked."""
+    found.execute(catalog.read_text())
+    values = " ".join(f"WHEN '{name}' THEN '{value}'" for name, value in settings.items())
+    cases = f"CASE lower(name) {values} END"
+    found.execute(f"CREATE MACRO main.current_setting(name) AS {cases}, (name, missing_ok) AS {cases}")
+    found.execute(f"SET memory_limit = '{memory_limit}'")
+    found.execute("SET search_path = 'gold,main'")

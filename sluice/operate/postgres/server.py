@@ -1,0 +1,284 @@
+"""The server: accepts connections, lets users in, and gives each a session in a thread of its own."""
+
+import logging
+import secrets
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from sluice.errors import SluiceError, UsageError
+from sluice.operate import consistent
+from sluice.operate.postgres import dialect, wire
+from sluice.operate.postgres.scram import Refused, Scram
+from sluice.operate.postgres.session import Session
+from sluice.operate.postgres.wire import ProtocolError
+from sluice.operate.query import connected
+from sluice.storage.delta import Lake
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+logger = logging.getLogger("sluice")
+# How long a client may take to say who it is.
+greeting_seconds_max = 10.0
+# The tables are looked at this often at most.
+look_seconds = 0.2
+loopback = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where the server listens, whom it lets in, and what a statement may use.
+
+    `users` are passwords by name; without any, anybody may come, from this machine. With a `certificate` and its `key`
+    clients can use TLS, and from other machines they must.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 5433
+    users: Mapping[str, str] = field(default_factory=dict)
+    certificate: Path | None = None
+    key: Path | None = None
+    statement_seconds_max: float = 60.0
+    memory_limit: str = "1GB"
+    connections_max: int = 50
+
+    def require(self) -> None:
+        """A UsageError for what would let strangers in."""
+        if self.host not in loopback and not (self.users and self.certificate):
+            raise UsageError(
+                f"Other machines could read all tables at {self.host}: give users with passwords (--users) and a "
+                "certificate for TLS (--certificate, --key), or listen on 127.0.0.1."
+            )
+
+
+class Tables:
+    """The newest consistent versions of all tables, looked up for all sessions together."""
+
+    def __init__(self, lake: Lake, memory_limit: str) -> None:
+        self.lake, self.memory_limit = lake, memory_limit
+        self.lock = threading.Lock()
+        self.known: Mapping[str, int | None] = {}
+        self.looked_at = 0.0
+
+    def newest(self) -> Mapping[str, int | None]:
+        with self.lock:
+            if time.monotonic() - self.looked_at > look_seconds:
+                self.known, self.looked_at = consistent.versions(self.lake), time.monotonic()
+            return self.known
+
+    def is_newest(self, versions: object) -> bool:
+        return versions == self.newest()
+
+    def connect(self) -> "tuple[object, DuckDBPyConnection]":
+        versions = self.newest()
+        with self.lock:
+            prepare = partial(dialect.prepare, memory_limit=self.memory_limit)
+            return versions, connected(self.lake, versions=versions, prepare=prepare)
+
+
+class Server:
+    """Listens when it is made; `serve` answers until `close`."""
+
+    def __init__(self, lake: Lake, options: Options) -> None:
+        """A UsageError for options that cannot be used, or an address where it cannot listen."""
+        options.require()
+        self.options, self.tables = options, Tables(lake, options.memory_limit)
+        self.sessions: dict[bytes, Session] = {}
+        self.sockets: set[socket.socket] = set()
+        self.tls = None
+        try:
+            if options.certificate is not None:
+                self.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+                self.tls.load_cert_chain(options.certificate, options.key)
+            duckdb.connect(config={"memory_limit": options.memory_limit}).close()
+        except (OSError, duckdb.Error) as error:
+            raise UsageError(f"The options cannot be used: {error}") from error
+        try:
+            family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+            self.listener = socket.create_server((options.host, options.port), family=family, backlog=100)
+        except OSError as error:
+            raise UsageError(f"Cannot listen on {options.host}:{options.port}: {error}") from error
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.getsockname()[1])
+
+    def serve(self) -> None:
+        """Answers clients until `close` is called, by another thread or a signal."""
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.attend, args=(client,), daemon=True).start()
+
+    def close(self) -> None:
+        """Ends all connections."""
+        with suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for session in [*self.sessions.values()]:
+            session.cancel("terminating connection due to administrator command")
+        for each in [*self.sockets]:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def attend(self, client: socket.socket) -> None:
+        """One connection, from its first byte to its last; an error ends this connection alone."""
+        self.sockets.add(client)
+        client.settimeout(greeting_seconds_max)
+        connection = Connection(client)
+        try:
+            if len(self.sockets) > self.options.connections_max:
+                connection.send(wire.error("FATAL", "53300", "too many connections"))
+                return
+            self.greet(connection)
+        except (OSError, EOFError):
+            pass
+        except ProtocolError as error:
+            connection.send_last(wire.error("FATAL", error.state, f"not understood: {error}"))
+        except SluiceError as error:
+            connection.send_last(wire.error("FATAL", "XX000", str(error)))
+        except Exception:
+            logger.exception("a connection of the SQL server failed")
+            connection.send_last(wire.error("FATAL", "XX000", "internal error"))
+        finally:
+            self.sockets.discard(client)
+            connection.close()
+
+    def greet(self, connection: "Connection") -> None:
+        """The beginning: TLS, who it is, or what is to be cancelled; then the session."""
+        found = wire.startup(connection.startup())
+        # Each may be asked for once.
+        for _ in range(2):
+            if found.code == wire.tls_code and not connection.is_tls:
+                if self.tls is None:
+                    connection.send(b"N")
+                else:
+                    connection.send(b"S")
+                    connection.secure(self.tls)
+                found = wire.startup(connection.startup())
+            elif found.code == wire.gss_code:
+                connection.send(b"N")
+                found = wire.startup(connection.startup())
+        if found.code == wire.cancel_code:
+            session = self.sessions.get(found.key)
+            if session is not None:
+                session.cancel()
+            return
+        if found.code != wire.protocol_3:
+            raise ProtocolError("the connection does not begin")
+        if self.options.host not in loopback and not connection.is_tls:
+            raise ProtocolError("TLS is required here (sslmode=require)", "28000")
+        user = found.parameters.get("user", "")
+        if self.options.users and not authenticated(connection, self.options.users.get(user)):
+            connection.send_last(wire.error("FATAL", "28P01", f'password authentication failed for user "{user}"'))
+            return
+        self.converse(connection)
+
+    def converse(self, connection: "Connection") -> None:
+        session = Session(self.tables, connection.send, self.options.statement_seconds_max)
+        key = secrets.token_bytes(8)
+        self.sessions[key] = session
+        try:
+            connection.send(wire.message("R", struct.pack("!i", 0)))
+            for name in ("server_version", "server_encoding", "client_encoding", "integer_datetimes"):
+                connection.send(status(name, dialect.settings[name]))
+            connection.send(status("DateStyle", "ISO, MDY") + status("TimeZone", "UTC"))
+            connection.send(status("standard_conforming_strings", "on") + status("IntervalStyle", "postgres"))
+            connection.send(wire.message("K", key))
+            session.ready()
+            # From now on a client may be silent as long as it likes.
+            connection.socket.settimeout(None)
+            while (found := connection.message()) is not None:
+                session.take(*found)
+        finally:
+            del self.sessions[key]
+            session.close()
+
+
+def status(name: str, value: str) -> bytes:
+    return wire.message("S", wire.text(name), wire.text(value))
+
+
+def authenticated(connection: "Connection", password: str | None) -> bool:
+    """Whether a client proves by SCRAM-SHA-256 that it knows the password."""
+    scram = Scram(password)
+    connection.send(wire.message("R", struct.pack("!i", 10), wire.text("SCRAM-SHA-256"), b"\0"))
+    try:
+        fields = wire.Fields(connection.password())
+        if fields.text() != "SCRAM-SHA-256":
+            return False
+        connection.send(wire.message("R", struct.pack("!i", 11), scram.first(fields.value() or b"")))
+        connection.send(wire.message("R", struct.pack("!i", 12), scram.final(connection.password())))
+    except Refused:
+        return False
+    return True
+
+
+class Connection:
+    """The bytes of one client."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self.socket = client
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.is_tls = False
+
+    def secure(self, tls: ssl.SSLContext) -> None:
+        self.socket = tls.wrap_socket(self.socket, server_side=True)
+        self.is_tls = True
+
+    def startup(self) -> bytes:
+        (length,) = struct.unpack("!i", self.take(4))
+        if not 8 <= length <= wire.startup_bytes_max:
+            raise ProtocolError("the first message has a wrong length")
+        return self.take(length - 4)
+
+    def message(self) -> tuple[str, bytes] | None:
+        """The next message; None at the end."""
+        kind = self.take(1)
+        (length,) = struct.unpack("!i", self.take(4))
+        if not 4 <= length <= wire.message_bytes_max:
+            raise ProtocolError("a message has a wrong length")
+        body = self.take(length - 4)
+        return None if kind == b"X" else (kind.decode("latin-1"), body)
+
+    def password(self) -> bytes:
+        found = self.message()
+        if found is None:
+            raise EOFError
+        if found[0] != "p":
+            raise ProtocolError("there is no password")
+        return found[1]
+
+    def take(self, count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            part = self.socket.recv(min(count - len(parts), 2**20))
+            if not part:
+                raise EOFError
+            parts += part
+        return bytes(parts)
+
+    def send(self, message: bytes) -> None:
+        self.socket.sendall(message)
+
+    def send_last(self, message: bytes) -> None:
+        """Sends before the end, if that is still possible."""
+        with suppress(OSError):
+            self.send(message)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.socket.close()

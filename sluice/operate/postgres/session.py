@@ -1,0 +1,398 @@
+"""One connection of a client: its messages, its statements, and the versions of the tables that it sees."""
+
+import re
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import duckdb
+
+from sluice.operate.postgres import dialect, wire
+from sluice.operate.postgres.values import as_binary, as_text, column_of, literal
+from sluice.operate.postgres.wire import Column, ProtocolError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+rows_at_once = 500
+prepared_max = 1000
+begins, ends = {"BEGIN", "START"}, {"COMMIT", "END", "ROLLBACK", "ABORT"}
+ignored = {"SET", "RESET", "DISCARD", "DEALLOCATE", "LISTEN", "UNLISTEN", "NOTIFY", "SAVEPOINT", "RELEASE", "CLOSE"}
+reads = {"SELECT", "WITH", "VALUES", "TABLE", "FROM", "EXPLAIN", "DESCRIBE", "SUMMARIZE", "PIVOT", "UNPIVOT"}
+explains = re.compile(r"[\s(]*EXPLAIN\s*(\([^)]*\)|ANALYZE\b)?", re.IGNORECASE)
+# By the beginning of DuckDB's message, or its kind of error.
+states: tuple[tuple[type[Exception], str, str], ...] = (
+    (duckdb.InterruptException, "", "57014"),
+    (duckdb.OutOfMemoryException, "", "53200"),
+    (duckdb.ParserException, "", "42601"),
+    (duckdb.CatalogException, "Catalog Error: Table", "42P01"),
+    (duckdb.CatalogException, "", "42883"),
+    (duckdb.BinderException, "", "42703"),
+    (duckdb.ConversionException, "", "22P02"),
+    (duckdb.OutOfRangeException, "", "22003"),
+    (duckdb.PermissionException, "", "42501"),
+    (duckdb.Error, "", "22000"),
+)
+
+
+class StatementError(Exception):
+    """A statement cannot be answered; `state` is the SQLSTATE."""
+
+    def __init__(self, state: str, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.state, self.hint = state, hint
+
+
+class Source(Protocol):
+    """Where a session gets its tables."""
+
+    def is_newest(self, versions: object) -> bool: ...
+
+    def connect(self) -> "tuple[object, DuckDBPyConnection]":
+        """The versions of the tables, and a connection in which they are."""
+
+
+@dataclass
+class Answer:
+    """What a statement gives: columns and rows, or just a tag."""
+
+    tag: str
+    columns: Sequence[Column] = ()
+    rows: Iterator[Sequence[Any]] = field(default_factory=lambda: iter(()))
+    count: int = 0
+    has_rows: bool = False
+
+
+@dataclass(frozen=True)
+class Statement:
+    sql: str
+    types: Sequence[int]
+
+
+@dataclass
+class Portal:
+    sql: str
+    formats: Sequence[int]
+    answer: Answer | None = None
+
+
+@dataclass
+class Session:
+    """Answers the messages of one client; `send` takes what goes to it."""
+
+    source: Source
+    send: "Any"
+    seconds_max: float
+    status: str = "I"
+    statements: dict[str, Statement] = field(default_factory=dict)
+    portals: dict[str, Portal] = field(default_factory=dict)
+    connection: "DuckDBPyConnection | None" = None
+    versions: object = None
+    is_fresh: bool = False
+    is_skipping: bool = False
+    ended: str = ""
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def cancel(self, why: str = "canceling statement due to user request") -> None:
+        """Ends the statement that is under way, from another thread."""
+        connection = self.connection
+        if connection is not None:
+            self.ended = why
+            with suppress(duckdb.Error):
+                connection.interrupt()
+
+    def take(self, kind: str, body: bytes) -> None:
+        """Answers one message; a ProtocolError when it is none, after which the client is not understood any more."""
+        if self.is_skipping and kind != "S":
+            return
+        try:
+            self.answered(kind, body)
+        except StatementError as error:
+            self.fail(error.state, str(error), error.hint)
+            self.is_skipping = kind != "Q"
+            if kind == "Q":
+                self.ready()
+
+    def answered(self, kind: str, body: bytes) -> None:
+        match kind:
+            case "Q":
+                self.simple(wire.query_of(body))
+            case "P":
+                self.parse(wire.parse_of(body))
+            case "B":
+                self.bind(wire.bind_of(body))
+            case "D":
+                self.describe(wire.named_of(body))
+            case "E":
+                self.execute(wire.execute_of(body))
+            case "C":
+                self.forget(wire.named_of(body))
+            case "S":
+                self.is_skipping = False
+                self.ready()
+            # A flush, of which there is nothing to do, and what is left of a COPY that was refused.
+            case "H" | "d" | "c" | "f":
+                pass
+            case _:
+                raise ProtocolError(f"a message of type {kind!r} is not known here")
+
+    def fail(self, state: str, text: str, hint: str = "") -> None:
+        if self.status == "T":
+            self.status = "E"
+        self.send(wire.error("ERROR", state, text, hint))
+
+    def ready(self) -> None:
+        """The client may go on; outside a transaction the next statement sees the newest tables."""
+        if self.status == "I":
+            self.portals.clear()
+            self.is_fresh = False
+        self.send(wire.message("Z", self.status.encode()))
+
+    def simple(self, text: str) -> None:
+        found = dialect.statements(text)
+        if not found:
+            self.send(wire.message("I"))
+        for sql in found:
+            answer = self.answer(sql)
+            with self.limited():
+                if answer.has_rows:
+                    formats = [0] * len(answer.columns)
+                    self.send(wire.row_description(answer.columns, formats))
+                    self.send_rows(answer, formats, 0)
+                self.send(wire.message("C", wire.text(done(answer))))
+        self.ready()
+
+    def parse(self, asked: wire.Parse) -> None:
+        found = dialect.statements(asked.sql)
+        if len(found) > 1:
+            raise StatementError("42601", "cannot insert multiple commands into a prepared statement")
+        if asked.name and asked.name in self.statements:
+            raise StatementError("42P05", f'prepared statement "{asked.name}" already exists')
+        if len(self.statements) >= prepared_max:
+            raise StatementError("53400", f"there are {prepared_max} prepared statements already; close some")
+        sql = found[0] if found else ""
+        count = dialect.parameters_in(sql)
+        if count > 32767:
+            raise StatementError("54023", "too many parameters")
+        types = [*asked.types, *[0] * (count - len(asked.types))]
+        self.statements[asked.name] = Statement(sql, types)
+        self.send(wire.message("1"))
+
+    def bind(self, asked: wire.Bind) -> None:
+        statement = self.statement(asked.statement)
+        if len(asked.values) != len(statement.types):
+            given, wanted = len(asked.values), len(statement.types)
+            raise StatementError("08P01", f"{given} parameters were given for a statement that has {wanted}")
+        forms = [*asked.formats] if len(asked.formats) > 1 else [*asked.formats, 0][:1] * len(asked.values)
+        try:
+            literals = [literal(*each) for each in zip(asked.values, statement.types, forms, strict=True)]
+        except ProtocolError as error:
+            raise StatementError(error.state, str(error)) from error
+        self.portals[asked.portal] = Portal(dialect.filled(statement.sql, literals), asked.result_formats)
+        self.send(wire.message("2"))
+
+    def describe(self, asked: wire.Named) -> None:
+        if asked.kind == "P":
+            portal = self.portal(asked.name)
+            answer = self.opened(portal)
+            self.send_description(answer.columns, self.formats(portal, answer)) if answer.has_rows else self.no_data()
+            return
+        statement = self.statement(asked.name)
+        types = [each or 25 for each in statement.types]
+        self.send(wire.message("t", struct.pack(f"!h{len(types)}I", len(types), *types)))
+        columns = self.columns(dialect.filled(statement.sql, ["NULL"] * len(types)))
+        self.send_description(columns, [0] * len(columns)) if columns is not None and columns else self.no_data()
+
+    def send_description(self, columns: Sequence[Column], formats: Sequence[int]) -> None:
+        self.send(wire.row_description(columns, formats))
+
+    def no_data(self) -> None:
+        self.send(wire.message("n"))
+
+    def execute(self, asked: wire.Execute) -> None:
+        portal = self.portal(asked.portal)
+        if not portal.sql:
+            self.send(wire.message("I"))
+            return
+        answer = self.opened(portal)
+        with self.limited():
+            if answer.has_rows and not self.send_rows(answer, self.formats(portal, answer), max(0, asked.rows_max)):
+                self.send(wire.message("s"))
+                return
+            self.send(wire.message("C", wire.text(done(answer))))
+
+    def forget(self, asked: wire.Named) -> None:
+        of: dict[str, Any] = self.statements if asked.kind == "S" else self.portals
+        of.pop(asked.name, None)
+        self.send(wire.message("3"))
+
+    def statement(self, name: str) -> Statement:
+        if name not in self.statements:
+            raise StatementError("26000", f'prepared statement "{name}" does not exist')
+        return self.statements[name]
+
+    def portal(self, name: str) -> Portal:
+        if name not in self.portals:
+            raise StatementError("34000", f'portal "{name}" does not exist')
+        return self.portals[name]
+
+    def opened(self, portal: Portal) -> Answer:
+        """The portal's answer, made when it is first needed."""
+        if portal.answer is None:
+            portal.answer = self.answer(portal.sql) if portal.sql else Answer("")
+        return portal.answer
+
+    def formats(self, portal: Portal, answer: Answer) -> Sequence[int]:
+        given = portal.formats
+        if len(given) not in (0, 1, len(answer.columns)):
+            raise StatementError("08P01", f"{len(given)} formats were given for {len(answer.columns)} columns")
+        return given if len(given) > 1 else [*given, 0][:1] * len(answer.columns)
+
+    def send_rows(self, answer: Answer, formats: Sequence[int], rows_max: int) -> bool:
+        """Sends rows, at most so many (0: all); whether there are no more."""
+        oids = [column.oid for column in answer.columns]
+        left = rows_max or None
+        while left is None or left > 0:
+            some = list(islice(answer.rows, rows_at_once if left is None else min(left, rows_at_once)))
+            if not some:
+                return True
+            try:
+                self.send(b"".join(wire.data_row(encoded(row, oids, formats)) for row in some))
+            except ProtocolError as error:
+                raise StatementError(error.state, str(error)) from error
+            answer.count += len(some)
+            left = None if left is None else left - len(some)
+        following = next(answer.rows, None)
+        if following is not None:
+            answer.rows = chain([following], answer.rows)
+        return following is None
+
+    def answer(self, sql: str) -> Answer:
+        """What a statement gives."""
+        word = dialect.first_word(sql)
+        if self.status == "E" and word not in ends:
+            raise StatementError(
+                "25P02", "current transaction is aborted, commands ignored until end of transaction block"
+            )
+        if word in begins:
+            self.refresh()
+            self.status = "T"
+            return Answer("BEGIN")
+        if word in ends:
+            # ROLLBACK TO a savepoint goes on, with nothing to undo.
+            if not re.match(r"ROLLBACK\s+(\w+\s+)?TO\b", sql, re.IGNORECASE):
+                self.status = "I"
+            else:
+                self.status = "T"
+            return Answer("ROLLBACK" if word in ("ROLLBACK", "ABORT") else "COMMIT")
+        if word in ignored:
+            return Answer("CLOSE CURSOR" if word == "CLOSE" else word)
+        if word == "SHOW":
+            return shown(sql)
+        return self.read(sql)
+
+    def read(self, sql: str) -> Answer:
+        text = self.readable(sql)
+        with self.limited() as connection:
+            found = connection.execute(text)
+            columns = [column_of(each[0], str(each[1])) for each in found.description or []]
+            # All of it, because another statement may come before the client has read all of this one.
+            return Answer("SELECT", columns, iter(found.fetchall()), has_rows=True)
+
+    def columns(self, sql: str) -> Sequence[Column]:
+        """The columns that a statement would give; none when it gives no rows."""
+        word = dialect.first_word(sql)
+        if word == "SHOW":
+            return shown(sql).columns
+        if not sql or word in begins | ends | ignored:
+            return ()
+        text = self.readable(sql)
+        if word == "EXPLAIN":
+            return [column_of(name, "VARCHAR") for name in ("explain_key", "explain_value")]
+        with self.limited() as connection:
+            found = connection.sql(text)
+            return [column_of(name, str(kind)) for name, kind in zip(found.columns, found.types, strict=True)]
+
+    def readable(self, sql: str) -> str:
+        """The statement for DuckDB; a StatementError when it would do more than read."""
+        if dialect.first_word(sql) not in reads:
+            raise StatementError("25006", f"cannot execute {dialect.first_word(sql)}: the tables are read-only here")
+        if explains.match(sql) and dialect.first_word(explains.sub("", sql)) not in reads - {"EXPLAIN"}:
+            raise StatementError("25006", "only what reads can be explained here")
+        text = dialect.for_duckdb(sql)
+        with said():
+            found = duckdb.extract_statements(text)
+        if [each.type for each in found] not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
+            raise StatementError("25006", "the tables are read-only here")
+        return text
+
+    def refresh(self) -> None:
+        """The newest tables, once for each statement or transaction."""
+        if self.is_fresh:
+            return
+        if self.connection is None or not self.source.is_newest(self.versions):
+            self.close()
+            self.versions, self.connection = self.source.connect()
+        self.is_fresh = True
+
+    @contextmanager
+    def limited(self) -> "Iterator[DuckDBPyConnection]":
+        """The connection, for as long as a statement may take."""
+        self.refresh()
+        if self.connection is None:
+            raise StatementError("57P01", "the connection is closed")
+        self.ended = ""
+        late = f"canceling statement due to statement timeout ({self.seconds_max:g} s)"
+        timer = threading.Timer(self.seconds_max, self.cancel, [late])
+        timer.daemon = True
+        timer.start()
+        try:
+            with said():
+                yield self.connection
+        except StatementError as error:
+            if self.ended and error.state == "57014":
+                raise StatementError(error.state, self.ended) from error
+            raise
+        finally:
+            timer.cancel()
+
+
+@contextmanager
+def said() -> Iterator[None]:
+    """A StatementError with the SQLSTATE of an error of DuckDB."""
+    try:
+        yield
+    except duckdb.Error as error:
+        text = str(error)
+        state = next(state for kind, start, state in states if isinstance(error, kind) and text.startswith(start))
+        raise StatementError(state, text) from error
+    except (OverflowError, ValueError) as error:
+        raise StatementError("22000", f"a value cannot be sent: {error}") from error
+
+
+def done(answer: Answer) -> str:
+    return f"{answer.tag} {answer.count}" if answer.tag == "SELECT" else answer.tag
+
+
+def encoded(row: Sequence[Any], oids: Sequence[int], formats: Sequence[int]) -> Iterator[bytes | None]:
+    for value, oid, form in zip(row, oids, formats, strict=True):
+        yield as_binary(value, oid) if form else as_text(value, oid)
+
+
+def shown(sql: str) -> Answer:
+    """The value of a setting."""
+    name = sql.split(None, 1)[1].strip().strip('"').lower() if len(sql.split(None, 1)) > 1 else ""
+    name = {"transaction isolation level": "transaction_isolation", "time zone": "timezone"}.get(name, name)
+    if name == "statement_timeout":
+        return Answer("SHOW", [column_of(name, "VARCHAR")], iter([("0",)]), has_rows=True)
+    if name not in dialect.settings:
+        raise StatementError("42704", f'unrecognized configuration parameter "{name}"')
+    return Answer("SHOW", [column_of(name, "VARCHAR")], iter([(dialect.settings[name],)]), has_rows=True)

@@ -1,10 +1,9 @@
 -- What clients of Postgres ask the catalogue for. The views show the tables of the lake alone, and as tables.
 
-CREATE SCHEMA _catalog;
 CREATE VIEW main.pg_namespace AS SELECT oid, nspname, nspowner, NULL AS nspacl FROM pg_catalog.pg_namespace
-    WHERE nspname IN ('bronze', 'silver', 'gold', 'pg_catalog', 'information_schema');
-CREATE VIEW main.pg_class AS SELECT * REPLACE ('r' AS relkind, 10 AS relowner, 0 AS reltablespace),
-    false AS relrowsecurity, false AS relforcerowsecurity, 'd' AS relreplident, false AS relispartition
+    WHERE nspname IN ('bronze', 'silver', 'gold') UNION ALL SELECT 11, 'pg_catalog', 10, NULL;
+CREATE VIEW main.pg_class AS SELECT * REPLACE ('r' AS relkind, 10 AS relowner, 0 AS reltablespace, NULL::VARCHAR[] AS reloptions),
+    false AS relforcerowsecurity
     FROM pg_catalog.pg_class WHERE relkind = 'v'
     AND relnamespace IN (SELECT oid FROM main.pg_namespace WHERE nspname IN ('bronze', 'silver', 'gold'));
 CREATE VIEW main.pg_tables AS SELECT n.nspname AS schemaname, c.relname AS tablename, 'sluice' AS tableowner,
@@ -35,8 +34,6 @@ CREATE VIEW main.pg_trigger AS SELECT 0 AS oid, 0 AS tgrelid, '' AS tgname, fals
 CREATE VIEW main.pg_range AS SELECT 0 AS rngtypid, 0 AS rngsubtype WHERE false;
 CREATE VIEW main.pg_matviews AS SELECT '' AS schemaname, '' AS matviewname WHERE false;
 CREATE VIEW main.pg_collation AS SELECT 100 AS oid, 'default' AS collname, 11 AS collnamespace;
-CREATE VIEW main.pg_attribute AS SELECT a.* FROM pg_catalog.pg_attribute a WHERE attrelid IN (SELECT oid FROM
-    main.pg_class);
 CREATE VIEW _catalog.tables AS SELECT * REPLACE ('lake' AS table_catalog, 'BASE TABLE' AS table_type)
     FROM information_schema.tables WHERE table_schema IN ('bronze', 'silver', 'gold');
 CREATE VIEW _catalog.columns AS SELECT * REPLACE ('lake' AS table_catalog) FROM information_schema.columns
@@ -69,3 +66,33 @@ CREATE MACRO main._oid_of(name) AS (SELECT any_value(c.oid) FROM main.pg_class c
     n.oid = c.relnamespace WHERE CAST(c.oid AS VARCHAR) = name OR replace(name, '"', '') IN (n.nspname || '.' ||
     c.relname, CASE n.nspname WHEN 'gold' THEN c.relname END));
 CREATE MACRO main.to_regclass(name) AS main._oid_of(name);
+CREATE VIEW main.pg_auth_members AS SELECT 0 AS oid, 0 AS roleid, 0 AS member, 0 AS grantor, false AS admin_option
+    WHERE false;
+CREATE MACRO main.pg_get_expr(expression, relation) AS NULL, (expression, relation, is_pretty) AS NULL;
+CREATE MACRO main.array_upper(list, dimension) AS len(list);
+CREATE MACRO main.array_lower(list, dimension) AS CASE WHEN len(list) > 0 THEN 1 END;
+CREATE VIEW main.pg_extension AS SELECT 0 AS oid, '' AS extname, 0 AS extnamespace, '' AS extversion WHERE false;
+-- `_types` is made before: the types that values have when they are sent, with the names that Postgres prints.
+CREATE VIEW main.pg_type AS SELECT t.oid, t.typname, 11 AS typnamespace, 10 AS typowner, t.typlen, t.typlen > 0 AS typbyval,
+    'b' AS typtype, CASE WHEN t.typelem > 0 THEN 'A' ELSE 'U' END AS typcategory, false AS typispreferred, true AS typisdefined,
+    ',' AS typdelim, 0 AS typrelid, t.typelem, t.typarray, '' AS typinput, '' AS typoutput, '' AS typreceive, '' AS typsend,
+    'i' AS typalign, 'p' AS typstorage, false AS typnotnull, 0 AS typbasetype, -1 AS typtypmod, 0 AS typndims, 0 AS typcollation,
+    NULL AS typdefault, NULL AS typdefaultbin, NULL AS typacl, 0 AS typsubscript
+    FROM (SELECT DISTINCT ON (oid) * FROM _catalog._types) t;
+CREATE MACRO main.format_type(id, modifier) AS (SELECT any_value(printed) FROM _catalog._types WHERE oid = id);
+CREATE MACRO main.to_regtype(name) AS (SELECT any_value(oid) FROM _catalog._types WHERE typname = name OR printed = name);
+CREATE MACRO main.pg_get_serial_sequence(relation, name) AS NULL;
+CREATE MACRO main.pg_get_function_result(id) AS NULL;
+CREATE MACRO main.pg_get_function_arguments(id) AS NULL;
+CREATE MACRO main._type_of(kind) AS coalesce(
+    (SELECT any_value(oid) FROM _catalog._types WHERE duckdb = kind),
+    CASE WHEN kind LIKE 'DECIMAL%' THEN 1700 WHEN kind LIKE 'TIMESTAMP\_%' ESCAPE '\' THEN 1114
+        WHEN kind LIKE '%]' OR kind LIKE '%)' THEN 114 ELSE 25 END);
+CREATE VIEW main.pg_attribute AS SELECT a.* REPLACE (main._type_of(c.data_type) AS atttypid, -1 AS atttypmod, -1 AS attlen,
+        '' AS attidentity, '' AS attgenerated, '' AS attstorage, '' AS attcompression, NULL::VARCHAR[] AS attacl,
+        NULL::VARCHAR[] AS attoptions, NULL::VARCHAR[] AS attfdwoptions)
+    FROM pg_catalog.pg_attribute a JOIN duckdb_columns() c ON c.table_oid = a.attrelid AND c.column_name = a.attname
+    WHERE a.attrelid IN (SELECT oid FROM main.pg_class);
+CREATE VIEW main.pg_constraint AS SELECT * REPLACE ([0] AS conkey, [0] AS confkey) FROM pg_catalog.pg_constraint WHERE false;
+CREATE MACRO main._pg_expandarray(list) AS {'x': 0, 'n': 0};
+CREATE VIEW main.pg_attrdef AS SELECT * FROM pg_catalog.pg_attrdef WHERE false;

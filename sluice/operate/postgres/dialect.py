@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.operate.postgres.values import arrays, names, types
+
 if TYPE_CHECKING:
     import duckdb
 
@@ -85,10 +87,13 @@ rules: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"OPERATOR\s*\(\s*pg_catalog\.([^\s)]+)\s*\)", r"\1"),
     (r"COLLATE\s+pg_catalog\.\w+", ""),
     (r"\bpg_catalog\.", ""),
+    (r"\binformation_schema\.(_pg_expandarray)\b", r"\1"),
     (r"\binformation_schema\.(tables|columns|schemata|views)\b", r'_catalog."\1"'),
     (r"::\s*(regclass|regproc|regprocedure|regnamespace|regrole)\b(\[\])?", r"::VARCHAR\2"),
     (r"::\s*regtype\b(\[\])?", r"::VARCHAR\1"),
     (r"::\s*(name|\"char\"|cstring|pg_node_tree|int2vector|oidvector|aclitem)\b", "::VARCHAR"),
+    (r"\bAS\s+(regclass|regproc|regnamespace|regrole|regtype|name)\b(?=\s*\))", "AS VARCHAR"),
+    (r"\bjson_build_object\s*\(", "json_object("),
     (r"::\s*xid\b", "::BIGINT"),
     (r"\b(session_user|current_catalog)\b(?!\s*\()", r"\1()"),
     (r"\bcurrent_database\s*\(\s*\)", "'lake'"),
@@ -120,8 +125,30 @@ def for_duckdb(sql: str) -> str:
 catalog = Path(__file__).with_name("catalog.sql")
 
 
+# How Postgres prints the names of its types.
+printed = {"bool": "boolean", "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real"}
+printed |= {"float8": "double precision", "timestamp": "timestamp without time zone", "time": "time without time zone"}
+printed |= {"timestamptz": "timestamp with time zone"}
+
+
+def types_known() -> Iterator[tuple[str, int, str, str, int, int, int]]:
+    """The types in which values are sent, and their arrays."""
+    for name, (oid, size) in types.items():
+        own = names[oid]
+        array = arrays.get(oid, 0)
+        yield name, oid, own, printed.get(own, own), size, array, 0
+        if array:
+            yield f"{name}[]", array, f"_{own}", f"{printed.get(own, own)}[]", -1, 0, oid
+
+
 def prepare(found: "duckdb.DuckDBPyConnection", memory_limit: str) -> None:
     """Makes the functions and views, and gives the connection its memory; before its settings are locked."""
+    found.execute("CREATE SCHEMA _catalog")
+    columns = (
+        "duckdb VARCHAR, oid BIGINT, typname VARCHAR, printed VARCHAR, typlen BIGINT, typarray BIGINT, typelem BIGINT"
+    )
+    found.execute(f"CREATE TABLE _catalog._types ({columns})")
+    found.executemany("INSERT INTO _catalog._types VALUES (?, ?, ?, ?, ?, ?, ?)", list(types_known()))
     found.execute(catalog.read_text())
     values = " ".join(f"WHEN '{name}' THEN '{value}'" for name, value in settings.items())
     cases = f"CASE lower(name) {values} END"

@@ -38,6 +38,19 @@ types: dict[str, tuple[int, int]] = {
     "UUID": (2950, 16),
     "JSON": (json_oid, -1),
 }
+names = {
+    16: "bool",
+    17: "bytea",
+    20: "int8",
+    21: "int2",
+    23: "int4",
+    25: "text",
+    114: "json",
+    700: "float4",
+    701: "float8",
+}
+names |= {1082: "date", 1083: "time", 1114: "timestamp", 1184: "timestamptz", 1186: "interval", 1700: "numeric"}
+names |= {2950: "uuid"}
 arrays = {16: 1000, 17: 1001, 21: 1005, 23: 1007, 20: 1016, 700: 1021, 701: 1022, 25: 1009, 1082: 1182}
 arrays |= {1114: 1115, 1184: 1185, 1700: 1231, 2950: 2951}
 # Of the types of Postgres, those by which a parameter gets a type in SQL. Others are typed by where they stand.

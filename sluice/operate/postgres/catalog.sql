@@ -96,3 +96,4 @@ CREATE VIEW main.pg_attribute AS SELECT a.* REPLACE (main._type_of(c.data_type) 
 CREATE VIEW main.pg_constraint AS SELECT * REPLACE ([0] AS conkey, [0] AS confkey) FROM pg_catalog.pg_constraint WHERE false;
 CREATE MACRO main._pg_expandarray(list) AS {'x': 0, 'n': 0};
 CREATE VIEW main.pg_attrdef AS SELECT * FROM pg_catalog.pg_attrdef WHERE false;
+CREATE VIEW main.pg_index AS SELECT *, false AS indnullsnotdistinct FROM pg_catalog.pg_index WHERE false;

@@ -1,0 +1,465 @@
+"""The tables by the Postgres protocol: what clients ask for, what they may not, and bytes that no client sends."""
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg2
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from sluice.cli.serve import users_of
+from sluice.errors import UsageError
+from sluice.model.ledger import Entry, InputVersion
+from sluice.operate import consistent
+from sluice.operate.postgres import Options, Server, dialect, wire
+from sluice.operate.postgres.scram import Refused, Scram
+from sluice.operate.postgres.server import Tables
+from sluice.operate.postgres.session import Session
+from sluice.operate.postgres.values import as_binary, as_text, column_of, literal
+from sluice.operate.postgres.wire import ProtocolError
+from sluice.storage.delta import Lake
+
+hostile = "'; DROP TABLE x; --\\ $1 é\x1b"
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    found = Lake(str(tmp_path_factory.mktemp("lake")))
+    rows = pa.table(
+        {
+            "name": ["a", "b", hostile],
+            "amount": [1, 2, None],
+            "sold_at": [datetime(2026, 3, 1, 12, tzinfo=UTC), None, None],
+        }
+    )
+    write_deltalake(found.path("gold.sold"), rows)
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(lake: Lake) -> Iterator[Server]:
+    yield from running(lake, Options(port=0, statement_seconds_max=2))
+
+
+def running(lake: Lake, options: Options) -> Iterator[Server]:
+    found = Server(lake, options)
+    thread = threading.Thread(target=found.serve)
+    thread.start()
+    yield found
+    found.close()
+    thread.join()
+
+
+def connected(server: Server, **more: Any) -> Any:
+    return psycopg2.connect(host="127.0.0.1", port=server.port, user="me", dbname="lake", connect_timeout=10, **more)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Any]:
+    found = connected(server)
+    yield found.cursor()
+    found.close()
+
+
+def test_a_query_gives_typed_values(client: Any) -> None:
+    client.execute("SELECT name, amount, sold_at FROM gold.sold WHERE amount = %s -- ; $1", [1])
+    assert client.fetchall() == [("a", 1, datetime(2026, 3, 1, 12, tzinfo=UTC))]
+    client.execute("SELECT count(*) FROM sold WHERE name = %s", [hostile])
+    assert client.fetchall() == [(1,)]
+    client.execute("SELECT ['a', NULL, '{\",\\'], 1.50::DECIMAL(9,2), 'x'::BLOB, DATE '2026-03-01', NULL, true")
+    (row,) = client.fetchall()
+    assert (row[0], row[1], bytes(row[2]), *row[3:]) == (
+        ["a", None, '{",\\'],
+        Decimal("1.50"),
+        b"x",
+        date(2026, 3, 1),
+        None,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "state"),
+    [
+        ("SELEC 1", "25006"),
+        ("SELECT FROM WHERE", "42601"),
+        ("SELECT nope FROM gold.sold", "42703"),
+        ("SELECT * FROM gold.nope", "42P01"),
+        ("SELECT 'x'::INTEGER", "22P02"),
+        ("INSERT INTO gold.sold SELECT * FROM gold.sold", "25006"),
+        ("DROP VIEW gold.sold", "25006"),
+        ("CREATE TABLE x AS SELECT 1", "25006"),
+        ("WITH x AS (SELECT 1) INSERT INTO gold.sold SELECT * FROM x", "25006"),
+        ("EXPLAIN ANALYZE CREATE TABLE x AS SELECT 1", "25006"),
+        ("EXPLAIN (ANALYZE) INSERT INTO main.y SELECT 1", "25006"),
+        ("COPY gold.sold TO '/tmp/x'", "25006"),
+        ("PRAGMA database_list", "25006"),
+        ("ATTACH '/tmp/x.db'", "25006"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "42501"),
+        ("SELECT * FROM '/etc/passwd'", "42P01"),
+        ("SHOW nothing", "42704"),
+        ("DECLARE c CURSOR FOR SELECT 1", "25006"),
+    ],
+)
+def test_what_is_no_read_is_refused_with_its_state(client: Any, sql: str, state: str) -> None:
+    with pytest.raises(psycopg2.Error) as found:
+        client.execute(sql)
+    assert found.value.pgcode in (state, "42501"), found.value
+    client.connection.rollback()
+    client.execute("SELECT count(*) FROM gold.sold")
+    assert client.fetchall() == [(3,)]
+
+
+@pytest.mark.parametrize("sql", ["SET lock_configuration = false", "SET enable_external_access = true"])
+def test_settings_are_taken_and_change_nothing(client: Any, sql: str) -> None:
+    client.execute(sql)
+    with pytest.raises(psycopg2.Error):
+        client.execute("SELECT * FROM read_csv('/etc/passwd')")
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator["Raw"]:
+    found = Raw(server)
+    yield found
+    found.socket.close()
+
+
+def test_a_statement_ends_when_it_is_cancelled_or_takes_too_long(server: Server, raw: "Raw") -> None:
+    key = next(body for kind, body in raw.begin() if kind == "K")
+    # By hand: psycopg2 keeps Python from answering while it waits for the server to end the cancelling connection.
+    other = Raw(server).socket
+    cancel = struct.pack("!ii", 16, wire.cancel_code) + key
+    threading.Timer(0.3, lambda: (other.sendall(cancel), other.close())).start()
+    endless = "SELECT count(*) FROM range(10000000) a, range(10000000) b, range(1000) c"
+    for said in (b"user request", b"statement timeout"):
+        raw.socket.sendall(wire.message("Q", wire.text(endless)))
+        error = raw.until("Z")[0][1]
+        assert b"57014" in error
+        assert said in error
+    raw.socket.sendall(wire.message("Q", b"SELECT 1\0"))
+    assert "".join(kind for kind, _ in raw.until("Z")) == "TDCZ"
+
+
+def test_a_transaction_sees_one_state_and_the_next_one_the_newest(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    write_deltalake(lake.path("gold.sold"), pa.table({"n": [1]}))
+    for server in running(lake, Options(port=0)):
+        cursor = connected(server).cursor()
+        cursor.execute("SELECT count(*) FROM gold.sold")
+        write_deltalake(lake.path("gold.sold"), pa.table({"n": [2]}), mode="append")
+        time.sleep(0.3)
+        cursor.execute("SELECT count(*) FROM gold.sold")
+        assert cursor.fetchall() == [(1,)]
+        cursor.connection.commit()
+        cursor.execute("SELECT count(*) FROM gold.sold")
+        assert cursor.fetchall() == [(2,)]
+        cursor.connection.close()
+
+
+def commit(lake: Lake, table: str, **inputs: int) -> None:
+    """A commit of a table that was computed from these versions of others."""
+    seen = {
+        name.replace("_", ".", 1): InputVersion(epoch=epoch_of(lake, name.replace("_", ".", 1)), version=version)
+        for name, version in inputs.items()
+    }
+    said = CommitProperties(custom_metadata={"userMetadata": Entry(dataset=table, inputs=seen).to_json()})
+    write_deltalake(lake.path(table), pa.table({"n": [1]}), mode="append", commit_properties=said)
+
+
+def epoch_of(lake: Lake, table: str) -> str:
+    return f"{DeltaTable(lake.path(table)).metadata().id}:0"
+
+
+def test_no_state_has_half_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = Lake(str(tmp_path))
+    commit(lake, "bronze.a")
+    commit(lake, "silver.b", bronze_a=0)
+    commit(lake, "gold.c", silver_b=0)
+    commit(lake, "gold.d", silver_b=0)
+    whole = {"bronze.a": 0, "silver.b": 0, "gold.c": 0, "gold.d": 0}
+    assert consistent.versions(lake) == whole
+    commit(lake, "bronze.a")
+    assert consistent.versions(lake) == whole
+    commit(lake, "silver.b", bronze_a=1)
+    assert consistent.versions(lake) == whole
+    commit(lake, "gold.c", silver_b=1)
+    # Its own new rows wait for those of the other table.
+    assert consistent.versions(lake) == whole
+    commit(lake, "gold.d", silver_b=1)
+    assert consistent.versions(lake) == dict.fromkeys(whole, 1)
+    commit(lake, "bronze.a")
+    commit(lake, "silver.b", bronze_a=2)
+    commit(lake, "gold.c", silver_b=2)
+    # A blocked table is not waited for any longer.
+    monkeypatch.setattr(consistent, "behind_ms_max", -1)
+    assert consistent.versions(lake) == {"bronze.a": 2, "silver.b": 2, "gold.c": 2, "gold.d": 1}
+
+
+def test_users_prove_their_password(lake: Lake) -> None:
+    for server in running(lake, Options(port=0, users={"me": "s3crét", "other": "x"})):
+        cursor = connected(server, password="s3crét").cursor()
+        cursor.execute("SELECT 1")
+        cursor.connection.close()
+        for wrong in ({"password": "x"}, {"password": "s3crét", "user": "nobody"}):
+            with pytest.raises(psycopg2.OperationalError, match="authentication failed"):
+                psycopg2.connect(**({"host": "127.0.0.1", "port": server.port, "user": "me", "dbname": "lake"} | wrong))
+        with pytest.raises(psycopg2.OperationalError):
+            connected(server)
+
+
+def test_strangers_are_not_let_in(lake: Lake) -> None:
+    for options in (Options(host="0.0.0.0", port=0), Options(host="0.0.0.0", port=0, users={"me": "x"})):
+        with pytest.raises(UsageError, match="Other machines could read"):
+            Server(lake, options)
+    with pytest.raises(UsageError) as refused:
+        users_of("me:secret,you")
+    assert "secret" not in str(refused.value)
+
+
+def test_the_example_of_the_standard_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RFC 7677, section 3."""
+    monkeypatch.setattr("secrets.token_bytes", lambda count: salt)
+    monkeypatch.setattr("secrets.token_urlsafe", lambda count: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    scram = Scram("pencil")
+    first = scram.first(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    assert first == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    proof = b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    final = scram.final(b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0," + proof)
+    assert final == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+salt = bytes.fromhex("5b6d99689d12358eeca04b141236fa81")
+catalogue = [
+    "SELECT n.nspname, c.relname, CASE c.relkind WHEN 'r' THEN 'table' END, pg_catalog.pg_get_userbyid(c.relowner) "
+    "FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE c.relkind IN ('r','p','v','m','S','f','') AND n.nspname !~ '^pg_toast' "
+    "AND pg_catalog.pg_table_is_visible(c.oid) ORDER BY 1,2",
+    "SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a "
+    "WHERE a.attrelid = 'gold.sold'::pg_catalog.regclass::oid AND a.attnum > 0 "
+    "AND NOT a.attisdropped ORDER BY a.attnum",
+    "SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relname OPERATOR(pg_catalog.~) '^(sold)$' "
+    "COLLATE pg_catalog.default",
+    "SELECT table_schema, table_name, table_type FROM information_schema.tables",
+    "SELECT t.typname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid ORDER BY a.attnum",
+]
+
+
+def test_the_catalogue_has_the_tables_as_clients_ask_for_it(client: Any) -> None:
+    answers = []
+    for sql in catalogue:
+        client.execute(sql)
+        answers.append(client.fetchall())
+    assert answers == [
+        [("gold", "sold", "table", "sluice")],
+        [("name", "text"), ("amount", "bigint"), ("sold_at", "timestamp with time zone")],
+        [("sold",)],
+        [("gold", "sold", "BASE TABLE")],
+        [("text",), ("int8",), ("timestamptz",)],
+    ]
+
+
+class Raw:
+    """A client that speaks the protocol by hand."""
+
+    def __init__(self, server: Server) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+
+    def begin(self) -> list[tuple[str, bytes]]:
+        body = struct.pack("!i", 3 << 16) + b"user\0me\0\0"
+        self.socket.sendall(struct.pack("!i", len(body) + 4) + body)
+        return self.until("Z")
+
+    def until(self, kind: str) -> list[tuple[str, bytes]]:
+        """The messages up to one of this kind."""
+        found: list[tuple[str, bytes]] = []
+        while not found or found[-1][0] != kind:
+            head = self.exactly(5)
+            found.append((chr(head[0]), self.exactly(struct.unpack("!i", head[1:])[0] - 4)))
+        return found
+
+    def exactly(self, count: int) -> bytes:
+        found = b""
+        while len(found) < count:
+            part = self.socket.recv(count - len(found))
+            if not part:
+                raise EOFError
+            found += part
+        return found
+
+    def rest(self) -> bytes:
+        """All that comes until the server closes the connection."""
+        found = b""
+        while part := self.socket.recv(65536):
+            found += part
+        return found
+
+
+def prepared(sql: str, *types: int) -> bytes:
+    return wire.message("P", b"\0", wire.text(sql), struct.pack(f"!h{len(types)}i", len(types), *types))
+
+
+def bound(*values: bytes, form: int = 0, result: int = 0) -> bytes:
+    sent = b"".join(struct.pack("!i", len(each)) + each for each in values)
+    return wire.message("B", b"\0\0", struct.pack("!hhh", 1, form, len(values)), sent, struct.pack("!hh", 1, result))
+
+
+def test_a_prepared_statement_is_described_bound_and_read_in_parts(raw: Raw) -> None:
+    raw.begin()
+    sql = "SELECT name, amount FROM gold.sold WHERE amount >= $1 ORDER BY amount"
+    describe, execute = wire.message("D", b"S\0"), wire.message("E", b"\0", struct.pack("!i", 1))
+    one = struct.pack("!q", 1)
+    raw.socket.sendall(prepared(sql, 20) + describe + bound(one, form=1, result=1) + execute * 3 + wire.message("S"))
+    found = raw.until("Z")
+    assert "".join(kind for kind, _ in found) == "1tT2DsDCCZ"
+    rows = [body for kind, body in found if kind == "D"]
+    assert rows[0] == b"\0\2\0\0\0\1a\0\0\0\10" + one
+    # After an error nothing is done until the client says that it knows.
+    raw.socket.sendall(prepared("SELECT nope") + bound() + wire.message("D", b"P\0") + execute + wire.message("S"))
+    assert "".join(kind for kind, _ in raw.until("Z")) == "12EZ"
+    raw.socket.sendall(wire.message("Q", b"SELECT 1; SELECT 2\0"))
+    assert "".join(kind for kind, _ in raw.until("Z")) == "TDCTDCZ"
+
+
+first = struct.pack("!ii", 16, 3 << 16) + b"user\0a\0\0"
+session_bytes = [
+    first + wire.message("Q", b"SELECT 1\0"),
+    first + prepared("SELECT $1") + bound(b"1") + wire.message("D", b"P\0") + wire.message("S"),
+    struct.pack("!ii", 8, wire.tls_code) + first,
+    struct.pack("!iiii", 16, wire.cancel_code, 1, 2),
+]
+many = settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def damaged(sound: bytes) -> st.SearchStrategy[bytes]:
+    cuts = st.tuples(st.integers(0, len(sound)), st.integers(0, 4), st.binary(max_size=4))
+
+    def cut(all_cuts: list[tuple[int, int, bytes]]) -> bytes:
+        found = sound
+        for at, count, new in all_cuts:
+            found = found[:at] + new + found[at + count :]
+        return found
+
+    return st.lists(cuts, max_size=3).map(cut)
+
+
+@many
+@given(sent=st.binary(max_size=60) | st.sampled_from(session_bytes).flatmap(damaged))
+@example(b"\x7f\xff\xff\xff")
+@example(first + b"Q\x7f\xff\xff\xff")
+@example(first + b"Q\0\0\0\0")
+@example(b"GET / HTTP/1.1\r\n\r\n")
+def test_the_server_ends_any_conversation(server: Server, caplog: pytest.LogCaptureFixture, sent: bytes) -> None:
+    raw = Raw(server)
+    # The server may have gone already: then it need not be told.
+    with raw.socket:
+        try:
+            raw.socket.sendall(sent)
+            raw.socket.shutdown(socket.SHUT_WR)
+            raw.rest()
+        except OSError as error:
+            assert not isinstance(error, TimeoutError)
+    assert not caplog.records, caplog.text
+
+
+readers: list[Callable[[bytes], object]] = [
+    wire.startup,
+    wire.query_of,
+    wire.parse_of,
+    wire.bind_of,
+    wire.named_of,
+    wire.execute_of,
+]
+
+
+@settings(many, max_examples=300)
+@given(body=st.binary(max_size=40) | damaged(bound(b"1", b"22")[5:]) | damaged(prepared("SELECT $1", 20)[5:]))
+def test_a_message_is_understood_or_a_protocol_error(body: bytes) -> None:
+    for reader in readers:
+        try:
+            reader(body)
+        except ProtocolError:
+            continue
+
+
+@settings(many, max_examples=200)
+@given(value=st.none() | st.binary(max_size=12), oid=st.sampled_from([0, 16, 20, 21, 23, 25, 700, 1082, 1184, 2950, 9]))
+def test_a_parameter_is_one_literal_or_refused(value: bytes | None, oid: int) -> None:
+    for form in (0, 1):
+        try:
+            found = literal(value, oid, form)
+        except ProtocolError:
+            continue
+        inner = dialect.filled("SELECT $1, 2", [found])
+        assert dialect.statements(inner) == [inner]
+        assert dialect.for_duckdb(inner).endswith(", 2")
+
+
+@settings(many, max_examples=200)
+@given(text=st.text(max_size=40) | st.text("'\"$1;-/*ab \n", max_size=30))
+def test_any_text_is_cut_into_the_same_text(text: str) -> None:
+    assert "".join(piece.text for piece in dialect.pieces_of(text)) == text
+    assert isinstance(dialect.for_duckdb(text), str)
+
+
+@settings(many, max_examples=100)
+@given(message=st.binary(max_size=40) | damaged(b"n,,n=user,r=abc") | damaged(b"c=biws,r=abc,p=AAAA"))
+def test_a_message_of_scram_is_answered_or_refused(message: bytes) -> None:
+    for step in ("first", "final"):
+        try:
+            getattr(Scram("x"), step)(message)
+        except Refused:
+            continue
+
+
+@settings(many, max_examples=60)
+@given(messages=st.lists(st.tuples(st.sampled_from("QPBDECSHX1"), st.binary(max_size=20)), max_size=5))
+def test_a_session_answers_or_ends(lake: Lake, messages: list[tuple[str, bytes]]) -> None:
+    sent: list[bytes] = []
+    session = Session(Tables(lake, "500MB"), sent.append, 5)
+    try:
+        for kind, body in messages:
+            session.take(kind, body)
+    except ProtocolError:
+        pass
+    session.close()
+    assert all(isinstance(each, bytes) for each in sent)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Decimal("0"), "0"),
+        (Decimal("-12345.678"), "-12345.678"),
+        (Decimal("0.00012"), "0.00012"),
+        (Decimal("1E+5"), "100000"),
+        (10**30, str(10**30)),
+    ],
+)
+def test_numbers_in_binary_are_the_numbers(value: Any, text: str) -> None:
+    sent = as_binary(value, 1700)
+    assert sent is not None
+    count, weight, sign, scale = struct.unpack("!hhHh", sent[:8])
+    groups = struct.unpack(f"!{count}h", sent[8:])
+    total = sum(Decimal(group) * Decimal(10000) ** (weight - at) for at, group in enumerate(groups))
+    assert (-total if sign else total) == Decimal(text)
+    assert scale == max(0, -int(Decimal(text).as_tuple().exponent))
+
+
+def test_values_have_the_text_of_postgres() -> None:
+    texts = {as_text(value, 25) for value in (True, float("inf"), float("nan"), b"\xff", UUID(int=1))}
+    assert texts == {b"t", b"Infinity", b"NaN", b"\\xff", b"00000000-0000-0000-0000-000000000001"}
+    assert column_of("x", "STRUCT(a INTEGER)[]").oid == 114
+    assert column_of("x", "DECIMAL(9,2)[]").oid == 1231

@@ -26,9 +26,6 @@ def serve_sql(
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 5433,
-    users: Annotated[
-        str, typer.Option(envvar="SLUICE_SQL_USERS", help="NAME:PASSWORD,…; better given by the variable.")
-    ] = "",
     certificate: Annotated[Path | None, typer.Option(help="A certificate for TLS, in PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
     statement_seconds: Annotated[
@@ -38,10 +35,9 @@ def serve_sql(
     connections: Annotated[int, typer.Option(min=1, help="How many connections there may be.")] = 50,
 ) -> None:
     """Serve the tables by the Postgres protocol, for psql, JDBC, SQLAlchemy and BI tools."""
-    options = SqlOptions(
-        host, port, users_of(users), certificate, key, statement_seconds, memory, connections_max=connections
-    )
     with opened(project) as here:
+        users = users_of(here.settings.sql_users.get_secret_value())
+        options = SqlOptions(host, port, users, certificate, key, statement_seconds, memory, connections)
         server = SqlServer(here.lake, options)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: threading.Thread(target=server.close).start())

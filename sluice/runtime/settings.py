@@ -79,6 +79,8 @@ class Settings(BaseSettings):
     """The broker of `sluice listen amqp`: `amqp://user:password@host:5672/vhost`."""
     postgres: SecretStr = SecretStr("")
     """The database of `sluice capture postgres`, as a libpq address. It may have a password, so it is never printed."""
+    sql_users: SecretStr = SecretStr("")
+    """The users of `sluice serve sql`, as NAME:PASSWORD with commas between several; none: no passwords."""
 
     @field_validator("project")
     @classmethod

@@ -97,3 +97,4 @@ CREATE VIEW main.pg_constraint AS SELECT * REPLACE ([0] AS conkey, [0] AS confke
 CREATE MACRO main._pg_expandarray(list) AS {'x': 0, 'n': 0};
 CREATE VIEW main.pg_attrdef AS SELECT * FROM pg_catalog.pg_attrdef WHERE false;
 CREATE VIEW main.pg_index AS SELECT *, false AS indnullsnotdistinct FROM pg_catalog.pg_index WHERE false;
+CREATE VIEW main.pg_opclass AS SELECT 0 AS oid, '' AS opcname, true AS opcdefault, 0 AS opcmethod WHERE false;

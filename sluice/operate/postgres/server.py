@@ -33,6 +33,7 @@ logger = logging.getLogger("sluice")
 greeting_seconds_max = 10.0
 # The tables are looked at this often at most.
 look_seconds = 0.2
+closing_seconds_max = 5.0
 loopback = ("127.0.0.1", "::1", "localhost")
 
 
@@ -57,7 +58,7 @@ class Options:
         """A UsageError for what would let strangers in."""
         if self.host not in loopback and not (self.users and self.certificate):
             raise UsageError(
-                f"Other machines could read all tables at {self.host}: give users with passwords (--users) and a "
+                f"Other machines could read all tables at {self.host}: give users with passwords (SLUICE_SQL_USERS) and a "
                 "certificate for TLS (--certificate, --key), or listen on 127.0.0.1."
             )
 
@@ -96,6 +97,7 @@ class Server:
         self.options, self.tables = options, Tables(lake, options.memory_limit)
         self.sessions: dict[bytes, Session] = {}
         self.sockets: set[socket.socket] = set()
+        self.threads: set[threading.Thread] = set()
         self.tls = None
         try:
             if options.certificate is not None:
@@ -120,8 +122,13 @@ class Server:
             try:
                 client, _ = self.listener.accept()
             except OSError:
-                return
-            threading.Thread(target=self.attend, args=(client,), daemon=True).start()
+                break
+            thread = threading.Thread(target=self.attend, args=(client,), daemon=True)
+            self.threads.add(thread)
+            thread.start()
+        # A thread in DuckDB would not survive the end of Python.
+        for thread in [*self.threads]:
+            thread.join(closing_seconds_max)
 
     def close(self) -> None:
         """Ends all connections."""
@@ -156,6 +163,7 @@ class Server:
         finally:
             self.sockets.discard(client)
             connection.close()
+            self.threads.discard(threading.current_thread())
 
     def greet(self, connection: "Connection") -> None:
         """The beginning: TLS, who it is, or what is to be cancelled; then the session."""

@@ -133,29 +133,41 @@ class Meter:
         return time.monotonic(), time.process_time() + process_cpu_seconds(self.jvm), asked / 1e6
 
 
+def built(spark: "SparkSession", log: Log, folder: Path) -> tuple[Runner, Cost]:
+    """The tables of a log in a folder, with what keeps them, and what the first run cost."""
+    runner = Runner(spark, Lake(str(folder / "lake")), log, ordered([revenue]), batch_records_max=10_000_000)
+    return runner, cost_of(spark, runner)
+
+
+def cost_of(spark: "SparkSession", runner: Runner) -> Cost:
+    """What it costs to process what the log has."""
+    meter = Meter(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+    before = meter.read()
+    done = runner.until_caught_up()
+    wall, cpu, read = (now - then for now, then in zip(meter.read(), before, strict=True))
+    return Cost(wall, cpu, read, sum(event.rows.total for event in done if not event.name.startswith("bronze.")))
+
+
+def log_of(facts: int, folder: Path) -> Log:
+    """A log with the records of a base."""
+    log = Log(folder / "log")
+    for topic, records in base(random.Random(facts), facts).items():  # noqa: S311 - drawn data, the same in each run
+        log.append(topic, records)
+    return log
+
+
 def costs(spark: "SparkSession", facts: int) -> dict[str, Cost]:
     """What building the base cost, and each change."""
-    meter = Meter(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
-    chance = random.Random(facts)  # noqa: S311 - drawn data, the same in each run
+    chance = random.Random(facts + 1)  # noqa: S311 - drawn data, the same in each run
     with tempfile.TemporaryDirectory() as folder:
-        log, lake = Log(Path(folder, "log")), Lake(str(Path(folder, "lake")))
-        for topic, records in base(chance, facts).items():
-            log.append(topic, records)
-        runner = Runner(spark, lake, log, ordered([revenue]), batch_records_max=10_000_000)
-
-        def cost() -> Cost:
-            before = meter.read()
-            done = runner.until_caught_up()
-            wall, cpu, read = (now - then for now, then in zip(meter.read(), before, strict=True))
-            rows = sum(event.rows.total for event in done if not event.name.startswith("bronze."))
-            return Cost(wall, cpu, read, rows)
-
-        found = {"all of it from nothing": cost()}
+        log = log_of(facts, Path(folder))
+        runner, first = built(spark, log, Path(folder))
+        found = {"all of it from nothing": first}
         for _ in range(rounds):
             for name, change in changes.items():
                 topic, changed = change(chance)
                 log.append(topic, changed)
-                found[name] = cost()
+                found[name] = cost_of(spark, runner)
         return found
 
 

@@ -58,8 +58,8 @@ class Options:
         """A UsageError for what would let strangers in."""
         if self.host not in loopback and not (self.users and self.certificate):
             raise UsageError(
-                f"Other machines could read all tables at {self.host}: give users with passwords (SLUICE_SQL_USERS) and "
-                "a certificate for TLS (--certificate, --key), or listen on 127.0.0.1."
+                f"Other machines could read all tables at {self.host}: give users with passwords "
+                "(SLUICE_SQL_USERS) and a certificate for TLS (--certificate, --key), or listen on 127.0.0.1."
             )
 
 

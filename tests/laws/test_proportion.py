@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice import bronze, silver
+from sluice.model.scope import Scope
 from tests.kit import Lakehouse, statements, text
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ class Cost:
     files_read: int
     rows_written: dict[str, int]
     rows_changed: dict[str, int]
+
+
+@pytest.fixture(autouse=True)
+def found_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the driver finds in tables is measured in `tests/test_small_reads.py`."""
+    monkeypatch.setattr(Scope, "found", lambda *said: None)
 
 
 def sale(number: int, hour: float | None = None) -> dict[str, object]:

@@ -141,13 +141,21 @@ def is_plain(kind: DataType) -> bool:
 
 
 def is_replaceable(schema: StructType, rows: pa.Table, grain: Sequence[str]) -> bool:
-    """Whether rows of a schema can be named one by one. 0.0 and -0.0 are one key to Spark, and two elsewhere."""
+    """Whether rows of a schema are so few that a condition names them one by one."""
+    return is_named(schema, rows, grain) and terms_in(rows.select(list(grain))) <= replaced_terms_max
+
+
+def is_markable(schema: StructType, rows: pa.Table, grain: Sequence[str]) -> bool:
+    """Whether the driver finds rows of a schema in their files and marks them there, where a table allows marks."""
+    return is_named(schema, rows, grain) and is_plain(schema) and not requires_within(schema)
+
+
+def is_named(schema: StructType, rows: pa.Table, grain: Sequence[str]) -> bool:
+    """Whether a few rows have keys that mean the same everywhere. 0.0 and -0.0 are one to Spark, and two elsewhere."""
     kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
     is_keyed = all(kinds[name] not in ("float", "double") for name in grain)
     is_flat = not any(kinds[name].startswith(("struct", "array", "map")) for name in grain)
-    if not (is_keyed and is_flat and grain) or not 0 < rows.num_rows <= rows_max:
-        return False
-    return terms_in(rows.select(list(grain))) <= replaced_terms_max
+    return is_keyed and is_flat and bool(grain) and 0 < rows.num_rows <= rows_max
 
 
 def terms_in(keys: pa.Table) -> int:

@@ -149,6 +149,11 @@ def backticked(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def double_quoted(name: str) -> str:
+    """The same in the SQL of DuckDB and DataFusion."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def reading(text: str) -> Reading | None:
     """What the expression reads; None where the parser does not understand it."""
     from sqlglot import exp

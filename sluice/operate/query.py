@@ -1,5 +1,6 @@
 """SQL over the tables of a lake, without Spark: as they are, or as they were known at a time."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,17 +65,22 @@ def connected(
             found.register(f"_{layer}_{name}", rows)
             found.execute(f'CREATE VIEW {layer}."{name}" AS SELECT * FROM "_{layer}_{name}"')
         prepare(found)
-        # Otherwise a name in a query could also mean a variable of this program.
-        found.execute("SET python_enable_replacements = false")
-        if not allow_files:
-            # No spill folder either: a query could use it.
-            found.execute("SET temp_directory = ''")
-            found.execute("SET enable_external_access = false")
-        found.execute("SET lock_configuration = true")
+        lock_down(found, allow_files=allow_files)
     except BaseException:
         found.close()
         raise
     return found
+
+
+def lock_down(connection: "duckdb.DuckDBPyConnection", *, allow_files: bool = False) -> None:
+    """From now on queries reach what is registered and, unless `allow_files`, nothing else; no setting changes that."""
+    # Otherwise a name in a query could also mean a variable of this program.
+    connection.execute("SET python_enable_replacements = false")
+    if not allow_files:
+        # No spill folder either: a query could use it.
+        connection.execute("SET temp_directory = ''")
+        connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
 
 
 def query(lake: Lake, sql: str, known_at: datetime | None = None, *, allow_files: bool = False) -> Table:
@@ -93,6 +99,22 @@ def executed(found: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.DuckDBPyCo
 
 def columns_of(answer: "duckdb.DuckDBPyConnection") -> list[str]:
     return [column[0] for column in answer.description or []]
+
+
+@contextmanager
+def ended_after(connection: "duckdb.DuckDBPyConnection", seconds: float | None) -> Iterator[None]:
+    """Interrupts a query that takes longer; None: it may take as long as it does."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, connection.interrupt)
+    timer.start()
+    try:
+        yield
+    except duckdb.InterruptException as error:
+        raise UsageError(f"The query took longer than {seconds:g} s and was ended.") from error
+    finally:
+        timer.cancel()
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import duckdb
 import pyarrow as pa
 
 from sluice.errors import SluiceError, UsageError
+from sluice.model.sql import double_quoted
+from sluice.operate.query import ended_after, lock_down
 from sluice.storage.delta import ChangesLost, CommitFile, Lake, typed
 
 Operation = Literal["insert", "update", "delete", "schema", "reset"]
@@ -91,7 +93,7 @@ class Subscription:
 
     `key` names the columns that identify a row: by them the old and new values of a row are one update. Without them an
     update is a delete and an insert. `where` is a SQL condition; a row that comes to meet it is an insert, and one that
-    no longer does a delete.
+    no longer does a delete. To compare the rows of one version takes at most `seconds_max`.
     """
 
     lake: Lake
@@ -99,6 +101,7 @@ class Subscription:
     key: Sequence[str] = ()
     where: str | None = None
     snapshot: bool = False
+    seconds_max: float | None = None
 
     def changes(self, since: Cursor | None, wait: Callable[[], bool] | None = None) -> Iterator[Change]:
         """The changes after `since`, None: all there ever were; up to the newest version, or until `wait` is False.
@@ -227,7 +230,8 @@ class Subscription:
             return
         with confined(images) as connection:
             try:
-                answer = connection.execute(paired(names, images, self.key, self.where))
+                with ended_after(connection, self.seconds_max):
+                    answer = connection.execute(paired(names, images, self.key, self.where))
                 while some := answer.fetchmany(rows_at_once):
                     yield from some
             except duckdb.Error as error:
@@ -241,10 +245,7 @@ def confined(images: Sequence[pa.Table]) -> "duckdb.DuckDBPyConnection":
     connection.execute("SET TimeZone = 'UTC'")
     for number, rows in enumerate(images):
         connection.register(f"_images_{number}", rows)
-    connection.execute("SET python_enable_replacements = false")
-    connection.execute("SET temp_directory = ''")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
+    lock_down(connection)
     return connection
 
 
@@ -254,8 +255,12 @@ def paired(names: Sequence[str], images: Sequence[pa.Table], key: Sequence[str],
     # The newest images come first: what is null in all the others takes their types.
     both = " UNION ALL ".join(selected(names, images, number) for number in reversed(range(len(images))))
     inside = f"coalesce(CAST(({where}\n) AS BOOLEAN), false)" if where is not None else "true"
-    row = f"struct_pack({', '.join(f'{quoted(name)} := {quoted(name)}' for name in names)})"
-    by = f"struct_pack({', '.join(f'{quoted(name)} := _row.{quoted(name)}' for name in keys)})" if keys else "_row"
+    row = f"struct_pack({', '.join(f'{double_quoted(name)} := {double_quoted(name)}' for name in names)})"
+    by = (
+        f"struct_pack({', '.join(f'{double_quoted(name)} := _row.{double_quoted(name)}' for name in keys)})"
+        if keys
+        else "_row"
+    )
     return f"""
         WITH _rows AS (SELECT {row} AS _row, {inside} AS _inside, _sign FROM ({both})),
         _counts AS (
@@ -273,13 +278,9 @@ def paired(names: Sequence[str], images: Sequence[pa.Table], key: Sequence[str],
 def selected(names: Sequence[str], images: Sequence[pa.Table], number: int) -> str:
     """The rows of one table of images, with 1 for a new row and -1 for an old one."""
     own = images[number].column_names
-    columns = ", ".join(quoted(name) if name in own else f"NULL AS {quoted(name)}" for name in names)
+    columns = ", ".join(double_quoted(name) if name in own else f"NULL AS {double_quoted(name)}" for name in names)
     sign = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE -1 END"
     return f"SELECT {columns}, {sign} AS _sign FROM _images_{number}"
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def placed(

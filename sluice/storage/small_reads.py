@@ -15,8 +15,9 @@ from deltalake.exceptions import DeltaError
 
 from sluice.model.found import Among, Condition
 from sluice.model.scope import ranges_of
+from sluice.model.sql import double_quoted
 from sluice.storage import small_writes
-from sluice.storage.small_writes import pattern_signs
+from sluice.storage.small_writes import has_deletion_vectors, paths_of
 
 if TYPE_CHECKING:
     from pyarrow import Array, ChunkedArray, Scalar
@@ -44,21 +45,25 @@ def find(table: DeltaTable, schema: pa.Schema, folder: str | None, conditions: S
 
     Arrow has no text that is not UTF-8. `folder` is where the files are, None if that is not on this machine.
     """
+    found = find_placed(table, schema, folder, conditions)
+    return None if found is None else found.select(schema.names)
+
+
+def find_placed(
+    table: DeltaTable, schema: pa.Schema, folder: str | None, conditions: Sequence[Condition]
+) -> pa.Table | None:
+    """The same; where the table has deletion vectors and its files are here, with the `place` of each row too."""
     files = candidates(table, conditions)
     size_bytes = pc.sum(files["size_bytes"]).as_py() or 0
     if files.num_rows > candidate_files_max or size_bytes > candidate_bytes_max:
         return None
-    names = [f"{folder}/{name}" for name in files["path"].to_pylist()]
-    is_plain = folder is not None and not any(pattern_signs & set(name) for name in names)
-    is_marked = "deletionVectors" in (table.protocol().reader_features or [])
+    names = None if folder is None else paths_of(folder, files["path"].to_pylist())
     try:
-        if is_marked and is_plain and not table.metadata().partition_columns:
-            found = among_files(table, schema, names, conditions)
-        else:
-            found = among_rows(table, schema, conditions)
+        if names is not None and has_deletion_vectors(table) and not table.metadata().partition_columns:
+            return among_files(table, schema, names, conditions)
+        return among_rows(table, schema, conditions)
     except (pa.ArrowInvalid, DeltaError, duckdb.Error):
         return None
-    return None if found is None else found.select(schema.names)
 
 
 def among_rows(table: DeltaTable, schema: pa.Schema, conditions: Sequence[Condition]) -> pa.Table | None:
@@ -113,7 +118,7 @@ def is_kept(rows: pa.Table, kept: "dict[str, Any]") -> list[bool]:
 
 def sql_of(condition: Condition, value_of: "Form") -> str:
     """A condition as SQL, in which `value_of` makes a literal."""
-    column = quoted(condition.column)
+    column = double_quoted(condition.column)
     if not isinstance(condition, Among):
         begun = f"{column} >= {value_of(condition.start)}"
         return begun if condition.end is None else f"{begun} AND {column} < {value_of(condition.end)}"
@@ -123,11 +128,6 @@ def sql_of(condition: Condition, value_of: "Form") -> str:
         within = [f"{column} BETWEEN {value_of(least)} AND {value_of(greatest)}" for least, greatest in ranges(values)]
         found = f"{found} AND ({' OR '.join(within)})"
     return f"({found} OR {column} IS NULL)" if condition.values.null_count else f"({found})"
-
-
-def quoted(name: str) -> str:
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'
 
 
 def duckdb_value_of(value: "Scalar[Any]") -> str:

@@ -1,6 +1,6 @@
 """Small reads and writes by delta-rs: the rows that a condition names, and the files that a table is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -67,8 +67,15 @@ def plain_files(table: DeltaTable, path: str) -> list[str] | None:
     A table that needs no reader above version 1 has no marked rows and no renamed columns. Spark then need not read
     its log, which is several jobs at every read.
     """
-    names = [str(name) for name in table.get_add_actions(flatten=True)["path"].to_pylist()]
-    files = [f"{path}/{name}" for name in names]
-    # What Spark takes for a pattern, or unescapes.
-    is_literal = not any(pattern_signs & set(file) for file in files)
-    return files if table.protocol().min_reader_version == 1 and is_literal else None
+    names = table.get_add_actions(flatten=True)["path"].to_pylist()
+    return paths_of(path, names) if table.protocol().min_reader_version == 1 else None
+
+
+def paths_of(folder: str, names: Iterable[object]) -> list[str] | None:
+    """The paths of files; None where a reader would take one for a pattern, or unescape it."""
+    files = [f"{folder}/{name}" for name in names]
+    return None if any(pattern_signs & set(file) for file in files) else files
+
+
+def has_deletion_vectors(table: DeltaTable) -> bool:
+    return "deletionVectors" in (table.protocol().reader_features or [])

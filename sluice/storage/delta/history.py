@@ -99,7 +99,7 @@ class History(Tables):
     def commit_ms(self, table: str, version: int) -> int | None:
         """The timestamp in the commit of a version; None when the log no longer has the commit."""
         try:
-            actions = Files(self.path(table)).read(f"_delta_log/{version:020}.json").splitlines()
+            actions = Files(self.path(table)).read(f"_delta_log/{version:020}.json").split("\n")
         except FileNotFoundError:
             return None
         found = [json.loads(action)["commitInfo"] for action in actions if '"commitInfo"' in action]

@@ -78,7 +78,8 @@ class Images(Reader):
     def commit_file(self, table: str, version: int) -> CommitFile:
         """One commit; a ChangesLost when its file is gone."""
         try:
-            lines = Files(self.path(table)).read(f"_delta_log/{version:020}.json").splitlines()
+            # Not by splitlines: statistics may have other characters in them that end a line.
+            lines = Files(self.path(table)).read(f"_delta_log/{version:020}.json").split("\n")
             return CommitFile(version, tuple(json.loads(line) for line in lines if line.strip()))
         except FileNotFoundError:
             raise ChangesLost(f"the commit of version {version} is no longer in the log") from None

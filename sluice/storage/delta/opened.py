@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from sluice.model.small_frames import deletion_vectors_from_rows_default, kept_bytes_max
 from sluice.storage.files import Files
 from sluice.storage.location import Location, location_of
+from sluice.storage.small_writes import has_deletion_vectors
 
 # A file of a table that is written as a whole; the fewer rows, the more files a scope can skip.
 rows_per_file_default = 250_000
@@ -51,6 +52,7 @@ class Tables:
     opened: "dict[tuple[str, int], DeltaTable] | None" = field(default=None, compare=False, repr=False)
     newest: "dict[str, Newest]" = field(default_factory=dict, compare=False, repr=False)
     rows: "dict[str, tuple[DeltaTable, ArrowTable]]" = field(default_factory=dict, compare=False, repr=False)
+    placed: "dict[str, tuple[DeltaTable, ArrowTable]]" = field(default_factory=dict, compare=False, repr=False)
 
     def path(self, table: str) -> str:
         return f"{self.root}/{table.replace('.', '/')}"
@@ -132,10 +134,6 @@ class Tables:
         """The versions whose commits are still in the log, as named there."""
         names = [name.rsplit("/", 1)[-1] for name in Files(self.path(table)).below("_delta_log")]
         return [name.removesuffix(".json") for name in names if is_commit.fullmatch(name)]
-
-
-def has_deletion_vectors(table: DeltaTable) -> bool:
-    return "deletionVectors" in (table.protocol().reader_features or [])
 
 
 def count_rows(table: DeltaTable) -> int:

@@ -1,5 +1,6 @@
 """Read rows: through Spark, or without it for small changes and for engines that read Arrow."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,23 +10,25 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import ArrowInvalid, RecordBatchReader
+from pyarrow import Table as ArrowTable
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from sluice.model.found import with_finder
+from sluice.model.found import Condition, with_finder
 from sluice.model.small_frames import (
     are_small_changes,
     frame_of,
     is_listed,
     is_plain,
     is_read_by_driver,
+    kept_bytes_max,
     requires_within,
 )
 from sluice.shapes.difference import feed
 from sluice.storage.delta.history import History, entries_of
-from sluice.storage.delta.opened import count_rows, file_sizes, has_deletion_vectors, spark_schema
-from sluice.storage.small_reads import find
-from sluice.storage.small_writes import plain_files
+from sluice.storage.delta.opened import count_rows, file_sizes, spark_schema
+from sluice.storage.small_reads import find_placed, place
+from sluice.storage.small_writes import has_deletion_vectors, plain_files
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset as ArrowDataset
@@ -77,8 +80,26 @@ class Reader(History):
             df = df.select(*schema.names) if found.metadata().partition_columns else df
         if not is_plain(schema) or requires_within(schema):
             return df
+        return with_finder(df, partial(self.find, table, found, schema))
+
+    def find(
+        self, table: str, found: DeltaTable, schema: StructType, conditions: Sequence[Condition]
+    ) -> ArrowTable | None:
+        """The rows of an opened table that meet all conditions; None where Spark had better look for them."""
+        rows = self.find_placed(table, found, schema, conditions)
+        if rows is None:
+            return None
+        if place in rows.column_names and rows.nbytes <= kept_bytes_max:
+            # They may be replaced next.
+            self.placed[table] = found, rows
+        return rows.select(schema.names)
+
+    def find_placed(
+        self, table: str, found: DeltaTable, schema: StructType, conditions: Sequence[Condition]
+    ) -> ArrowTable | None:
+        """The same, with the place of each row in its file where that can be said."""
         folder = None if self.location.folder is None else self.path(table)
-        return with_finder(df, partial(find, found, to_arrow_schema(schema, timezone="UTC"), folder))
+        return find_placed(found, to_arrow_schema(schema, timezone="UTC"), folder, conditions)
 
     def changes(self, spark: "SparkSession", table: str, since: int, until: int) -> "DataFrame":
         """The old and new images of the rows changed after version `since`, up to `until`, with `_change_type`."""

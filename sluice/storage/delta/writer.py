@@ -6,7 +6,7 @@ The engine calls these with what its gate has judged (`sluice.engine.commit`).
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from deltalake import (
@@ -25,25 +25,34 @@ from pyarrow import compute as pc
 from pyspark.sql import functions as F
 
 from sluice.errors import SluiceError, Superseded
+from sluice.model.found import Among
 from sluice.model.ledger import Entry
-from sluice.model.small_frames import is_read_by_driver, is_replaceable, is_short
+from sluice.model.scope import matching
+from sluice.model.small_frames import is_classic, is_markable, is_read_by_driver, is_replaceable, is_short
 from sluice.shapes.difference import operation
 from sluice.storage.delta.bloom import bloom_filters, writer_properties
+from sluice.storage.delta.marked import (
+    allows_marks,
+    commit_marked,
+    replacement_of,
+    user_metadata,
+)
 from sluice.storage.delta.opened import (
     count_rows,
     file_sizes,
-    has_deletion_vectors,
     rows_in,
     spark_schema,
     spark_types,
 )
 from sluice.storage.delta.reader import Reader, not_utf8
 from sluice.storage.delta.upkeep import retention_days
-from sluice.storage.small_writes import any_of
+from sluice.storage.small_reads import place
+from sluice.storage.small_writes import any_of, has_deletion_vectors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Written = TypeVar("Written")
 concurrent_commits_max = 20
 table_properties = {
     "delta.enableChangeDataFeed": "true",
@@ -54,7 +63,6 @@ table_properties = {
     "delta.checkpointInterval": "10",
 }
 creation = threading.Lock()
-user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
 # Delta writes nothing for an application unless its number is above the last one in the table.
 application, number = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 
@@ -190,6 +198,8 @@ class Writer(Reader):
                     raise
             else:
                 return
+        if small is not None and self.replace_marked(difference, table, entry, fence, grain=grain, small=small):
+            return
         columns = [name for name in difference.columns if name != operation]
         matched = " AND ".join(f"own.`{name}` <=> new.`{name}`" for name in grain)
         updates = ", ".join(f"own.`{name}` = new.`{name}`" for name in columns)
@@ -213,6 +223,53 @@ class Writer(Reader):
                 spark.conf.unset(name)
             spark.catalog.dropTempView(view)
         self.require_written(table, entry)
+
+    def replace_marked(
+        self,
+        difference: "DataFrame",
+        table: str,
+        entry: Entry,
+        fence: int,
+        *,
+        grain: Sequence[str],
+        small: ArrowTable,
+    ) -> bool:
+        """Applies a small difference, whose rows `small` has too, by marking rows where the driver finds them.
+
+        False, and nothing written, where only Spark can.
+        """
+        is_here = self.location.folder is not None and is_classic(difference)
+        if not (is_here and self.allows_small_writes(table)):
+            return False
+
+        def write() -> bool:
+            found = self.open(table)
+            if (found.transaction_version(entry.dataset) or 0) != fence:
+                self.require_written(table, entry)
+                return True
+            if not (allows_marks(found) and is_markable(spark_schema(found), small, grain)):
+                return False
+            placed = self.rows_to_replace(table, found, small, grain)
+            if placed is None:
+                return False
+            replacement = replacement_of(found, self.path(table), small, placed, grain)
+            return replacement is not None and commit_marked(
+                difference.sparkSession, self.path(table), replacement, entry, fence
+            )
+
+        return in_turn(table, write)
+
+    def rows_to_replace(
+        self, table: str, found: DeltaTable, small: ArrowTable, grain: Sequence[str]
+    ) -> ArrowTable | None:
+        """The rows with the keys of a difference, and their places in files; None where the driver cannot find them."""
+        of, rows = self.placed.get(table, (None, None))
+        if of is not found or rows is None:
+            conditions = [Among(name, small[name]) for name in grain]
+            rows = self.find_placed(table, found, spark_schema(found), conditions)
+        if rows is None or place not in rows.column_names:
+            return None
+        return matching(rows, small, [(name, name) for name in grain])
 
     def allows_small_writes(self, table: str) -> bool:  # noqa: ARG002 - a shadow looks at it
         """Whether small writes to a table may go without Spark."""
@@ -418,12 +475,11 @@ def nullable_kind(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def in_turn(table: str, write: Callable[[], None]) -> None:
-    """Writes without Spark, and retries if another process created the table or committed in between."""
+def in_turn(table: str, write: Callable[[], Written]) -> Written:
+    """Writes, and retries if another process created the table or committed in between."""
     for _ in range(concurrent_commits_max):
         try:
-            write()
+            return write()
         except (CommitFailedError, FileExistsError):
             continue
-        return
     raise SluiceError(f"{table} has too many concurrent writers: no commit succeeded; try again.")

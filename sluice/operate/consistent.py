@@ -1,5 +1,6 @@
 """The newest versions of all tables that belong together: each table is as computed from the others."""
 
+import threading
 import time
 from collections.abc import Mapping
 
@@ -10,22 +11,53 @@ from sluice.storage.delta import Lake
 behind_ms_max = 300_000
 
 
+class Newest:
+    """The newest versions that belong together, looked up for all readers together: at most every `seconds`."""
+
+    def __init__(self, lake: Lake, seconds: float) -> None:
+        self.lake, self.seconds = lake, seconds
+        self.lock = threading.Lock()
+        self.known: Mapping[str, int | None] = {}
+        self.looked_at = float("-inf")
+
+    def versions(self) -> Mapping[str, int | None]:
+        with self.lock:
+            if time.monotonic() - self.looked_at > self.seconds:
+                self.known, self.looked_at = versions(self.lake), time.monotonic()
+            return self.known
+
+
 def versions(lake: Lake) -> dict[str, int | None]:
     """The newest version of each table such that those made from one another agree.
 
     While a run is between two tables, the tables that it has written already are taken as they were before. A table
     that stays behind, because it is blocked or held, holds back no other. Tables that several datasets share, and those
-    of other programs, are as they are.
+    of other programs, are as they are. One that cannot be read has no version (None).
     """
     tables = lake.tables()
-    found = {table: lake.last_commit(table) for table in tables}
+    found = {table: readable_commit(lake, table) for table in tables}
     chosen = {table: commit for table, commit in found.items() if commit is not None and commit.entry.dataset == table}
     now_ms = int(time.time() * 1000)
     # Each round moves one table back, so there is an end.
     while (moved := moved_back(lake, chosen, now_ms)) is not None:
         table, commit = moved
         chosen[table] = commit
-    return {table: chosen[table].version if table in chosen else lake.newest_version(table) for table in tables}
+    return {table: chosen[table].version if table in chosen else newest_version(lake, table) for table in tables}
+
+
+def readable_commit(lake: Lake, table: str) -> Commit | None:
+    """The newest commit of a table; None too where the table cannot be read, which its own state says."""
+    try:
+        return lake.last_commit(table)
+    except Exception:  # noqa: BLE001 - one broken table hides no other
+        return None
+
+
+def newest_version(lake: Lake, table: str) -> int | None:
+    try:
+        return lake.newest_version(table)
+    except Exception:  # noqa: BLE001 - the same
+        return None
 
 
 def moved_back(lake: Lake, chosen: Mapping[str, Commit], now_ms: int) -> tuple[str, Commit] | None:

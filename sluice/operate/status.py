@@ -13,6 +13,7 @@ from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.expectations import is_critical_sql
 from sluice.model.ledger import Entry, InputVersion, LandedPartition
+from sluice.operate.consistent import readable_commit
 from sluice.operate.query import query
 from sluice.quality.results import checks_table
 from sluice.storage.delta import Lake
@@ -50,7 +51,10 @@ def status(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[State]:
 
 def topic_state(lake: Lake, log: AnyLog, topic: Topic, blocked: Mapping[str, Block]) -> State:
     """How much of a topic has landed, and how much waits."""
-    commit = lake.last_commit(topic.name)
+    try:
+        commit = lake.last_commit(topic.name)
+    except Exception as error:  # noqa: BLE001 - one broken table hides no other
+        return State(topic.name, None, None, {}, 0, None, None, held=f"cannot be read: {error}")
     landed = commit.entry.landed if commit else {}
     available, wrong = log_of(log, topic.topic, landed)
     lags = waiting(available, landed)
@@ -129,7 +133,7 @@ def dataset_state(
         return State(dataset.name, None, None, {}, 0, None, None, held=said)
     behind = 0
     for source in {each.source.name for each in dataset.inputs.values()}:
-        newest = lake.last_commit(source)
+        newest = readable_commit(lake, source)
         seen = commit.entry.inputs.get(source)
         if newest is not None:
             behind += versions_behind(seen, newest.as_input)

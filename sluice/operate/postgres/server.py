@@ -6,7 +6,6 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from sluice.errors import SluiceError, UsageError
-from sluice.operate import consistent
+from sluice.operate.consistent import Newest
 from sluice.operate.postgres import dialect, wire
 from sluice.operate.postgres.scram import Refused, Scram
 from sluice.operate.postgres.session import Session
@@ -64,25 +63,18 @@ class Options:
 
 
 class Tables:
-    """The newest consistent versions of all tables, looked up for all sessions together."""
+    """The newest consistent versions of all tables, and connections to them."""
 
     def __init__(self, lake: Lake, memory_limit: str) -> None:
         self.lake, self.memory_limit = lake, memory_limit
         self.lock = threading.Lock()
-        self.known: Mapping[str, int | None] = {}
-        self.looked_at = 0.0
-
-    def newest(self) -> Mapping[str, int | None]:
-        with self.lock:
-            if time.monotonic() - self.looked_at > look_seconds:
-                self.known, self.looked_at = consistent.versions(self.lake), time.monotonic()
-            return self.known
+        self.newest = Newest(lake, look_seconds)
 
     def is_newest(self, versions: object) -> bool:
-        return versions == self.newest()
+        return versions == self.newest.versions()
 
     def connect(self) -> "tuple[object, DuckDBPyConnection]":
-        versions = self.newest()
+        versions = self.newest.versions()
         with self.lock:
             prepare = partial(dialect.prepare, memory_limit=self.memory_limit)
             return versions, connected(self.lake, versions=versions, prepare=prepare)

@@ -1,5 +1,6 @@
 """Receivers: what was acknowledged is in the log, whatever is killed meanwhile, and what is lost is counted."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -725,6 +726,19 @@ def test_a_flood_is_appended_or_counted_as_lost(tmp_path: Path, where: str, opti
     assert counted["datagrams"] == len(appended)
     assert counted["lost_in_kernel"] + counted["lost_in_queue"] == sum(losses.values())
     assert any("datagrams in the kernel" in line for line in receiver.said)
+
+
+def test_what_is_lost_before_the_receiver_looks_is_counted(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    log.create("metrics")
+    listening_socket = statsd.opened_socket("127.0.0.1", 0, 5000)
+    send(listening_socket.getsockname()[1], *[b"m:1|c"] * 3000)
+    receiver = statsd.Receiver(log, statsd.Options("metrics"), listening_socket, lambda flushed: None)
+    asyncio.run(receiver.finish())
+    listening_socket.close()
+    metrics = metrics_of(log)
+    appended = sum(each["name"] == "m" for each in metrics)
+    assert [each["value"] for each in metrics if each["name"] == statsd.loss_name] == [3000 - appended]
 
 
 @pytest.mark.process

@@ -225,6 +225,8 @@ class KafkaLog:
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "auto.offset.reset": "error",
+            # What is wanted is there. Only the end of a partition after a transaction is waited for.
+            "fetch.wait.max.ms": 10,
         }
         with self.answering(f"topic {topic} could not be read"):
             consumer = Consumer({**self.settings(), **settings})

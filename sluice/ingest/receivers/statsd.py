@@ -132,7 +132,8 @@ class Receiver:
         self.waiting: deque[tuple[datetime, bytes]] = deque()
         self.waiting_bytes = 0
         self.lost_in_queue = 0
-        self.drops_seen = drops_of(listening)
+        # What was lost since the socket was opened is lost too.
+        self.drops_seen = 0
         # A flush that failed is tried again with the same records, so that their ids are the same.
         self.unwritten: tuple[Flushed, list[Record]] | None = None
         self.run = uuid.uuid4().hex

@@ -41,6 +41,10 @@ class DoorError(SluiceError):
     """What a receiver listens to cannot be reached, or refuses it."""
 
 
+class PublishError(SluiceError):
+    """Another system does not take what is published to it."""
+
+
 class LogGap(LogError):
     """Offsets that should be in the log are not there."""
 

@@ -19,6 +19,7 @@ from sluice.model.datasets import (
 )
 from sluice.model.ddl import column_types, ddl, is_storable, require_names
 from sluice.model.join import by_key, join_dataset, require_reads
+from sluice.model.publication import Publication, checked_publication
 from sluice.model.specification import Specification
 from sluice.model.sql import backticked, named_expression, quoted, require_known, tokens
 from sluice.shapes.aggregate import Groups
@@ -31,7 +32,7 @@ from sluice.shapes.windows import Session, Window
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["aggregate", "state", "view"]
+__all__ = ["aggregate", "publish", "state", "view"]
 
 
 @dataclass(frozen=True)
@@ -331,3 +332,14 @@ def state(
         scope_of=lambda own: own.select(*keys),
         columns={**{name: type_of(source, name) for name in keys}, **types},
     )
+
+
+def publish(source: Dataset, *, postgres: str | None = None, kafka: str | None = None) -> Publication:
+    """Keeps a table of gold equal in Postgres, in Kafka, or in both, for those who serve from there.
+
+    `postgres` is `SCHEMA.TABLE`, or a table in the schema `public`; `kafka` is a topic. `sluice publish` makes what is
+    missing and writes every change: in Postgres each commit of the table is one transaction, and in Kafka one
+    transaction of records by key, with an empty value for a deleted row. Which servers these are, the settings
+    `SLUICE_PUBLISH_POSTGRES` and `SLUICE_PUBLISH_KAFKA` say.
+    """
+    return checked_publication(source, postgres, kafka)

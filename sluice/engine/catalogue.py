@@ -14,6 +14,7 @@ from types import ModuleType
 from sluice.errors import DeclarationError, UsageError
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.expectations import Expectation, Suite
+from sluice.model.publication import Publication
 from sluice.quality.built_in import require_built_ins
 
 Node = Dataset | Topic
@@ -25,10 +26,11 @@ loading = threading.Lock()
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The topics and datasets of a project, upstream first, and the suites of what is expected of them."""
+    """The topics and datasets of a project, upstream first, what is expected of them, and what is published."""
 
     nodes: tuple[Node, ...]
     suites: Mapping[str, Suite] = field(default_factory=dict)
+    publications: tuple[Publication, ...] = ()
 
     @property
     def topics(self) -> list[Topic]:
@@ -87,11 +89,24 @@ def load(project: Path) -> Catalogue:
             value
             for module in modules_of(project, package)
             for value in vars(module).values()
-            if isinstance(value, Dataset | Topic)
+            if isinstance(value, Dataset | Topic | Publication)
         ]
         if not declared:
             raise DeclarationError(f"{folder} declares no dataset.")
-        return with_fingerprints(expecting(ordered(declared), suites_of(project)))
+        published = unique(each for each in declared if isinstance(each, Publication))
+        nodes = [each.source if isinstance(each, Publication) else each for each in declared]
+        found = with_fingerprints(expecting(ordered(nodes), suites_of(project)))
+        return replace(found, publications=published)
+
+
+def unique(publications: Iterable[Publication]) -> tuple[Publication, ...]:
+    """Each publication once; two with one target are an error."""
+    found: dict[tuple[str, str], Publication] = {}
+    for each in publications:
+        for target in each.targets.items():
+            if found.setdefault(target, each) is not each:
+                raise DeclarationError(f"{' '.join(target)} is published to twice; a target belongs to one table.")
+    return tuple(dict.fromkeys(found.values()))
 
 
 def require_project(project: Path) -> None:
@@ -204,7 +219,10 @@ def ordered(nodes: Iterable[Node]) -> Catalogue:
 
 @dataclass(frozen=True)
 class Described:
-    """What other programs need to know of a topic or a dataset; `topic` is None for a dataset."""
+    """What other programs need to know of a topic or a dataset; `topic` is None for a dataset.
+
+    `grain` are the columns that tell the rows of a dataset's table apart; none for a topic.
+    """
 
     name: str
     layer: str
@@ -214,6 +232,7 @@ class Described:
     event_time: str | None
     keys: tuple[str, ...]
     has_suite: bool
+    grain: tuple[str, ...] = ()
 
 
 def described(node: Node, catalogue: Catalogue) -> Described:
@@ -228,6 +247,7 @@ def described(node: Node, catalogue: Catalogue) -> Described:
         event_time=dataset.event_time if dataset else None,
         keys=tuple(dataset.keys) if dataset else (),
         has_suite=node.name in catalogue.suites,
+        grain=dataset.outputs[-1].grain if dataset else (),
     )
 
 

@@ -79,8 +79,14 @@ class Settings(BaseSettings):
     """The broker of `sluice listen amqp`: `amqp://user:password@host:5672/vhost`."""
     postgres: SecretStr = SecretStr("")
     """The database of `sluice capture postgres`, as a libpq address. It may have a password, so it is never printed."""
+    publish_postgres: SecretStr = SecretStr("")
+    """The database of `sluice publish`, as a libpq address. It may have a password, so it is never printed."""
+    publish_kafka: str = ""
+    """The brokers of `sluice publish`: `kafka://HOST:PORT`, with the `SLUICE_KAFKA_*` settings. Empty: the log's."""
     sql_users: SecretStr = SecretStr("")
     """The users of `sluice serve sql`, as NAME:PASSWORD with commas between several; none: no passwords."""
+    ui_token: SecretStr = SecretStr("")
+    """The token that readers of `sluice ui` log in with, of at least 32 characters; none: no login."""
 
     @field_validator("project")
     @classmethod
@@ -93,6 +99,13 @@ class Settings(BaseSettings):
         if "://" in value and not s3_address.fullmatch(value):
             raise ValueError("must be a local path, or s3a://BUCKET/PREFIX")
         return value.rstrip("/") if is_bucket(value) else value
+
+    @field_validator("publish_kafka")
+    @classmethod
+    def brokers(cls, value: str) -> str:
+        if value and not kafka_address.fullmatch(value):
+            raise ValueError("must be kafka://HOST:PORT with commas between several")
+        return value
 
     @field_validator("log")
     @classmethod
@@ -139,8 +152,10 @@ class Settings(BaseSettings):
 
     def open_log(self) -> AnyLog:
         """The log that the settings point to; nothing is asked of it yet."""
-        if not self.is_on_kafka:
-            return Log(self.log_folder)
+        return self.kafka(self.log) if self.is_on_kafka else Log(self.log_folder)
+
+    def kafka(self, address: str) -> KafkaLog:
+        """The topics of the brokers at `kafka://HOST:PORT`."""
         security = KafkaSecurity(
             protocol=self.kafka_security_protocol,
             sasl_mechanism=self.kafka_sasl_mechanism,
@@ -149,7 +164,7 @@ class Settings(BaseSettings):
             ssl_ca=self.kafka_ssl_ca,
             ssl_keystore=self.kafka_ssl_keystore,
         )
-        return KafkaLog(self.log.removeprefix("kafka://"), security)
+        return KafkaLog(address.removeprefix("kafka://"), security)
 
 
 def public(text: str) -> str:

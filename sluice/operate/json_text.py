@@ -1,0 +1,32 @@
+"""Values of rows as JSON, the same wherever Sluice sends them: lines, webhooks, messages."""
+
+import json
+import math
+from typing import Any
+
+
+def json_line(found: Any) -> str:
+    """One line of JSON, with values as `sluice query --json` has them; numbers that JSON does not know are text."""
+    try:
+        return json.dumps(found, default=as_text, allow_nan=False)
+    except (ValueError, TypeError):
+        return json.dumps(plain(found), default=as_text)
+
+
+def as_text(value: Any) -> str:
+    """A value that JSON has no type for; bytes in hexadecimal, as they are typed."""
+    return value.hex() if isinstance(value, bytes | bytearray) else str(value)
+
+
+def plain(value: Any) -> Any:
+    """The value with text in place of numbers that are none, or have no end, and of keys that JSON does not know."""
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        case dict():
+            return {name if isinstance(name, str) else as_text(name): plain(each) for name, each in value.items()}
+        case list() | tuple():
+            return [plain(each) for each in value]
+    return value

@@ -1,0 +1,237 @@
+"""A topic of Kafka that is kept equal to a table of gold: each commit is a transaction, its position included."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sluice.errors import LogError, PublishError
+from sluice.log import KafkaLog
+from sluice.operate.json_text import json_line
+from sluice.operate.publish import Commit, Position
+from sluice.operate.subscribe import Change
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+# How long readers of committed records wait at most for a publisher that was killed and did not come back.
+transaction_seconds_max = 600
+abort_seconds_max = 5
+# Small segments, so that old positions are soon compacted.
+of_positions = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.1"}
+of_rows = {"cleanup.policy": "compact"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """The position as its topic keeps it, with what identifies the topic of the rows."""
+
+    position: Position
+    topic_id: str
+    partitions: int
+
+    @classmethod
+    def of(cls, value: bytes) -> "Place":
+        found = json.loads(value)
+        position = found.pop("position")
+        return cls(Position(**position | {"key": tuple(position["key"])}), **found)
+
+
+@dataclass
+class KafkaTopic:
+    """A compacted topic with a record for each row, by its key; how far it is stands in `….sluice-position`.
+
+    One transactional id writes both, so what a killed publisher left open is aborted before the next one reads
+    anything, and a publisher that was only slow is refused from then on.
+    """
+
+    log: KafkaLog
+    topic: str
+    place: Place | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"kafka {self.topic}"
+
+    @property
+    def position_topic(self) -> str:
+        return f"{self.topic}.sluice-position"
+
+    def position(self) -> Position | None:
+        with self.explained():
+            if "producer" not in self.__dict__:
+                self.make(self.position_topic, of_positions, partitions=1)
+                # First: afterwards no transaction of another publisher can still be committed.
+                self.producer.init_transactions(self.log.answer_seconds)
+                self.place = self.read_place()
+            return None if self.place is None else self.place.position
+
+    def apply(self, commit: Commit) -> int:
+        with self.explained():
+            place = self.place_after(commit)
+            self.producer.begin_transaction()
+            self.send(self.position_topic, self.topic, json_line(asdict(place)))
+            count = self.replace_all(commit) if commit.replaces else self.send_all(commit)
+            self.producer.commit_transaction(self.log.answer_seconds * 3)
+        self.place = place
+        return count
+
+    def close(self) -> None:
+        from confluent_kafka import KafkaException
+
+        producer = self.__dict__.pop("producer", None)
+        if producer is not None:
+            producer.purge()
+            # Mostly there is nothing to abort. Where the brokers are gone, the next producer aborts it.
+            with suppress(KafkaException):
+                producer.abort_transaction(abort_seconds_max)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """After any error the next call has a new producer, and reads how far it is."""
+        # Says what to install, where there is no client.
+        _ = self.log.admin
+        from confluent_kafka import KafkaException
+
+        try:
+            yield
+        except KafkaException as error:
+            self.close()
+            raise PublishError(f"{self.name}: {said(error)}.") from error
+        except LogError as error:
+            self.close()
+            raise PublishError(f"{self.name}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    @cached_property
+    def producer(self) -> "Producer":
+        from confluent_kafka import Producer
+
+        return Producer(
+            {
+                **self.log.settings(),
+                "transactional.id": f"sluice-publish-{self.topic}",
+                "transaction.timeout.ms": transaction_seconds_max * 1000,
+                "partitioner": "murmur2_random",
+                "linger.ms": 5,
+            }
+        )
+
+    def read_place(self) -> Place | None:
+        """The place of the last commit; None where there is none, or the topic is another one than it was.
+
+        A PublishError where the topic has other partitions, since then the records of a key are in several.
+        """
+        if not self.log.exists(self.topic):
+            return None
+        values = [each.value for each in self.log.read(self.position_topic, 0)][-1:]
+        place = Place.of(values[0]) if values and values[0] is not None else None
+        if place is None or place.topic_id != self.log.topic_id(self.topic):
+            if self.has_records():
+                raise PublishError(
+                    f"{self.name} has records, and they were not published by sluice publish. Delete the topic, or "
+                    "publish to another one."
+                )
+            return None
+        partitions = len(self.log.partitions(self.topic))
+        if place.partitions != partitions:
+            raise PublishError(
+                f"{self.name} had {place.partitions} partitions and has {partitions} now, so a row may be in two of "
+                "them. Delete the topic; it is published again."
+            )
+        return place
+
+    def has_records(self) -> bool:
+        """Whether anybody committed a record to the topic; what was aborted leaves gaps."""
+        return any(True for partition in self.log.partitions(self.topic) for _ in self.log.read(self.topic, partition))
+
+    def place_after(self, commit: Commit) -> Place:
+        """The place after a commit; makes the topic where there is none."""
+        if self.place is not None:
+            return replace(self.place, position=commit.then)
+        self.make(self.topic, of_rows, partitions=self.log.default_partitions)
+        return Place(commit.then, self.log.topic_id(self.topic), len(self.log.partitions(self.topic)))
+
+    def make(self, topic: str, config: Mapping[str, str], *, partitions: int) -> None:
+        """Makes a topic; one that exists stays as it is, and has to be compacted."""
+        if self.log.exists(topic):
+            self.require_compacted(topic)
+            return
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+        with self.log.answering(f"topic {topic} could not be made") as admin:
+            new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config))
+            admin.create_topics([new])[topic].result(self.log.answer_seconds)
+        self.log.wait_until_known(topic)
+
+    def require_compacted(self, topic: str) -> None:
+        """A PublishError where the broker would remove rows because they are old."""
+        from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+        wanted = ConfigResource(ResourceType.TOPIC, topic)
+        with self.log.answering(f"topic {topic} could not be described") as admin:
+            found = admin.describe_configs([wanted])[wanted].result(self.log.answer_seconds)
+        if found["cleanup.policy"].value != "compact":
+            raise PublishError(
+                f"{self.name}: {topic} has cleanup.policy={found['cleanup.policy'].value}, so Kafka would forget rows "
+                "that are still there. Set it to compact."
+            )
+
+    def replace_all(self, commit: Commit) -> int:
+        """Sends all rows, and an empty value for each key that has a value now and no row any more."""
+        # Once the brokers have a record of this transaction, everybody can read all of the one before.
+        self.producer.flush()
+        gone = self.live_keys()
+        count = 0
+        for change in commit.changes:
+            gone.discard(self.send_change(change, commit.then))
+            count += 1
+        for key in gone:
+            self.send(self.topic, key, None)
+        return count
+
+    def send_all(self, commit: Commit) -> int:
+        return sum(1 for change in commit.changes if self.send_change(change, commit.then))
+
+    def send_change(self, change: Change, then: Position) -> str:
+        """Sends the new row, or none, by the key. Returns the key."""
+        row = change.new if change.new is not None else change.old or {}
+        key = json_line({name: row[name] for name in then.key})
+        value = None if change.new is None else json_line(change.new)
+        headers = {"sluice-table": then.source, "sluice-version": str(change.version), "sluice-cause": change.cause}
+        self.send(self.topic, key, value, headers)
+        return key
+
+    def live_keys(self) -> set[str]:
+        """The keys in the topic whose newest committed value is not empty."""
+        found: set[str] = set()
+        if self.place is None:
+            return found
+        for partition in self.log.partitions(self.topic):
+            for record in self.log.read(self.topic, partition):
+                key = record.key or ""
+                (found.discard if record.value is None else found.add)(key)
+        return found
+
+    def send(self, topic: str, key: str, value: str | None, headers: Mapping[str, str] | None = None) -> None:
+        more: dict[str, Any] = {"headers": dict(headers)} if headers else {}
+        while True:
+            try:
+                self.producer.produce(topic, key=key, value=value, **more)
+            except BufferError:
+                self.producer.poll(0.1)
+            else:
+                self.producer.poll(0)
+                return
+
+
+def said(error: Exception) -> str:
+    """What the brokers, or the client, said."""
+    reason = error.args[0]
+    if reason.code() in (reason._FENCED, reason.PRODUCER_FENCED, reason.INVALID_PRODUCER_EPOCH):
+        return "another process publishes to it at the same time. Let only one do so"
+    return str(reason.str()).rstrip(".")

@@ -1,0 +1,579 @@
+"""What is published equals the table of gold, whatever is killed."""
+
+import itertools
+import json
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+from deltalake import write_deltalake
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg2.extensions import cursor as PlainCursor
+
+from infra.servers import Kafka, Running, running
+from sluice import Project, gold
+from sluice.api import Message
+from sluice.engine.catalogue import unique
+from sluice.errors import DeclarationError, PublishError
+from sluice.log import KafkaLog, KafkaSecurity, Record
+from sluice.log.records import StoredRecord
+from sluice.operate.json_text import json_line
+from sluice.operate.publish import Commit, Position, Publisher
+from sluice.operate.publish.kafka import KafkaTopic
+from sluice.operate.publish.postgres import PostgresTable
+from sluice.storage.delta import Lake
+from tests.commands import sluice
+from tests.servers.postgres import Postgres
+from tests.test_subscribe import Rows, actual, apply_commit, bag, commits, made, table, unique_lists
+
+numbers = itertools.count()
+random_histories = settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    server = Postgres().start()
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+class Killed(BaseException):
+    """The process is gone: nothing of it runs any more."""
+
+
+@dataclass
+class Mortal(PostgresTable):
+    """A publisher that is killed after so many statements, or after its last commit."""
+
+    lives: int = 1_000_000
+
+    def connect(self) -> Any:
+        mortal = self
+
+        class Counting(PlainCursor):
+            def execute(self, *arguments: Any) -> None:
+                mortal.lives -= 1
+                if mortal.lives < 0:
+                    raise Killed
+                super().execute(*arguments)
+
+        connection = super().connect()
+        connection.cursor_factory = Counting
+        return connection
+
+    def apply(self, commit: Commit) -> int:
+        found = super().apply(commit)
+        if self.lives == 0:
+            raise Killed
+        return found
+
+
+def target_of(postgres: Postgres, kind: type[PostgresTable] = PostgresTable, **more: Any) -> PostgresTable:
+    """A new name in a new schema."""
+    return kind(postgres.address(), f"s{next(numbers)}.sold", **more)
+
+
+def advance(lake: Lake, target: Any, key: tuple[str, ...] = ("id",), *, again: bool = False) -> list[tuple[Any, int]]:
+    """The versions that were published, and the number of their changes."""
+    try:
+        _, *found = Publisher(lake, table, key, target).advance(again=again)
+    finally:
+        target.close()
+    return [(each.version, each.changes) for each in found]
+
+
+def published(postgres: Postgres, name: str) -> Rows:
+    """The rows in Postgres."""
+    with postgres.connect() as connection, connection.cursor() as database:
+        database.execute(f"SELECT * FROM {name}")
+        columns = [each.name for each in database.description]
+        return bag(dict(zip(columns, row, strict=True)) for row in database.fetchall())
+
+
+def state(lake: Lake, version: int) -> Rows:
+    return bag(lake.state(table, version).to_pylist())
+
+
+def equal_where_it_says_so(lake: Lake, postgres: Postgres, target: PostgresTable) -> None:
+    """That the target has the rows of the version at which it says that it is."""
+    with_position = PostgresTable(target.address, target.full_name)
+    position = with_position.position()
+    with_position.close()
+    if position is not None:
+        assert published(postgres, target.full_name) == state(lake, position.version)
+
+
+def unique_commits(data: st.DataObject) -> st.SearchStrategy[tuple[str, Any]]:
+    """Commits after which each id is still there once."""
+    return commits.filter(lambda each: each[0] != "append").map(
+        lambda each: (each[0], data.draw(unique_lists)) if each[0] == "replace" else each
+    )
+
+
+def lived_through(
+    folder: Path, postgres: Postgres, data: st.DataObject, make: Callable[..., PostgresTable] = Mortal
+) -> None:
+    """A random history, published by processes that are killed anywhere."""
+    lake, target = Lake(str(folder)), target_of(postgres)
+    key = data.draw(st.sampled_from([("id",), ("name", "id")]))
+    path = made(lake, data.draw(unique_lists))
+    for kind, given_ in data.draw(st.lists(unique_commits(data), max_size=5)):
+        apply_commit(path, kind, given_)
+        for lives in data.draw(st.lists(st.integers(0, 14), max_size=2)):
+            mortal = make(target.address, target.full_name, lives=lives)
+            try:
+                advance(lake, mortal, key)
+            except Killed:
+                equal_where_it_says_so(lake, postgres, target)
+    advance(lake, make(target.address, target.full_name), key)
+    equal_where_it_says_so(lake, postgres, target)
+    assert published(postgres, target.full_name) == actual(lake)
+    assert advance(lake, target, key) == []
+
+
+@random_histories
+@given(data=st.data())
+def test_the_table_in_postgres_is_that_of_gold_whatever_is_killed(
+    tmp_path_factory: pytest.TempPathFactory, postgres: Postgres, data: st.DataObject
+) -> None:
+    lived_through(tmp_path_factory.mktemp("lake"), postgres, data)
+
+
+class Forgetful(PostgresTable):
+    """Moves the position only once."""
+
+    def write_position(self, database: Any, commit: Commit) -> None:
+        if commit.replaces:
+            super().write_position(database, commit)
+
+
+class Early(PostgresTable):
+    """Moves the position before the rows are written, in a transaction of its own."""
+
+    def write_rows(self, database: Any, commit: Commit) -> int:
+        super().write_position(database, commit)
+        database.connection.commit()
+        raise Killed
+
+
+class Hoarder(PostgresTable):
+    """Ignores deletes."""
+
+    def gone(self, *_: Any) -> dict[tuple[bool, ...], list[list[Any]]]:
+        return {}
+
+
+@pytest.mark.parametrize("kind", [Forgetful, Early, Hoarder])
+def test_a_publisher_that_forgets_the_position_or_deletes_is_noticed(
+    lake: Lake, postgres: Postgres, kind: type[PostgresTable]
+) -> None:
+    target = target_of(postgres)
+    advance(lake, target)
+    apply_commit(lake.path(table), "delete", 1)
+    with suppress(Killed):
+        advance(lake, kind(target.address, target.full_name))
+    with pytest.raises(AssertionError):
+        equal_where_it_says_so(lake, postgres, target)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A table of two versions, the second with one of its two rows changed."""
+    found = Lake(str(tmp_path / "lake"))
+    path = made(found, [(1, 1.0, "a"), (2, 2.0, None)])
+    apply_commit(path, "merge", [(1, float("nan"), "z")])
+    return found
+
+
+def test_it_begins_with_all_rows_and_goes_on_with_changes(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    assert advance(lake, target) == [(1, 2)]
+    assert advance(lake, target) == []
+    apply_commit(lake.path(table), "merge", [(2, 5.0, "b"), (3, None, None)])
+    apply_commit(lake.path(table), "delete", 1)
+    assert advance(lake, target) == [(2, 2), (3, 1)]
+    assert published(postgres, target.full_name) == actual(lake)
+    assert advance(lake, target, again=True) == [(3, 2)]
+    assert published(postgres, target.full_name) == actual(lake)
+
+
+def test_a_table_that_was_made_again_replaces_all_rows_in_one_transaction(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    advance(lake, target)
+    before = published(postgres, target.full_name)
+    shutil.rmtree(lake.path(table))
+    made(lake, [(number, None, "new") for number in range(3000)])
+
+    def others_see_it_as_it_was(position: Position) -> None:
+        assert published(postgres, target.full_name) == before
+
+    class Watched(PostgresTable):
+        def write_position(self, database: Any, commit: Commit) -> None:
+            others_see_it_as_it_was(commit.then)
+            super().write_position(database, commit)
+
+    assert advance(lake, Watched(target.address, target.full_name)) == [(0, 3000)]
+    assert published(postgres, target.full_name) == actual(lake)
+
+
+def test_another_key_or_other_columns_replace_all_rows(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    advance(lake, target)
+    assert advance(lake, target, ("id", "name")) == [(1, 2)]
+    apply_commit(lake.path(table), "columns", "more")
+    apply_commit(lake.path(table), "merge", [])
+    assert advance(lake, target, ("id", "name")) == [(2, 2)]
+    assert published(postgres, target.full_name) == actual(lake)
+    with pytest.raises(PublishError, match="no column shop"):
+        advance(lake, target, ("shop",))
+
+
+def test_every_type_and_odd_names_arrive(tmp_path: Path, postgres: Postgres) -> None:
+    parts = pa.struct([pa.field("a", pa.string()), pa.field("t", pa.date32())])
+    moment = datetime(2026, 3, 1, 9, 30, 0, 5, UTC)
+    values: dict[str, tuple[pa.DataType, Any, Any]] = {
+        'od%d"': (pa.string(), "'; DROP TABLE x; -- %s\\", None),
+        "truth": (pa.bool_(), True, None),
+        "byte": (pa.int8(), -128, None),
+        "short": (pa.int16(), 32767, None),
+        "whole": (pa.int32(), -5, None),
+        "long": (pa.int64(), 2**63 - 1, None),
+        "real": (pa.float32(), 0.5, None),
+        "float": (pa.float64(), float("-inf"), None),
+        "price": (pa.decimal128(20, 4), Decimal("1234567890123456.7891"), None),
+        "bytes": (pa.binary(), b"\x00\xff", None),
+        "day": (pa.date32(), date(1, 1, 1), None),
+        "moment": (pa.timestamp("us", "UTC"), moment, None),
+        "clock": (pa.timestamp("us"), moment.replace(year=9999, tzinfo=None), None),
+        "many": (pa.list_(pa.float64()), [1.5, float("nan")], [1.5, "NaN"]),
+        "parts": (parts, {"a": 'x"', "t": date(2026, 1, 2)}, {"a": 'x"', "t": "2026-01-02"}),
+    }  # fmt: skip
+    lake, target = Lake(str(tmp_path / "lake")), target_of(postgres)
+    schema = pa.schema([pa.field(name, kind) for name, (kind, _, _) in values.items()])
+    row: dict[str, Any] = {name: value for name, (_, value, _) in values.items()}
+    nothing: dict[str, Any] = dict.fromkeys(values)
+    write_deltalake(lake.path(table), pa.Table.from_pylist([row, nothing], schema=schema))
+    key = tuple(values)
+    advance(lake, target, key)
+    expected = bag([{name: value if other is None else other for name, (_, value, other) in values.items()}, nothing])
+    assert plain(postgres, target.full_name) == expected
+    lake.open_own(table).delete("whole = -5")
+    assert advance(lake, target, key) == [(1, 1)]
+    lake.open_own(table).delete()
+    assert advance(lake, target, key) == [(2, 1)]
+    assert plain(postgres, target.full_name) == bag([])
+
+
+def plain(postgres: Postgres, name: str) -> Rows:
+    """The rows in Postgres, with bytes and times as the lake has them."""
+    with postgres.connect() as connection, connection.cursor() as database:
+        database.execute(f"SET TimeZone = 'UTC'; SELECT * FROM {name}")
+        columns = [each.name for each in database.description]
+        return bag({column: found(value) for column, value in zip(columns, row, strict=True)} for row in database)
+
+
+def found(value: Any) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+def test_text_that_postgres_cannot_have_is_an_error_and_nothing_is_written(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    advance(lake, target)
+    apply_commit(lake.path(table), "merge", [(1, 1.0, "a\0"), (2, 1.0, "fine")])
+    with pytest.raises(PublishError, match="version 2 cannot be written"):
+        advance(lake, target)
+    assert published(postgres, target.full_name) == state(lake, 1)
+
+
+def test_a_table_that_somebody_else_made_is_left_alone(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    postgres.execute(f"CREATE SCHEMA {target.full_name.split('.')[0]}")
+    postgres.execute(f"CREATE TABLE {target.full_name} AS SELECT 7 AS precious")
+    with pytest.raises(PublishError, match="not made by sluice publish"):
+        advance(lake, target)
+    assert postgres.execute(f"SELECT * FROM {target.full_name}") == [(7,)]
+
+
+def test_a_table_that_was_dropped_is_made_again(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    advance(lake, target)
+    postgres.execute(f"DROP TABLE {target.full_name}")
+    assert advance(lake, target) == [(1, 2)]
+    postgres.execute(f"DROP TABLE {target.full_name}")
+    postgres.execute(f"CREATE TABLE {target.full_name} AS SELECT 7 AS precious")
+    with pytest.raises(PublishError, match="not made by sluice publish"):
+        advance(lake, target)
+
+
+def test_a_second_publisher_changes_nothing(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    advance(lake, target)
+    slow = Publisher(lake, table, ("id",), PostgresTable(target.address, target.full_name)).advance()
+    next(slow)
+    apply_commit(lake.path(table), "delete", 1)
+    advance(lake, target)
+    with pytest.raises(PublishError, match="another process"):
+        list(slow)
+    assert published(postgres, target.full_name) == actual(lake)
+
+
+def test_views_and_grants_of_others_survive_a_replacement(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    advance(lake, target)
+    postgres.execute(f"CREATE VIEW {target.full_name}_ids AS SELECT id FROM {target.full_name}")
+    apply_commit(lake.path(table), "columns", "more")
+    advance(lake, target, again=True)
+    assert sorted(postgres.execute(f"SELECT id FROM {target.full_name}_ids")) == [(1,), (2,)]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running[Kafka]]:
+    with running(Kafka(tmp_path_factory.mktemp("kafka") / "kafka")) as started:
+        yield started
+
+
+@pytest.fixture
+def log(kafka: Running[Kafka]) -> KafkaLog:
+    return KafkaLog(kafka.server.address, KafkaSecurity(), partitions=2)
+
+
+@dataclass
+class MortalTopic(KafkaTopic):
+    """A publisher that is killed before so many messages, before a commit or after it; nobody aborts anything."""
+
+    lives: int = 1_000_000
+
+    def send(self, *arguments: Any) -> None:
+        self.live()
+        super().send(*arguments)
+
+    def apply(self, commit: Commit) -> int:
+        found = super().apply(commit)
+        self.live()
+        return found
+
+    def live(self) -> None:
+        self.lives -= 1
+        if self.lives < 0:
+            raise Killed
+
+    def close(self) -> None:
+        if self.lives >= 0:
+            super().close()
+        self.__dict__.pop("producer", None)
+
+
+def records(log: KafkaLog, topic: str) -> list[StoredRecord]:
+    """What a reader of committed records gets, partition by partition, once the last transaction has ended."""
+    KafkaTopic(log, topic).position()
+    return [each for partition in log.partitions(topic) for each in log.read(topic, partition)]
+
+
+def read_by_key(log: KafkaLog, topic: str) -> Rows:
+    """The rows that a reader has in the end."""
+    newest = {each.key: each.value for each in records(log, topic)}
+    return bag(json.loads(value) for value in newest.values() if value is not None)
+
+
+def as_json(rows: Iterable[Mapping[str, Any]]) -> Rows:
+    return bag(json.loads(json_line(row)) for row in rows)
+
+
+def rows_in(lake: Lake, version: int | None = None) -> Rows:
+    return as_json(lake.state(table, lake.newest_version(table) if version is None else version).to_pylist())
+
+
+@settings(random_histories, max_examples=8)
+@given(data=st.data())
+def test_the_topic_has_the_rows_of_gold_and_each_change_once_whatever_is_killed(
+    tmp_path_factory: pytest.TempPathFactory, log: KafkaLog, data: st.DataObject
+) -> None:
+    lake, topic = Lake(str(tmp_path_factory.mktemp("lake"))), f"sold-{next(numbers)}"
+    key = data.draw(st.sampled_from([("id",), ("name", "id")]))
+    path = made(lake, data.draw(unique_lists))
+    for kind, given_ in data.draw(st.lists(unique_commits(data), max_size=4)):
+        apply_commit(path, kind, given_)
+        for lives in data.draw(st.lists(st.integers(0, 9), max_size=1)):
+            with suppress(Killed):
+                advance(lake, MortalTopic(log, topic, lives=lives), key)
+            position = KafkaTopic(log, topic).position()
+            if position is not None:
+                assert read_by_key(log, topic) == rows_in(lake, position.version)
+    target = KafkaTopic(log, topic)
+    advance(lake, target, key)
+    assert read_by_key(log, topic) == rows_in(lake)
+    assert advance(lake, target, key) == []
+    sent = Counter((each.key, each.headers["sluice-version"]) for each in records(log, topic) if each.headers)
+    assert max(sent.values(), default=1) == 1
+
+
+class ForgetfulTopic(KafkaTopic):
+    """Moves the position only once."""
+
+    def send(self, topic: str, *rest: Any) -> None:
+        if topic != self.position_topic or self.place is None:
+            super().send(topic, *rest)
+
+
+class HoarderTopic(KafkaTopic):
+    """Ignores deletes."""
+
+    def send(self, topic: str, key: str, value: str | None, *rest: Any) -> None:
+        if value is not None:
+            super().send(topic, key, value, *rest)
+
+
+@pytest.mark.parametrize("kind", [ForgetfulTopic, HoarderTopic])
+def test_a_topic_that_forgets_the_position_or_deletes_is_noticed(
+    lake: Lake, log: KafkaLog, kind: type[KafkaTopic]
+) -> None:
+    topic = f"sold-{next(numbers)}"
+    advance(lake, KafkaTopic(log, topic))
+    apply_commit(lake.path(table), "delete", 1)
+    advance(lake, kind(log, topic))
+    position = KafkaTopic(log, topic).position()
+    assert position is not None
+    assert read_by_key(log, topic) != rows_in(lake, position.version)
+
+
+def test_a_table_that_was_made_again_leaves_no_key_of_before(lake: Lake, log: KafkaLog) -> None:
+    topic = f"sold-{next(numbers)}"
+    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
+    assert [each.changes for each in publisher.advance()] == [0, 2]
+    shutil.rmtree(lake.path(table))
+    path = made(lake, [(2, 7.0, "new"), (3, None, None)])
+    assert [each.changes for each in publisher.advance()] == [0, 2]
+    apply_commit(path, "columns", "more")
+    assert [each.changes for each in publisher.advance()] == [0, 2]
+    assert read_by_key(log, topic) == rows_in(lake)
+
+
+def test_a_second_publisher_to_a_topic_ends_the_first(lake: Lake, log: KafkaLog) -> None:
+    topic = f"sold-{next(numbers)}"
+    advance(lake, KafkaTopic(log, topic))
+    slow = Publisher(lake, table, ("id",), KafkaTopic(log, topic)).advance()
+    next(slow)
+    apply_commit(lake.path(table), "delete", 1)
+    advance(lake, KafkaTopic(log, topic))
+    with pytest.raises(PublishError, match="another process"):
+        list(slow)
+    assert read_by_key(log, topic) == rows_in(lake)
+
+
+def test_topics_that_cannot_be_kept_equal_are_left_alone(lake: Lake, log: KafkaLog) -> None:
+    log.append("of-others", [Record(b"precious", key="k")])
+    with pytest.raises(PublishError, match="not published by"):
+        advance(lake, KafkaTopic(log, "of-others"))
+    log.create("forgetting")
+    with pytest.raises(PublishError, match=r"cleanup.policy=delete"):
+        advance(lake, KafkaTopic(log, "forgetting"))
+    topic = f"sold-{next(numbers)}"
+    advance(lake, KafkaTopic(log, topic))
+    log.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+    while len(log.partitions(topic)) < 3:
+        time.sleep(0.05)
+    with pytest.raises(PublishError, match="partitions"):
+        advance(lake, KafkaTopic(log, topic))
+
+
+declared = """
+from sluice import bronze, gold, silver
+
+sales = silver.events(
+    "sales", source=bronze.topic("sales"), schema="id bigint, at timestamp", keys=["id"], event_time="at"
+)
+sold = gold.aggregate("sold", source=sales, group_by=["id"], measures={"amount": "count(*)"})
+served = gold.publish(sold, postgres="sold_here")
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, lake: Lake) -> Path:
+    """The folder of a project that publishes the lake's table."""
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").write_text(declared)
+    return tmp_path
+
+
+def test_the_command_publishes_and_says_what(project: Path, postgres: Postgres, lake: Lake) -> None:
+    environment = {"SLUICE_LAKE": str(project / "lake"), "SLUICE_PUBLISH_POSTGRES": postgres.address()}
+    done = sluice("publish", "--json", here=project, environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert '"target": "postgres public.sold_here"' in done.stdout
+    assert published(postgres, "public.sold_here") == actual(lake)
+    for arguments, says in {("gold.sols",): "not published", ("gold.sold", "--again"): "public.sold_here"}.items():
+        done = sluice("publish", *arguments, here=project, environment=environment)
+        assert says in done.stdout + done.stderr
+
+
+def test_it_follows_until_it_is_stopped_and_says_what_is_wrong_once(
+    project: Path, postgres: Postgres, lake: Lake
+) -> None:
+    said: list[Message] = []
+    stop, address = threading.Event(), postgres.address()
+    options: dict[str, Any] = {"lake": str(project / "lake"), "publish_postgres": address, "poll_seconds": 0.02}
+    postgres.execute("DROP TABLE IF EXISTS public.sold_here")
+    postgres.execute("CREATE TABLE public.sold_here AS SELECT 7 AS precious")
+
+    def hear(message: Message) -> None:
+        said.append(message)
+        if message.kind == "error":
+            postgres.execute("DROP TABLE public.sold_here")
+        elif len(said) == 2:
+            apply_commit(lake.path(table), "delete", 1)
+        else:
+            stop.set()
+
+    with Project(project, options, on_message=hear) as opened:
+        opened.publish_continuously("gold.sold", stop=stop)
+    assert [each.kind for each in said] == ["error", "notice", "notice"]
+    assert published(postgres, "public.sold_here") == actual(lake)
+
+
+def test_a_server_that_is_not_there_is_an_error_without_the_password(project: Path) -> None:
+    address = "postgresql://me:s3cret@127.0.0.1:1/x"
+    environment = {"SLUICE_LAKE": str(project / "lake"), "SLUICE_PUBLISH_POSTGRES": address}
+    done = sluice("publish", here=project, environment=environment)
+    assert done.returncode == 1
+    assert "onnection" in done.stdout
+    wrong = sluice("publish", here=project, environment=environment | {"SLUICE_PUBLISH_POSTGRES": "s3cret nonsense"})
+    nowhere = sluice("publish", here=project, environment={"SLUICE_LAKE": str(project / "lake")})
+    assert "SLUICE_PUBLISH_POSTGRES" in nowhere.stderr
+    assert "s3cret" not in "".join(each.stdout + each.stderr for each in (done, wrong, nowhere))
+
+
+def test_a_publication_that_cannot_be_is_refused() -> None:
+    names: dict[str, Any] = {}
+    exec(declared, names)
+    sold, sales = names["sold"], names["sales"]
+    cases: list[tuple[Any, Mapping[str, str], str]] = [
+        (sales, {"postgres": "x"}, "no table of gold"),
+        (sold, {}, "where"),
+        (sold, {"postgres": 'x"; DROP'}, "lower-case"),
+        (sold, {"postgres": "a.b.c"}, "lower-case"),
+        (sold, {"kafka": "a b"}, "letters"),
+    ]
+    for source, to, says in cases:
+        with pytest.raises(DeclarationError, match=says):
+            gold.publish(source, **to)
+    with pytest.raises(DeclarationError, match="twice"):
+        unique([gold.publish(sold, postgres="x"), gold.publish(sold, postgres="public.x")])
+    assert gold.publish(sold, postgres="x").source.fingerprint == sold.fingerprint

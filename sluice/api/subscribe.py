@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 from sluice.api.opened import Opened
 from sluice.engine.catalogue import package
 from sluice.operate.subscribe import Change, Cursor, Subscription
+from sluice.operate.webhook import PositionFile, Webhook, deliver, require_address, require_installed, secret_key
 
 
 def changes_of(
@@ -17,6 +19,7 @@ def changes_of(
     snapshot: bool,
     follow: bool,
     stop: threading.Event,
+    seconds_max: float | None = None,
 ) -> Iterator[Change]:
     """The changes after a place; with `follow` until `stop` is set."""
 
@@ -24,9 +27,34 @@ def changes_of(
         return not stop.wait(here.settings.poll_seconds)
 
     cursor = None if since is None else Cursor.of(since)
-    subscription = Subscription(here.lake, table, key_of(here, table), where, snapshot)
+    subscription = Subscription(here.lake, table, key_of(here, table), where, snapshot, seconds_max)
     subscription.require()
     return until(stop, subscription.changes(cursor, wait if follow else None))
+
+
+def deliver_changes(
+    here: Opened,
+    table: str,
+    url: str,
+    *,
+    secret: str,
+    position: Path,
+    since: str | int | None,
+    give_up_seconds: float,
+    where: str | None,
+    snapshot: bool,
+    follow: bool,
+    stop: threading.Event,
+) -> int:
+    """Delivers the changes after the position, or after `since` where there is none; how many there were."""
+    require_installed()
+    require_address(url)
+    webhook, kept = Webhook(url, secret_key(secret), give_up_seconds), PositionFile(position, table)
+    with kept.held():
+        known = kept.read()
+        at = since if known is None else known
+        changes = changes_of(here, table, at, where=where, snapshot=snapshot, follow=follow, stop=stop)
+        return deliver(changes, None if at is None else str(at), webhook, kept, stop)
 
 
 def key_of(here: Opened, table: str) -> tuple[str, ...]:

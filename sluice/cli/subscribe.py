@@ -1,19 +1,19 @@
 """`sluice subscribe`: the changes of a table as JSON lines."""
 
-import json
-import math
 import os
 import select
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from sluice.api import json_line
 from sluice.cli.options import ProjectFolder, opened
-from sluice.cli.printing import as_text
+from sluice.cli.printing import err
 from sluice.cli.run import stop_by_signal
+from sluice.errors import UsageError
 
 
 def subscribe(
@@ -34,18 +34,39 @@ def subscribe(
         typer.Option(help="Begin with the rows as they are. With --from: only if the changes after it are lost."),
     ] = False,
     follow: Annotated[bool, typer.Option("--follow/--once", help="Wait for more, or stop at the newest.")] = False,
+    webhook: Annotated[
+        str | None, typer.Option(metavar="URL", help="Send each change there as a signed request; print nothing.")
+    ] = None,
+    secret_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The variable with the webhook's secret, whsec_….")
+    ] = None,
+    position: Annotated[
+        Path | None, typer.Option(help="The file that keeps how far the webhook is; it goes on from there.")
+    ] = None,
+    give_up_seconds: Annotated[
+        float, typer.Option(min=0, help="How long a change is sent again that the webhook did not accept.")
+    ] = 3600.0,
 ) -> None:
     """Print the changes of a table as JSON lines: the old and the new row, the version, and why it was made."""
     stop = threading.Event()
-    if follow:
+    if follow or webhook:
         stop_by_signal(stop, attached=False)
     with opened(project) as here:
+        if webhook is not None:
+            if position is None:
+                raise UsageError("Where is the webhook's position kept? Give --position FILE.")
+            count = here.deliver(
+                table, webhook, secret=secret_of(secret_env), position=position, since=since, where=where,
+                snapshot=snapshot, follow=follow, give_up_seconds=give_up_seconds, stop=stop,
+            )  # fmt: skip
+            err.print(f"{count} changes were delivered.")
+            return
         changes = here.subscribe(table, since, where=where, snapshot=snapshot, follow=follow, stop=stop)
         if follow:
             threading.Thread(target=stop_with_reader, args=(stop,), daemon=True).start()
         try:
             for change in changes:
-                sys.stdout.write(line_of(change.line) + "\n")
+                sys.stdout.write(json_line(change.line) + "\n")
                 if follow or change.is_last:
                     sys.stdout.flush()
         except BrokenPipeError:
@@ -53,26 +74,13 @@ def subscribe(
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def line_of(found: Any) -> str:
-    """One line of JSON, with values as `sluice query --json` has them; numbers that JSON does not know are text."""
-    try:
-        return json.dumps(found, default=as_text, allow_nan=False)
-    except ValueError:
-        return json.dumps(finite(found), default=as_text)
-
-
-def finite(value: Any) -> Any:
-    """The value with text in place of numbers that are none, or have no end."""
-    match value:
-        case float() if math.isnan(value):
-            return "NaN"
-        case float() if math.isinf(value):
-            return "Infinity" if value > 0 else "-Infinity"
-        case dict():
-            return {name: finite(each) for name, each in value.items()}
-        case list() | tuple():
-            return [finite(each) for each in value]
-    return value
+def secret_of(variable: str | None) -> str:
+    """The secret that a variable has; a UsageError where there is none. An option would be in the list of processes."""
+    if variable is not None and not os.environ.get(variable):
+        raise UsageError(f"The variable {variable}, which should have the webhook's secret, is not set.")
+    if variable is None:
+        raise UsageError("Where is the webhook's secret? Give --secret-env NAME of a variable that has it.")
+    return os.environ[variable]
 
 
 def stop_with_reader(stop: threading.Event) -> None:

@@ -1,0 +1,269 @@
+"""The changes of a table by webhook: signed, in order, repeated until they are accepted, and resumed after a stop."""
+
+import base64
+import binascii
+import hmac
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from sluice.errors import PublishError, UsageError
+from sluice.operate.json_text import json_line
+from sluice.operate.subscribe import Change, Cursor
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+    from urllib3 import PoolManager
+
+secret_prefix = "whsec_"  # noqa: S105 - what a secret begins with
+secret_bytes = range(24, 65)
+answer_bytes_max = 65_536
+wait_seconds_max = 300.0
+
+
+class Refused(PublishError):
+    """The receiver does not accept a change, and would not later."""
+
+
+class Unavailable(PublishError):
+    """The receiver could not accept a change now; it may say after how many seconds it can."""
+
+    def __init__(self, text: str, after_seconds: float = 0.0) -> None:
+        super().__init__(text)
+        self.after_seconds = after_seconds
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """A receiver of signed requests, as the Standard Webhooks specification has them.
+
+    A request that fails is repeated for `give_up_seconds`, with longer and longer pauses.
+    """
+
+    # It may have a token in its path.
+    url: str = field(repr=False)
+    key: bytes = field(repr=False)
+    give_up_seconds: float = 3600.0
+    answer_seconds: float = 20.0
+    pause_seconds: float = 1.0
+
+    @property
+    def host(self) -> str:
+        """What messages may show of the address."""
+        found = urlsplit(self.url)
+        return f"{found.scheme}://{found.hostname}" + (f":{found.port}" if found.port else "")
+
+    def deliver(self, message_id: str, body: bytes, stop: threading.Event) -> bool:
+        """Sends a message until it is accepted; False when `stop` was set before. A PublishError when it gives up."""
+        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, stop_when_event_set
+        from tenacity.nap import sleep_using_event
+
+        retrying = Retrying(
+            retry=retry_if_exception_type(Unavailable),
+            stop=stop_after_delay(self.give_up_seconds) | stop_when_event_set(stop),
+            wait=self.pause,
+            sleep=sleep_using_event(stop),
+            reraise=True,
+        )
+        try:
+            retrying(self.send, message_id, body)
+        except Unavailable:
+            if stop.is_set():
+                return False
+            raise
+        return True
+
+    def pause(self, state: "RetryCallState") -> float:
+        """The seconds until the next attempt: as many as the receiver asks for, or a random number below a bound."""
+        from tenacity import wait_random_exponential
+
+        error = state.outcome.exception() if state.outcome is not None else None
+        asked = error.after_seconds if isinstance(error, Unavailable) else 0.0
+        own = wait_random_exponential(multiplier=self.pause_seconds, max=wait_seconds_max / 5)(state)
+        return min(max(asked, own), wait_seconds_max)
+
+    def send(self, message_id: str, body: bytes) -> None:
+        """One attempt. Redirects are not followed: the signed rows are for this address only."""
+        import urllib3
+
+        headers = {"Content-Type": "application/json", "User-Agent": "sluice"} | self.signed(message_id, body)
+        timeout = urllib3.Timeout(connect=self.answer_seconds / 2, read=self.answer_seconds)
+        try:
+            answer = connections().request(
+                "POST", self.url, body=body, headers=headers, timeout=timeout, retries=False, preload_content=False
+            )
+        except urllib3.exceptions.LocationValueError as error:
+            raise UsageError("The webhook's address cannot be used; write https://host/path.") from error
+        except urllib3.exceptions.HTTPError as error:
+            raise Unavailable(f"{self.host} did not answer ({type(error).__name__}) to {message_id}.") from error
+        try:
+            self.require_accepted(answer.status, answer.headers.get("Retry-After"), message_id)
+        finally:
+            drop(answer)
+
+    def signed(self, message_id: str, body: bytes) -> dict[str, str]:
+        """The headers by which a receiver knows who sent it, and when; each attempt has its own time."""
+        moment = str(int(time.time()))
+        content = b".".join([message_id.encode(), moment.encode(), body])
+        signature = base64.b64encode(hmac.digest(self.key, content, "sha256")).decode()
+        return {"webhook-id": message_id, "webhook-timestamp": moment, "webhook-signature": f"v1,{signature}"}
+
+    def require_accepted(self, status: int, retry_after: str | None, message_id: str) -> None:
+        if 200 <= status < 300:
+            return
+        if status in (408, 425, 429) or status >= 500:
+            raise Unavailable(f"{self.host} answered {status} to {message_id}.", seconds_of(retry_after))
+        hint = " Redirects are not followed; give the address where it leads." if 300 <= status < 400 else ""
+        raise Refused(f"{self.host} answered {status} to {message_id}, so nothing more was sent.{hint}")
+
+
+@dataclass(frozen=True)
+class PositionFile:
+    """The place of the last change that was accepted, in a file that one process uses at a time."""
+
+    path: Path
+    table: str
+
+    def read(self) -> str | None:
+        """The cursor; None where there is no file. A UsageError for a file that is of something else."""
+        try:
+            found = json.loads(self.path.read_text())
+            if found["table"] == self.table:
+                return str(Cursor.of(found["cursor"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError):
+            pass
+        raise UsageError(f"{self.path} is no position in the changes of {self.table}. Give another --position.")
+
+    def write(self, cursor: str) -> None:
+        """Replaces the file as a whole, durably."""
+        aside = self.path.with_name(f"{self.path.name}.new")
+        with open(aside, "w") as file:
+            json.dump({"table": self.table, "cursor": cursor}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self.path)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """For this process alone; a UsageError where another one has it."""
+        from filelock import FileLock, Timeout
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{self.path}.lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise UsageError(f"Another process delivers from {self.path}. Let only one do so.") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@cache
+def connections() -> "PoolManager":
+    """Connections that are kept from request to request; with `retries=False` they follow no redirect."""
+    from urllib3 import PoolManager
+
+    return PoolManager(num_pools=4)
+
+
+def deliver(
+    changes: Iterator[Change], since: str | None, webhook: Webhook, position: PositionFile, stop: threading.Event
+) -> int:
+    """Delivers the changes after a place, a request for each, and keeps the place of each. Returns how many."""
+    is_snapshot = since is not None and Cursor.of(since).is_snapshot
+    count = 0
+    for change in changes:
+        is_snapshot = is_snapshot or change.operation == "reset"
+        if not webhook.deliver(id_of(change, is_snapshot=is_snapshot), body_of(change), stop):
+            break
+        position.write(change.cursor)
+        is_snapshot = is_snapshot and not change.is_last
+        count += 1
+    return count
+
+
+def id_of(change: Change, *, is_snapshot: bool) -> str:
+    """The same for the same change whenever it is sent, and another for any other: the table, version and position.
+
+    The time of the commit is part of it, since a table that was made again has the same numbers.
+    """
+    at = Cursor.of(change.cursor)
+    kind = "-snapshot" if is_snapshot else ""
+    return f"{change.table}-{change.version}-{change.position}-{at.commit_ms or 0}{kind}"
+
+
+def body_of(change: Change) -> bytes:
+    """The change as a message: what it is, when it was committed, and the line of `sluice subscribe`."""
+    kind = f"{change.table}.{change.operation}"
+    return json_line({"type": kind, "timestamp": change.committed_at.isoformat(), "data": change.line}).encode()
+
+
+def require_installed() -> None:
+    """A UsageError where the libraries for requests are not installed."""
+    if find_spec("tenacity") is None or find_spec("urllib3") is None:
+        raise UsageError("To deliver by webhook, install what it needs: sluice-lakehouse[publish].")
+
+
+def secret_key(secret: str) -> bytes:
+    """The key of a secret `whsec_…`; a UsageError that does not repeat it."""
+    try:
+        found = base64.b64decode(secret.removeprefix(secret_prefix), validate=True)
+    except (binascii.Error, ValueError):
+        found = b""
+    if not secret.startswith(secret_prefix) or len(found) not in secret_bytes:
+        raise UsageError(
+            f"The webhook's secret is {secret_prefix} and 24 to 64 bytes in base64; make one with: "
+            f'echo "{secret_prefix}$(openssl rand -base64 32)"'
+        )
+    return found
+
+
+def require_address(url: str) -> None:
+    """A UsageError for an address that is none, which does not repeat it."""
+    try:
+        parts = urlsplit(url)
+        is_known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_known = False
+    if not is_known:
+        raise UsageError("The webhook's address cannot be used; write https://host/path.")
+
+
+def seconds_of(retry_after: str | None) -> float:
+    """What a Retry-After asks for, in seconds; 0 where it asks for nothing that can be read."""
+    if retry_after is None:
+        return 0.0
+    try:
+        if retry_after.strip().isdecimal():
+            return float(retry_after)
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+
+
+def drop(answer: Any) -> None:
+    """Keeps the connection for the next request where the answer is short, and ends it otherwise."""
+    import urllib3
+
+    try:
+        is_whole = len(answer.read(answer_bytes_max)) < answer_bytes_max
+    except urllib3.exceptions.HTTPError:
+        is_whole = False
+    if is_whole:
+        answer.release_conn()
+    else:
+        answer.close()

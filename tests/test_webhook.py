@@ -1,0 +1,268 @@
+"""Webhooks: signed, in order, and each change accepted, whatever the receiver and the sender go through."""
+
+import base64
+import hashlib
+import hmac
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from sluice.errors import PublishError, SluiceError, UsageError
+from sluice.operate import webhook
+from sluice.operate.subscribe import Cursor, Subscription
+from sluice.operate.webhook import PositionFile, Webhook, deliver, seconds_of, secret_key
+from sluice.storage.delta import Lake
+from tests.commands import sluice
+from tests.test_subscribe import Copy, actual, apply_commit, bag, made, table
+
+key = b"\x07" * 32
+secret = f"whsec_{base64.b64encode(key).decode()}"
+
+
+class Receiver:
+    """Answers as it is told, and keeps what it accepted, each message id once."""
+
+    def __init__(self, answers: Iterator[int | None]) -> None:
+        self.answers = answers
+        self.messages: dict[str, dict[str, Any]] = {}
+        self.attempts: list[str] = []
+        self.redirected = 0
+        self.url = ""
+
+    def take(self, headers: Any, body: bytes) -> int | None:
+        """The status for a request; None closes the connection, half of the time after it was accepted."""
+        message_id, moment = headers["webhook-id"], headers["webhook-timestamp"]
+        signed = hmac.digest(key, f"{message_id}.{moment}.".encode() + body, hashlib.sha256)
+        assert headers["webhook-signature"] == f"v1,{base64.b64encode(signed).decode()}"
+        assert abs(time.time() - int(moment)) < 60
+        self.attempts.append(message_id)
+        answer = next(self.answers)
+        if answer == 200 or (answer is None and len(self.attempts) % 2):
+            self.messages.setdefault(message_id, json.loads(body))
+        return answer
+
+
+@contextmanager
+def receiving(answers: Iterator[int | None]) -> Iterator[Receiver]:
+    receiver = Receiver(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            answer = receiver.take(self.headers, self.rfile.read(int(self.headers["Content-Length"])))
+            if answer is None:
+                self.close_connection = True
+                return
+            self.send_response(answer)
+            self.send_header("Location", f"{receiver.url}elsewhere")
+            self.send_header("Retry-After", "0")
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def do_GET(self) -> None:
+            receiver.redirected += 1
+
+        def log_message(self, *arguments: object) -> None:
+            """Quietly."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
+    thread.start()
+    receiver.url = f"http://127.0.0.1:{server.server_port}/t0ken/"
+    try:
+        yield receiver
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        webhook.connections().clear()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A table of four versions, with updates, deletes and other columns."""
+    found = Lake(str(tmp_path / "lake"))
+    path = made(found, [(number, 1.0, "a") for number in range(6)])
+    apply_commit(path, "merge", [(1, float("nan"), "z"), (9, None, None)])
+    apply_commit(path, "delete", 2)
+    apply_commit(path, "columns", "more")
+    return found
+
+
+def delivered(lake: Lake, receiver: Receiver, position: Path, *, snapshot: bool = False, **options: Any) -> int:
+    """What one process delivers, from where the one before stopped."""
+    kept = PositionFile(position, table)
+    since = kept.read()
+    to = Webhook(receiver.url, key, pause_seconds=0.001, **({"give_up_seconds": 30.0} | options))
+    changes = Subscription(lake, table, ("id",), snapshot=snapshot).changes(None if since is None else Cursor.of(since))
+    return deliver(changes, since, to, kept, threading.Event())
+
+
+class Line:
+    """A message as a change that a copy takes."""
+
+    def __init__(self, line: dict[str, Any]) -> None:
+        self.columns: Any = None
+        self.old: Any = None
+        self.new: Any = None
+        vars(self).update(line)
+
+
+def taken(receiver: Receiver) -> Copy:
+    """A consumer of the accepted messages, in the order in which they came."""
+    copy = Copy()
+    for each in receiver.messages.values():
+        copy.take(Line(each["data"]))  # type: ignore[arg-type]
+    return copy
+
+
+def unreliable(seed: int) -> Iterator[int | None]:
+    chance = random.Random(seed)
+    while True:
+        yield chance.choice([200, 200, 200, 500, 503, 429, None])
+
+
+def dying(answers: Iterator[int | None], seed: int) -> Iterator[int | None]:
+    """The same, and now and then an answer that ends the sender."""
+    chance = random.Random(seed)
+    for each in answers:
+        yield 400 if chance.random() < 0.15 else each
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_copy_made_of_accepted_messages_is_the_table_whatever_fails(
+    lake: Lake, tmp_path: Path, seed: int, snapshot: bool
+) -> None:
+    position = tmp_path / "position"
+    with receiving(dying(unreliable(seed), seed)) as receiver:
+        for _ in range(200):
+            with suppress(PublishError):
+                delivered(lake, receiver, position, snapshot=snapshot)
+                break
+    assert bag(taken(receiver).rows) == actual(lake)
+    every = [each.version for each in Subscription(lake, table, ("id",), snapshot=snapshot).changes(None)]
+    assert [each["data"]["version"] for each in receiver.messages.values()] == every
+    assert PositionFile(position, table).read() == taken(receiver).cursor
+
+
+@pytest.mark.parametrize("wrong", ["forgets", "skips", "counts"])
+def test_a_sender_that_forgets_skips_or_numbers_anew_is_noticed(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    match wrong:
+        case "forgets":
+            monkeypatch.setattr(PositionFile, "write", lambda *_: None)
+        case "skips":
+            monkeypatch.setattr(Webhook, "require_accepted", lambda *_: None)
+        case "counts":
+            counted = iter(range(1_000_000))
+            monkeypatch.setattr(webhook, "id_of", lambda *_, **__: str(next(counted)))
+    with pytest.raises((AssertionError, ValueError)):  # noqa: PT012
+        for seed in range(6):
+            position = tmp_path / str(seed)
+            with receiving(dying(unreliable(seed), seed)) as receiver:
+                for _ in range(10):
+                    with suppress(PublishError):
+                        delivered(lake, receiver, position)
+                        break
+            assert bag(taken(receiver).rows) == actual(lake)
+            assert PositionFile(position, table).read() == taken(receiver).cursor
+
+
+def test_what_is_refused_or_redirected_is_an_error_at_once_and_never_followed(lake: Lake, tmp_path: Path) -> None:
+    for status in (301, 302, 307, 308, 400, 401, 404, 410):
+        with receiving(iter([200, status])) as receiver:
+            with pytest.raises(PublishError, match=f"answered {status}"):
+                delivered(lake, receiver, tmp_path / str(status))
+            assert (len(receiver.attempts), receiver.redirected) == (2, 0)
+
+
+def test_it_gives_up_after_its_time_and_goes_on_there_later(lake: Lake, tmp_path: Path) -> None:
+    with receiving(iter([200] + [503] * 10_000)) as receiver:
+        with pytest.raises(PublishError, match="answered 503"):
+            delivered(lake, receiver, tmp_path / "position", give_up_seconds=0.2)
+        assert len(set(receiver.attempts[1:])) == 1
+        receiver.answers = iter([200] * 100)
+        delivered(lake, receiver, tmp_path / "position")
+    assert bag(taken(receiver).rows) == actual(lake)
+
+
+def test_a_receiver_that_is_gone_is_an_error_without_its_path(lake: Lake, tmp_path: Path) -> None:
+    with receiving(iter([])) as receiver:
+        pass
+    with pytest.raises(PublishError, match="did not answer") as failed:
+        delivered(lake, receiver, tmp_path / "position", give_up_seconds=0.0)
+    assert "t0ken" not in str(failed.value)
+
+
+def test_a_stop_ends_the_wait_for_a_receiver(lake: Lake) -> None:
+    stop = threading.Event()
+    with receiving(iter([503] * 10_000)) as receiver:
+        threading.Timer(0.2, stop.set).start()
+        assert not Webhook(receiver.url, key, pause_seconds=60).deliver("x", b"{}", stop)
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [(None, 0), ("7", 7), ("soon", 0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)])
+def test_how_long_a_receiver_asks_to_wait(asked: str | None, seconds: float) -> None:
+    assert seconds_of(asked) == seconds
+
+
+def test_the_signature_is_that_of_the_specification() -> None:
+    # The example of the specification's own libraries.
+    found = Webhook("", secret_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: 1614265330.0)
+        headers = found.signed("msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}')
+    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_the_command_delivers_and_never_shows_the_secret(lake: Lake, tmp_path: Path) -> None:
+    environment = {"SLUICE_LAKE": str(tmp_path / "lake"), "HOOK": secret}
+    with receiving(iter([200] * 100)) as receiver:
+        options = ["subscribe", table, "--webhook", receiver.url, "--position", "position"]
+        done = sluice(*options, "--secret-env", "HOOK", here=tmp_path, environment=environment)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        assert bag(taken(receiver).rows) == actual(lake)
+        again = sluice(*options, "--secret-env", "HOOK", here=tmp_path, environment=environment)
+        assert "0 changes" in again.stderr
+        failures = [
+            (options, environment, "--secret-env"),
+            ([*options, "--secret-env", "HOOK"], environment | {"HOOK": f"{secret}!"}, "24 to 64 bytes"),
+            ([*options[:4], "--secret-env", "HOOK"], environment, "--position"),
+            (
+                ["subscribe", table, "--webhook", "ftp://x", *options[4:], "--secret-env", "HOOK"],
+                environment,
+                "address",
+            ),
+        ]
+        for arguments, variables, says in failures:
+            done = sluice(*arguments, here=tmp_path, environment=variables)
+            assert done.returncode == 2
+            assert says in done.stderr
+            assert secret not in done.stderr
+
+
+def test_a_position_belongs_to_one_table_and_one_process(tmp_path: Path) -> None:
+    kept = PositionFile(tmp_path / "position", table)
+    kept.write("3:all:5")
+    assert kept.read() == "3:all:5"
+    with pytest.raises(UsageError, match="no position"):
+        PositionFile(kept.path, "gold.other").read()
+    kept.path.write_text("{")
+    with pytest.raises(UsageError, match="no position"):
+        kept.read()
+    with FileLock(f"{kept.path}.lock"), pytest.raises(SluiceError, match="Another process"), kept.held():
+        pass

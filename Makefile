@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 AIRFLOW := .venv-airflow
 PORT ?= 8080
 # Processes that run tests side by side, each a file at a time; the longest come first, by tests/durations.json.
-WORKERS ?= 2
+# A third one for two cores: tests with servers wait a third of their time.
+WORKERS ?= 3
 # How long `make soak` runs, or the only seeds that it tries.
 MINUTES ?= 60
 SEEDS ?=
@@ -21,7 +22,7 @@ export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow servers images servers-down test test-unit test-spark test-servers durations soak soak-faults lint docs format lock benchmark logstore clean prerequisites
+.PHONY: help demo ui airflow servers images servers-down test test-unit test-spark test-servers durations soak soak-faults lint docs format lock benchmark logstore clean prerequisites
 
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -56,6 +57,9 @@ demo: $(VENV)/.installed ## A year of real flights from the log to gold (MONTHS=
 
 airflow: $(VENV)/.installed $(AIRFLOW)/.installed ## Airflow on this machine, with the lakehouse's DAGs (PORT=8080)
 	@$(AIRFLOW)/bin/python -m infra.airflow.start --home $(abspath $(DEMO))/airflow --port $(PORT)
+
+ui: $(VENV)/.installed ## The tables of the demo in a browser
+	@$(BIN)/sluice ui
 
 servers: $(VENV)/.installed ## Kafka, Connect, S3, Postgres and Spark on this machine, without containers
 	@$(BIN)/python -m infra.servers up --folder $(SERVERS)

@@ -29,6 +29,7 @@ figures = {
 
 try_next = """
 [bold]Try next[/bold]
+  make ui                                 the tables, their flow and a dashboard in a browser
   .venv/bin/sluice status                 where every table stands
   .venv/bin/sluice query "SELECT * FROM gold.carrier_days ORDER BY departure_delay_minutes_avg DESC LIMIT 5"
   .venv/bin/sluice run                    again: nothing new, nothing committed

@@ -8,8 +8,10 @@ from sluice.engine.runner import Event, Listener
 from sluice.log import Record
 from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.explain import Origin, Value
+from sluice.operate.json_text import as_text, json_line
 from sluice.operate.postgres import Options as SqlOptions
 from sluice.operate.postgres import Server as SqlServer
+from sluice.operate.publish import Published
 from sluice.operate.recompute import Recomputed
 from sluice.operate.replay import Replay
 from sluice.operate.subscribe import Change
@@ -29,6 +31,7 @@ __all__ = [
     "Message",
     "Origin",
     "Project",
+    "Published",
     "Recomputed",
     "Record",
     "Replay",
@@ -38,7 +41,9 @@ __all__ = [
     "Stopped",
     "TopicOffsets",
     "Value",
+    "as_text",
     "is_critical",
+    "json_line",
     "severity_of",
     "state_of",
 ]

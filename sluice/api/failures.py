@@ -17,4 +17,5 @@ def message_of(error: Exception) -> str:
         return spark_message(error)
     if bucket.is_of_store(error):
         return f"The object store failed: {' '.join(str(error).split())[:500]} Try again, or: sluice doctor"
-    return f"{getattr(error, 'filename', None) or 'A file'}: {getattr(error, 'strerror', None) or error}."
+    subject = "A connection" if isinstance(error, ConnectionError) else "A file"
+    return f"{getattr(error, 'filename', None) or subject}: {getattr(error, 'strerror', None) or error}."

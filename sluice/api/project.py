@@ -15,11 +15,12 @@ from sluice.api.answers import Answer
 from sluice.api.driver import asked, attended, driver
 from sluice.api.log import ProjectLog, Value
 from sluice.api.opened import Message, Notify, Opened, to_logger
+from sluice.api.publish import publish_once, publish_until
 from sluice.api.quarantine import Quarantine
 from sluice.api.replays import Replays
 from sluice.api.results import Audit, Checked, Maintained, RunResult
 from sluice.api.sessions import EachCall, Given, Kept, Sessions
-from sluice.api.subscribe import changes_of
+from sluice.api.subscribe import changes_of, deliver_changes
 from sluice.api.times import backfill_range, with_zone
 from sluice.engine import catalogue as catalogues
 from sluice.engine.catalogue import Catalogue, Described
@@ -28,6 +29,7 @@ from sluice.errors import UsageError
 from sluice.operate import audit, checks, doctor, explain, maintain, recompute, requests, status
 from sluice.operate.doctor import Finding
 from sluice.operate.explain import Value as ExplainedValue
+from sluice.operate.publish import Published
 from sluice.operate.recompute import Recomputed
 from sluice.operate.status import State
 from sluice.operate.subscribe import Change
@@ -125,6 +127,11 @@ class Project:
     def settings(self) -> Settings:
         """All settings: the overrides, the variables `SLUICE_…`, and the defaults."""
         return self._here.settings
+
+    @property
+    def is_being_written(self) -> bool:
+        """True while some process writes the tables, such as a run."""
+        return is_locked(self.settings.lake_root)
 
     @property
     def lake(self) -> Lake:
@@ -320,6 +327,7 @@ class Project:
         snapshot: bool = False,
         follow: bool = False,
         stop: threading.Event | None = None,
+        seconds_max: float | None = None,
     ) -> Iterator[Change]:
         """The changes of a table, in an order that never changes: every row that came, changed or went, and why.
 
@@ -327,7 +335,8 @@ class Project:
         all from the table's first version on. With `snapshot` they begin with the rows as they are, after a `reset`;
         with `since`, only if the changes after it are lost. `where` is a SQL condition on the rows: one that comes to
         meet it is an insert, and one that no longer does a delete. With `follow` the iterator waits for more, and looks
-        every `settings.poll_seconds`, until `stop` is set. Needs no Spark.
+        every `settings.poll_seconds`, until `stop` is set. `seconds_max` is the longest that the rows of one version
+        may take to compare. Needs no Spark.
 
         A UsageError for a table that does not exist, a condition or a cursor that is wrong; a SluiceError when the
         changes can no longer be read.
@@ -336,8 +345,71 @@ class Project:
         []
         """
         return changes_of(
-            self._here, table, since, where=where, snapshot=snapshot, follow=follow, stop=stop or threading.Event()
+            self._here,
+            table,
+            since,
+            where=where,
+            snapshot=snapshot,
+            follow=follow,
+            stop=stop or threading.Event(),
+            seconds_max=seconds_max,
         )
+
+    def deliver(
+        self,
+        table: str,
+        url: str,
+        *,
+        secret: str,
+        position: str | Path,
+        since: str | int | None = None,
+        where: str | None = None,
+        snapshot: bool = False,
+        follow: bool = False,
+        give_up_seconds: float = 3600.0,
+        stop: threading.Event | None = None,
+    ) -> int:
+        """Delivers the changes of a table by webhook, in order, one signed request each; returns how many.
+
+        `position` is a file with the place of the last change that was accepted. It goes on there, or where there is no
+        such file after `since`. A request that fails is repeated for `give_up_seconds`. `secret` is `whsec_` and 24 to
+        64 bytes in base64. The other options are those of `subscribe`.
+
+        A PublishError when the receiver refuses a change, or does not accept it in time; a UsageError for an address, a
+        secret or a position that cannot be used, or that another process uses.
+        """
+        return deliver_changes(
+            self._here,
+            table,
+            url,
+            secret=secret,
+            position=Path(position),
+            since=since,
+            where=where,
+            snapshot=snapshot,
+            follow=follow,
+            give_up_seconds=give_up_seconds,
+            stop=stop or threading.Event(),
+        )
+
+    def publish(self, *tables: str, again: bool = False) -> list[Published]:
+        """Writes the changes of the tables that `gold.publish` declares to their targets, from where these are.
+
+        No `tables`: all. With `again` all rows are written, whatever the targets have. A target that cannot be written
+        is no error: its result says why in `error`, and the others go on. A UsageError for a table that is not
+        published, or when no setting says where to. Needs no Spark.
+
+        >>> [(each.target, each.version, each.changes) for each in project.publish()]
+        [('postgres public.revenue_daily', 3, 2)]
+        """
+        return publish_once(self._here, tables, again=again)
+
+    def publish_continuously(self, *tables: str, stop: threading.Event | None = None) -> None:
+        """The same repeatedly, until `stop` is set (None: until an interrupt); looks every `settings.poll_seconds`.
+
+        A target that cannot be written is tried again, and `on_message` says why.
+        """
+        publish_until(self._here, tables, stop or threading.Event())
 
     def explain(self, dataset: str, /, **row: Any) -> list[ExplainedValue]:
         """Every value that a row has had, when it became known, and which records or declarations made it so.

@@ -11,10 +11,12 @@ from sluice.api.failures import Foreign, message_of
 from sluice.cli import check, look, project, run
 from sluice.cli.log import log_app
 from sluice.cli.printing import err, printable
+from sluice.cli.publish import publish
 from sluice.cli.quarantine import quarantine_app
 from sluice.cli.replay import replay_app, rollback
 from sluice.cli.serve import serve_app
 from sluice.cli.subscribe import subscribe
+from sluice.cli.ui import ui
 from sluice.errors import SluiceError
 from sluice.ingest.capture.commands import capture_app
 from sluice.ingest.receivers.cli import listen_app
@@ -33,7 +35,9 @@ commands: dict[str, Callable[..., None]] = {
     "query": look.query,
     "explain": look.explain,
     "subscribe": subscribe,
+    "publish": publish,
     "rollback": rollback,
+    "ui": ui,
 }
 groups = {
     "log": log_app,

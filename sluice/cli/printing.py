@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.api import Message
+from sluice.api import Message, as_text
 
 # Control characters and halves of characters, and the marks that turn the direction of writing.
 control_categories = ("Cc", "Cs")
@@ -25,11 +25,6 @@ err = Console(stderr=True, soft_wrap=True)
 
 def print_json(value: Any, indent: int | None = 2) -> None:
     typer.echo(json.dumps(value, indent=indent, default=as_text))
-
-
-def as_text(value: Any) -> str:
-    """A value that JSON has no type for; bytes in hexadecimal, as they are typed."""
-    return value.hex() if isinstance(value, bytes | bytearray) else str(value)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

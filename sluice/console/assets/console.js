@@ -1,0 +1,514 @@
+// What the pages do: fetch figures as JSON, draw them, follow new commits. Values are only ever set as text.
+
+const at = (id) => document.getElementById(id);
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+// Two digits after the point, or three that count: a rate of 0.0013 is not 0.
+const precise = { maximumSignificantDigits: 3, roundingPriority: "morePrecision" };
+const numberFormat = new Intl.NumberFormat("en", { maximumFractionDigits: 2, ...precise });
+const compactFormat = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1, ...precise });
+const charts = new Map();
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key === "class") made.className = value;
+    else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (value === true) made.setAttribute(key, "");
+    else if (value !== false && value != null) made.setAttribute(key, value);
+  }
+  made.append(...children.filter((child) => child != null));
+  return made;
+}
+
+async function fetched(url, options) {
+  const answer = await fetch(url, options);
+  let value;
+  try { value = await answer.json(); } catch { value = { error: `The console did not answer (${answer.status}).` }; }
+  if (!answer.ok) throw new Error(value.error ?? `The console did not answer (${answer.status}).`);
+  return value;
+}
+
+const asked = new Map();
+
+// Of several questions for one place on the page, the last one is answered; null for the others, whose answers may come later.
+async function answered(place, url, options) {
+  const question = asked.set(place, {}).get(place);
+  try {
+    const value = await fetched(url, options);
+    return asked.get(place) === question ? value : null;
+  } catch (error) {
+    if (asked.get(place) === question) throw error;
+    return null;
+  }
+}
+
+function timeText(value) {
+  return new Date(value).toISOString().replace("T", " ").replace(/(:00)?\.000Z$/, "").replace(/\.\d+Z$/, "");
+}
+
+function numberText(value, unit) {
+  if (value == null) return "no value";
+  return unit ? `${numberFormat.format(value)} ${unit}` : numberFormat.format(value);
+}
+
+// Charts
+
+function draw(place, option, onClick) {
+  let chart = charts.get(place);
+  if (!chart) {
+    place.replaceChildren();
+    chart = window.echarts.init(place, null, { renderer: "canvas" });
+    charts.set(place, chart);
+    new ResizeObserver(() => chart.resize()).observe(place);
+  }
+  chart.off("click");
+  if (onClick) chart.on("click", onClick);
+  const text = { color: style("--text"), fontFamily: getComputedStyle(document.body).fontFamily };
+  chart.setOption({ textStyle: text, animation: false, aria: { enabled: true }, ...option }, { notMerge: true });
+}
+
+function undraw(place, message) {
+  charts.get(place)?.dispose();
+  charts.delete(place);
+  place.replaceChildren(element("p", { class: "quiet" }, message));
+}
+
+const palette = ["#2f7fb8", "#d97706", "#2a9d6f", "#b4478c", "#6d6ad0", "#a0522d", "#3aa6a6", "#c2493d", "#7c8a2e", "#5a7d9a", "#93639b", "#c98b2b"];
+
+function frame(figure) {
+  const line = style("--line"), quiet = style("--quiet");
+  const axis = { axisLine: { lineStyle: { color: line } }, axisLabel: { color: quiet, hideOverlap: true }, splitLine: { lineStyle: { color: line } }, nameTextStyle: { color: quiet } };
+  const name = figure.unit ? `${figure.label} (${figure.unit})` : figure.label;
+  return {
+    axis,
+    value: { ...axis, type: "value", name: figure.difference ? `Change in ${name}` : name, nameLocation: "end", nameTextStyle: { color: quiet, align: "left" }, axisLabel: { color: quiet, formatter: (value) => compactFormat.format(value) } },
+    tooltip: { renderMode: "richText", confine: true, backgroundColor: style("--raised"), borderColor: line, textStyle: { color: style("--text") } },
+    grid: { left: 8, right: 16, top: 40, bottom: 8, containLabel: true },
+    color: palette,
+  };
+}
+
+function seriesOption(figure) {
+  const parts = frame(figure);
+  const isMany = figure.series.some((line) => line.points.length > 400);
+  // The newest three hundred points; the slider below has all.
+  const start = 100 - 30_000 / Math.max(...figure.series.map((line) => line.points.length), 300);
+  const last = Math.max(...figure.series.flatMap((line) => line.points.map((point) => point[0])));
+  const series = figure.series.map((line) => ({
+    name: line.name, type: "line", showSymbol: line.points.length < 80, symbolSize: 5, connectNulls: false, lineStyle: { width: 1.5 },
+    // Without lines between them, points that have none beside them would not be seen.
+    data: line.points.map(([time, value], index) => {
+      const alone = value != null && line.points[index - 1]?.[1] == null && line.points[index + 1]?.[1] == null;
+      return alone ? { value: [time, value], symbol: "circle", symbolSize: 4 } : [time, value];
+    }),
+  }));
+  if (figure.open_from != null && series.length) {
+    const open = { color: style("--warn"), position: "insideTopRight" };
+    series[0].markArea = { silent: true, itemStyle: { color: style("--warn"), opacity: 0.12 }, label: open, data: [[{ name: "still open", xAxis: figure.open_from }, { xAxis: Math.max(figure.open_until, last) }]] };
+  }
+  for (const [line, time, value, times] of figure.revised) {
+    series[line].markPoint ??= { symbol: "diamond", symbolSize: 9, itemStyle: { color: style("--bad") }, label: { show: false }, data: [] };
+    if (value != null) series[line].markPoint.data.push({ coord: [time, value], name: `revised ${times}×` });
+  }
+  const isNamed = series.length > 1 || (series.length && series[0].name !== "all");
+  return {
+    ...parts, series,
+    legend: { show: isNamed, type: "scroll", top: 0, left: 0, icon: "roundRect", itemWidth: 14, itemHeight: 4, textStyle: { color: style("--text") } },
+    tooltip: { ...parts.tooltip, trigger: "item", formatter: (item) => `${item.seriesName}\n${timeText(item.data.coord?.[0] ?? (item.data.value ?? item.data)[0])}\n${numberText(item.data.coord?.[1] ?? (item.data.value ?? item.data)[1], figure.unit)}${item.componentType === "markPoint" ? `\n${item.name}` : ""}` },
+    xAxis: { ...parts.axis, type: "time", name: "", splitLine: { show: false }, max: figure.open_from == null ? null : Math.max(figure.open_until, last) },
+    yAxis: parts.value,
+    grid: { ...parts.grid, top: isNamed ? 58 : 36, bottom: isMany ? 44 : 8 },
+    dataZoom: isMany ? [{ type: "inside", filterMode: "none", start }, { type: "slider", height: 22, bottom: 6, filterMode: "none", brushSelect: false, start }] : [],
+  };
+}
+
+function barOption(figure) {
+  const parts = frame(figure);
+  const isLong = figure.categories.length > 12;
+  return {
+    ...parts, xAxis: { ...parts.value, nameLocation: "middle", nameGap: 28, nameTextStyle: { color: style("--quiet") } },
+    yAxis: { ...parts.axis, type: "category", data: figure.categories, inverse: true, axisLabel: { color: style("--quiet"), width: 160, overflow: "truncate" } },
+    series: [{ type: "bar", data: figure.values, barMaxWidth: 26, label: isLong ? { show: false } : { show: true, position: "right", color: style("--text"), formatter: (item) => numberText(item.value, figure.unit) } }],
+    tooltip: { ...parts.tooltip, trigger: "item", formatter: (item) => `${item.name}\n${numberText(item.value, figure.unit)}` },
+    grid: { ...parts.grid, top: 8, right: 70, bottom: 30 },
+  };
+}
+
+function heatOption(figure, isNarrow) {
+  const parts = frame(figure);
+  const values = figure.cells.map((cell) => cell[2]).filter((value) => value != null);
+  const most = Math.max(...values.map(Math.abs), 1e-9);
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const colours = isDark ? ["#1a2a38", "#2f7fb8", "#bfe3ff"] : ["#eef6fb", "#6aaed6", "#08519c"];
+  const diverging = ["#b3261e", style("--ground"), "#0b5c8a"];
+  return {
+    ...parts,
+    xAxis: { ...parts.axis, type: "category", data: figure.columns, name: figure.x, nameLocation: "middle", nameGap: isNarrow ? 52 : 38, axisLabel: { color: style("--quiet"), interval: figure.columns.length > 12 ? "auto" : 0, width: isNarrow ? 56 : 100, lineHeight: 14, overflow: "break" } },
+    yAxis: { ...parts.axis, type: "category", data: figure.lines, name: figure.y, nameTextStyle: { color: style("--quiet"), align: "left" } },
+    visualMap: { min: figure.difference ? -most : Math.min(0, ...values), max: most, calculable: false, orient: "horizontal", right: 0, top: 0, itemHeight: 90, text: [`${figure.label}${figure.unit ? ` (${figure.unit})` : ""}  ${compactFormat.format(most)}`, ""], textStyle: { color: style("--quiet") }, inRange: { color: figure.difference ? diverging : colours } },
+    series: [{ type: "heatmap", data: figure.cells, label: { show: figure.cells.length <= 80, formatter: (item) => item.value[2] == null ? "–" : compactFormat.format(item.value[2]) }, itemStyle: { borderColor: style("--ground"), borderWidth: 1 } }],
+    tooltip: { ...parts.tooltip, formatter: (item) => `${figure.columns[item.value[0]]}, ${figure.lines[item.value[1]]}\n${numberText(item.value[2], figure.unit)}` },
+    grid: { ...parts.grid, top: 66, bottom: isNarrow ? 40 : 26 },
+  };
+}
+
+function drawFigure(place, figure, onKey) {
+  if (figure.is_empty) return undraw(place, figure.difference ? "Nothing changed between these two times." : "There is nothing to draw: no rows match.");
+  const option = { series: seriesOption, bars: barOption, "heat map": heatOption }[figure.kind](figure, place.clientWidth < 600);
+  draw(place, option, onKey && ((item) => {
+    if (figure.kind !== "series") return onKey(figure.groups[item.dataIndex]);
+    const time = item.data.coord?.[0] ?? (item.data.value ?? item.data)[0];
+    onKey({ ...figure.series[item.seriesIndex].group, [figure.keys[0]]: new Date(time).toISOString().replace("T", " ").replace("Z", "").replace(/\.000$/, "") });
+  }));
+}
+
+// Tables of rows
+
+function cell(value, isNumber) {
+  const made = element("td", { class: isNumber ? "number" : value?.length < 30 ? "short" : "" });
+  if (value == null) made.append(element("span", { class: "null" }, "null"));
+  else if (isNumber && Math.abs(Number(value)) < 2 ** 53 && value !== "nan") made.append(Number.isInteger(Number(value)) ? Number(value).toLocaleString("en") : numberFormat.format(Number(value)));
+  else made.append(value);
+  if (isNumber && value != null) made.title = value;
+  return made;
+}
+
+function fill(table, columns, rows, onRow) {
+  const head = element("thead", {}, element("tr", {}, ...columns.map((each) => element("th", { class: each.is_number ? "number" : "", title: each.type }, each.name))));
+  const body = element("tbody", {}, ...rows.map((row) => {
+    const line = element("tr", {}, ...columns.map((each, index) => cell(row[index], each.is_number)));
+    if (onRow) {
+      line.tabIndex = 0;
+      line.addEventListener("click", () => onRow(row, line));
+      line.addEventListener("keydown", (event) => { if (event.key === "Enter") onRow(row, line); });
+    }
+    return line;
+  }));
+  if (!rows.length) body.append(element("tr", {}, element("td", { colspan: columns.length || 1, class: "quiet" }, "No rows.")));
+  table.replaceChildren(head, body);
+}
+
+// One table: its chart, its rows, its past
+
+function tablePage() {
+  const rows = at("rows"), chart = at("chart"), pickers = at("pickers"), known = at("known");
+  const times = JSON.parse(known.dataset.times), slider = at("known-at"), onlyChanges = at("difference");
+  let offset = 0;
+
+  function time() {
+    const index = Number(slider.value);
+    return index >= times.length - 1 || times.length < 2 ? null : times[index].at;
+  }
+
+  function parameters(more = {}) {
+    const found = new URLSearchParams(more);
+    if (time() && !found.has("known_at") && !onlyChanges.checked) found.set("known_at", time());
+    return found;
+  }
+
+  async function showChart() {
+    if (!chart) return;
+    const wanted = parameters();
+    // The first choice of a group is all of it; the empty text is a value as others are.
+    for (const picker of pickers.elements) if (picker.name === "measure" || picker.selectedIndex > 0) wanted.set(picker.name, picker.value);
+    if (onlyChanges.checked && time()) wanted.set("minus", time());
+    try {
+      const figure = await answered(chart, `${chart.dataset.source}?${wanted}`);
+      if (!figure) return;
+      drawFigure(chart, figure, (key) => why(key));
+      const notes = [...figure.notes];
+      if (figure.difference) notes.unshift("Only what changed since then, by how much.");
+      at("chart-notes").textContent = notes.join(" ");
+      chart.dataset.version = figure.version ?? "";
+    } catch (error) { undraw(chart, error.message); }
+  }
+
+  async function showRows() {
+    try {
+      const found = await answered(rows, `${rows.dataset.source}?${parameters({ offset })}`);
+      if (!found) return;
+      const names = found.columns.map((each) => each.name);
+      const choose = (row, line) => {
+        rows.querySelector(".chosen")?.classList.remove("chosen");
+        line.classList.add("chosen");
+        why(Object.fromEntries(found.grain.map((name) => [name, row[names.indexOf(name)]])));
+      };
+      fill(rows, found.columns, found.rows, "explained" in rows.dataset && found.grain.every((name) => names.includes(name)) ? choose : null);
+      at("newer").hidden = offset === 0;
+      at("older").hidden = !found.has_more;
+    } catch (error) { rows.replaceChildren(element("caption", { class: "alert" }, error.message)); }
+  }
+
+  async function why(key) {
+    const place = at("why"), query = new URLSearchParams({ key: JSON.stringify(key) });
+    const named = Object.entries(key).map(([name, value]) => `${name} = ${value ?? "null"}`).join(", ");
+    const list = element("ol");
+    const find = element("button", { type: "button", onclick: () => origins(find, list, query) }, "Find the records behind it");
+    place.replaceChildren(element("h2", {}, `Why: ${named}`), list, find, element("span", { class: "quiet" }, " Reads what each commit was made from; the first time, Spark starts for it."));
+    place.hidden = false;
+    place.scrollIntoView({ block: "nearest" });
+    try {
+      const found = await fetched(`/api/tables/${encodeURIComponent(rows.dataset.table)}/why?${query}`);
+      let before = {};
+      for (const value of found.values) {
+        const line = element("li", { "data-version": value.version }, element("strong", {}, timeText(value.at)), ` version ${value.version}, ${value.cause}`);
+        const shown = element("div", { class: "values" });
+        if (!value.row) shown.append("gone");
+        for (const [name, now] of Object.entries(value.row ?? {})) {
+          if (name in key || name.startsWith("_") || name === "window_end") continue;
+          const text = name in before && before[name] !== now ? `${before[name] ?? "null"} → ${now ?? "null"}` : now ?? "null";
+          shown.append(`${name} `, element(name in before && before[name] !== now ? "b" : "span", {}, text), "  ");
+        }
+        before = value.row ?? {};
+        line.append(shown);
+        list.prepend(line);
+      }
+      if (!found.values.length) { list.append(element("li", {}, "There never was such a row.")); find.hidden = true; }
+    } catch (error) { list.append(element("li", {}, error.message)); find.hidden = true; }
+  }
+
+  async function origins(button, list, query) {
+    button.disabled = true;
+    button.textContent = "Looking …";
+    try {
+      const found = await fetched(`/api/tables/${encodeURIComponent(rows.dataset.table)}/records?${query}`);
+      for (const value of found.values) {
+        const line = list.querySelector(`[data-version="${Number(value.version)}"]`);
+        for (const origin of value.origins) {
+          const more = origin.records_count - origin.records.length;
+          const by = origin.records.length ? `${origin.records.join(", ")}${more > 0 ? ` and ${more.toLocaleString("en")} more` : ""}` : [origin.by, ...Object.entries(origin.detail).map((each) => each.join(" "))].join(", ");
+          line?.append(element("div", { class: "quiet origin" }, `because of ${by}, by ${[...origin.path].reverse().join(" → ")}`));
+        }
+      }
+      button.hidden = true;
+      if (button.nextSibling) button.nextSibling.hidden = true;
+    } catch (error) { button.textContent = error.message; }
+  }
+
+  function showTime() {
+    const index = Number(slider.value), commit = times[index];
+    at("known-text").textContent = time() ? `${timeText(commit.at)} UTC, version ${commit.version}` : "now";
+    for (const form of ["csv", "parquet"]) {
+      const link = at(form), url = new URL(link.href);
+      url.search = time() && !onlyChanges.checked ? new URLSearchParams({ known_at: time() }) : "";
+      link.href = url;
+    }
+  }
+
+  const refresh = () => { showTime(); showChart(); showRows(); };
+  slider.addEventListener("input", showTime);
+  slider.addEventListener("change", refresh);
+  onlyChanges.addEventListener("change", refresh);
+  pickers?.addEventListener("change", showChart);
+  pickers?.addEventListener("submit", (event) => event.preventDefault());
+  at("older").addEventListener("click", () => { offset += 100; showRows(); });
+  at("newer").addEventListener("click", () => { offset = Math.max(0, offset - 100); showRows(); });
+  refresh();
+  return (moved) => { if (moved.includes(rows.dataset.table) && !time()) { showChart(); showRows(); } };
+}
+
+// The flow of records
+
+async function flowPage() {
+  const graph = JSON.parse(at("lineage").dataset.graph);
+  drawLineage(at("lineage"), graph);
+  async function show() {
+    try {
+      const flow = await answered(at("sankey"), "/api/flow");
+      if (!flow) return;
+      const broken = flow.fates.filter((each) => !each.balanced).length + flow.broken.length + flow.stopped.length;
+      at("balance").textContent = flow.balanced ? `Everything adds up: ${flow.fates.length} consumers of topics and ${flow.laws} integrity checks.` : `${broken} findings: see below, and run sluice audit.`;
+      at("balance").className = flow.balanced ? "quiet" : "alert";
+      drawSankey(at("sankey"), flow);
+      const names = ["dataset", "topic", "landed", "accepted", "duplicate", "conflicts", "quarantined", "late", "missing", "doubled"];
+      fill(at("fates"), names.map((name, index) => ({ name, type: "", is_number: index > 1 })), flow.fates.map((each) => names.map((name) => each[name])));
+      const columns = ["dataset", "fate", "reason", "records", "first_at", "last_at"];
+      fill(at("quarantined"), columns.map((name) => ({ name, type: "", is_number: name === "records" })), flow.quarantined.map((each) => columns.map((name) => name.endsWith("_at") ? timeText(each[name]) : each[name])), (row) => quarantined(row[0], row[2]));
+    } catch (error) { at("balance").textContent = error.message; }
+  }
+  show();
+  return show;
+}
+
+async function quarantined(dataset, reason) {
+  const found = await answered(at("records"), `/api/quarantine/${encodeURIComponent(dataset)}?${new URLSearchParams({ reason })}`);
+  if (!found) return;
+  const table = element("table", { class: "rows" });
+  table.append(element("thead", {}, element("tr", {}, element("th", {}, "record"), element("th", {}, "arrived"), element("th", {}, "value"))));
+  table.append(element("tbody", {}, ...found.map((each) => element("tr", {}, element("td", {}, each.position), element("td", {}, timeText(each.timestamp)), element("td", {}, element("pre", { class: "value" }, each.value ?? "null"))))));
+  at("records").replaceChildren(element("h2", {}, `${dataset}: ${reason}`), element("p", { class: "quiet" }, "The oldest 100. Let them through with: ", element("code", {}, `sluice quarantine release ${dataset} --reason ${reason} --because "…"`)), table);
+}
+
+function drawSankey(place, flow) {
+  const nodes = new Map(), links = [];
+  const link = (source, target, value) => {
+    if (!value) return;
+    for (const name of [source, target]) nodes.set(name, { name });
+    links.push({ source, target, value });
+  };
+  const reasons = new Map();
+  for (const each of flow.quarantined) reasons.set(each.dataset, [...(reasons.get(each.dataset) ?? []), each]);
+  for (const each of flow.fates) {
+    const own = `${each.dataset} `;
+    link(each.topic, own, each.landed);
+    for (const fate of ["accepted", "duplicate", "missing"]) link(own, fate, each[fate]);
+    const quarantined = reasons.get(each.dataset) ?? [];
+    for (const one of quarantined) link(own, one.fate === "late" ? "late" : `quarantined: ${one.reason}`, one.records);
+  }
+  if (!links.length) return undraw(place, "Nothing has landed yet.");
+  const isNarrow = place.clientWidth < 600;
+  draw(place, {
+    color: palette, tooltip: { renderMode: "richText", confine: true, formatter: (item) => item.dataType === "edge" ? `${item.data.source.trim()} → ${item.data.target.trim()}\n${numberText(item.data.value, "records")}` : `${item.name.trim()}\n${numberText(item.value, "records")}` },
+    series: [{ type: "sankey", data: [...nodes.values()], links, nodeAlign: "justify", left: 4, right: isNarrow ? 130 : 220, top: 10, bottom: 10, nodeWidth: 10, nodeGap: 14, layoutIterations: 32, emphasis: { focus: "adjacency" }, lineStyle: { color: "source", opacity: 0.35 }, label: { color: style("--text"), fontSize: isNarrow ? 10 : 12, width: isNarrow ? 120 : 210, overflow: "truncate", formatter: (item) => `${item.name.trim()}  ${compactFormat.format(item.value)}` } }],
+  });
+}
+
+function drawLineage(place, graph) {
+  if (!graph.nodes.length) return undraw(place, "Nothing is declared yet.");
+  const depth = new Map();
+  const depthOf = (name) => {
+    if (!depth.has(name)) depth.set(name, Math.max(-1, ...graph.edges.filter((edge) => edge[1] === name).map((edge) => depthOf(edge[0]))) + 1);
+    return depth.get(name);
+  };
+  graph.nodes.forEach(depthOf);
+  const levels = Math.max(...depth.values()), counts = new Map();
+  for (const name of graph.nodes) counts.set(depth.get(name), (counts.get(depth.get(name)) ?? 0) + 1);
+  const seen = new Map();
+  const colours = { bronze: palette[1], silver: palette[9], gold: palette[11] };
+  const data = graph.nodes.map((name) => {
+    const level = depth.get(name), index = seen.get(level) ?? 0;
+    seen.set(level, index + 1);
+    return { name, x: (level / Math.max(levels, 1)) * place.clientWidth, y: ((index + 0.5) / counts.get(level)) * place.clientHeight, itemStyle: { color: colours[name.split(".")[0]] } };
+  });
+  const isNarrow = place.clientWidth < 600;
+  draw(place, {
+    tooltip: { show: false },
+    series: [{ type: "graph", layout: "none", data, links: graph.edges.map(([source, target]) => ({ source, target })), left: 20, right: isNarrow ? 90 : 170, top: 20, bottom: 20, symbolSize: 10, edgeSymbol: ["none", "arrow"], edgeSymbolSize: 7, lineStyle: { color: style("--quiet"), opacity: 0.6, curveness: 0.12 }, label: { show: true, position: "right", color: style("--text"), fontSize: isNarrow ? 9 : 12, backgroundColor: style("--ground"), padding: 1 }, emphasis: { focus: "adjacency" } }],
+  }, (item) => { if (item.dataType === "node") location.assign(`/tables/${encodeURIComponent(item.name)}`); });
+}
+
+// SQL
+
+function sqlPage() {
+  const form = at("sql-form"), text = at("sql"), list = at("completions"), past = at("history");
+  const tables = JSON.parse(form.dataset.tables);
+  const words = [...new Set([...Object.keys(tables), ...Object.values(tables).flat(), "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "count(*)", "JOIN", "USING", "date_trunc"])];
+  const earlier = () => JSON.parse(localStorage.getItem("sluice-sql") ?? "[]");
+  const showHistory = () => past.replaceChildren(element("option", { value: "" }, "–"), ...earlier().map((sql) => element("option", { value: sql }, sql.length > 70 ? `${sql.slice(0, 70)}…` : sql)));
+
+  async function run() {
+    const known = at("sql-known-at").value;
+    at("sql-status").textContent = "Running …";
+    at("sql-status").className = "quiet";
+    try {
+      const began = performance.now();
+      at("sql-notes").textContent = "";
+      const found = await answered(form, "/api/sql", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ sql: text.value, known_at: known || null }) });
+      if (!found) return;
+      fill(at("answer"), found.columns, found.rows);
+      at("sql-status").textContent = `${found.has_more ? "The first " : ""}${found.rows.length.toLocaleString("en")} rows, ${Math.round(performance.now() - began)} ms`;
+      localStorage.setItem("sluice-sql", JSON.stringify([text.value, ...earlier().filter((sql) => sql !== text.value)].slice(0, 30)));
+      showHistory();
+      at("sql-chart").hidden = !found.charts.length || found.rows.length < 2;
+      if (!at("sql-chart").hidden) {
+        drawFigure(at("sql-chart"), found.charts[0]);
+        at("sql-notes").textContent = found.charts[0].notes.join(" ");
+      }
+    } catch (error) {
+      at("sql-status").textContent = error.message;
+      at("sql-status").className = "alert";
+      at("answer").replaceChildren();
+      at("sql-chart").hidden = true;
+    }
+  }
+
+  const word = () => text.value.slice(0, text.selectionStart).match(/[\w.]+$/)?.[0] ?? "";
+  function complete() {
+    const begun = word().toLowerCase();
+    const found = begun ? words.filter((each) => each.toLowerCase().startsWith(begun) || each.toLowerCase().split(".")[1]?.startsWith(begun)).slice(0, 12) : Object.keys(tables);
+    list.replaceChildren(...found.map((each, index) => element("li", { role: "option", "aria-selected": String(index === 0), onclick: () => insert(each) }, each)));
+    list.hidden = !found.length;
+  }
+  function insert(found) {
+    text.setRangeText(found, text.selectionStart - word().length, text.selectionStart, "end");
+    list.hidden = true;
+    text.focus();
+  }
+  text.addEventListener("keydown", (event) => {
+    const chosen = list.querySelector("[aria-selected=true]");
+    if (event.ctrlKey && event.key === "Enter") { event.preventDefault(); run(); }
+    else if (event.ctrlKey && event.code === "Space") { event.preventDefault(); complete(); }
+    else if (!list.hidden && event.key === "Escape") list.hidden = true;
+    else if (!list.hidden && (event.key === "Enter" || event.key === "Tab")) { event.preventDefault(); insert(chosen.textContent); }
+    else if (!list.hidden && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
+      event.preventDefault();
+      const next = (event.key === "ArrowDown" ? chosen.nextElementSibling : chosen.previousElementSibling) ?? chosen;
+      chosen.setAttribute("aria-selected", "false");
+      next.setAttribute("aria-selected", "true");
+      next.scrollIntoView({ block: "nearest" });
+    }
+  });
+  text.addEventListener("input", () => { if (!list.hidden) complete(); });
+  past.addEventListener("change", () => { if (past.value) text.value = past.value; });
+  form.addEventListener("submit", (event) => { event.preventDefault(); run(); });
+  showHistory();
+  if (text.value.trim()) run();
+}
+
+// Dashboards
+
+function dashboardPage() {
+  const show = () => document.querySelectorAll("[data-panel]").forEach(async (place) => {
+    try {
+      const figure = await answered(place, place.dataset.panel), note = place.nextElementSibling;
+      if (!figure) return;
+      drawFigure(place, figure);
+      note.textContent = [note.dataset.note, ...figure.notes].filter(Boolean).join(" ");
+    } catch (error) { undraw(place, error.message); }
+  });
+  show();
+  return show;
+}
+
+// New commits, and the way that times are shown
+
+function follow(changed) {
+  const live = at("live"), source = new EventSource("/events");
+  // The page may be older than the first event.
+  let seen = JSON.parse(document.body.dataset.versions);
+  source.addEventListener("open", () => live.classList.replace("off", "on") || live.classList.add("on"));
+  source.addEventListener("error", () => live.classList.replace("on", "off") || live.classList.add("off"));
+  source.addEventListener("versions", (event) => {
+    const versions = JSON.parse(event.data);
+    const moved = Object.keys({ ...seen, ...versions }).filter((table) => seen[table] !== versions[table]);
+    seen = versions;
+    if (moved.length) changed(moved);
+  });
+  addEventListener("pagehide", () => source.close());
+}
+
+function agoText(then) {
+  const seconds = (Date.now() - Date.parse(then)) / 1000;
+  const steps = [[60, "second", 1], [3600, "minute", 60], [86400, "hour", 3600], [Infinity, "day", 86400]];
+  const [, unit, size] = steps.find(([most]) => Math.abs(seconds) < most);
+  return new Intl.RelativeTimeFormat("en", { numeric: "auto" }).format(-Math.round(seconds / size), unit);
+}
+
+function showTimes() {
+  for (const time of document.querySelectorAll("time[datetime]")) {
+    time.title = `${time.dataset.text ??= time.textContent} UTC`;
+    const seconds = (Date.now() - Date.parse(time.dateTime)) / 1000;
+    time.textContent = seconds < 7 * 86400 ? agoText(time.dateTime) : `${time.dataset.text} UTC`;
+  }
+}
+
+async function begin() {
+  showTimes();
+  setInterval(showTimes, 30_000);
+  if (at("rows")) follow(tablePage());
+  else if (at("sankey")) follow(await flowPage());
+  else if (document.querySelector("[data-panel]")) follow(dashboardPage());
+  else { if (at("sql-form")) sqlPage(); follow(() => { if (location.pathname === "/") location.reload(); }); }
+}
+
+begin();

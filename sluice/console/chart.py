@@ -1,0 +1,302 @@
+"""Which chart suits a table: a series over time, bars, or a heat map; decided by its columns, and drawn by the page."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Literal
+
+from sluice.console.labels import label_of
+from sluice.model.sql import double_quoted
+
+Kind = Literal["series", "bars", "heat map"]
+Row = Mapping[str, Any]
+points_max = 20_000
+series_max = 12
+bars_max = 60
+integers = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
+numbers = (*integers, "FLOAT", "DOUBLE", "DECIMAL")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What is drawn of a table: measures, by the columns `by`, and over the times of `time` if it is a series.
+
+    `time_end` is the column with the end of a window, None where times are no windows. `marks` are the columns that
+    say which windows are open, and which were revised.
+    """
+
+    kind: Kind
+    by: tuple[str, ...]
+    measures: tuple[str, ...]
+    time: str | None = None
+    time_end: str | None = None
+    marks: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that identify a point."""
+        return (*((self.time,) if self.time else ()), *self.by)
+
+
+def chart_of(types: Mapping[str, str], keys: Sequence[str]) -> Chart | None:
+    """The chart of a table with these columns and DuckDB types, whose rows `keys` tell apart; None: rows only."""
+    keys = [name for name in keys if name in types]
+    measures = tuple(name for name, kind in types.items() if name not in keys and is_number(kind) and name[0] != "_")
+    if not keys or not measures:
+        return None
+    if "window_start" in keys and all(is_time(types.get(name, "")) for name in ("window_start", "window_end")):
+        by = tuple(name for name in keys if name not in ("window_start", "window_end"))
+        marks = tuple(name for name in ("_state", "_revision") if name in types)
+        return Chart("series", by, measures, "window_start", "window_end", marks)
+    times = [name for name in keys if is_time(types[name])]
+    if len(times) == 1:
+        return Chart("series", tuple(name for name in keys if name != times[0]), measures, times[0])
+    kind: Kind = "heat map" if len(keys) == 2 else "bars"
+    return Chart(kind, tuple(keys), measures)
+
+
+def chart_of_answer(types: Mapping[str, str]) -> Chart | None:
+    """The chart of a query's answer: its numbers by the columns before the first of them."""
+    keys = []
+    for name, kind in types.items():
+        if is_number(kind):
+            break
+        keys.append(name)
+    return chart_of(types, keys)
+
+
+def is_number(kind: str) -> bool:
+    return kind.split("(", maxsplit=1)[0] in numbers
+
+
+def is_time(kind: str) -> bool:
+    return kind == "DATE" or kind.startswith("TIMESTAMP")
+
+
+def sql_of(chart: Chart, source: str, measure: str, conditions: Sequence[str] = ()) -> str:
+    """The query for a measure's points where all conditions hold, the newest times first."""
+    wanted = [*chart.columns, *([chart.time_end] if chart.time_end else []), *chart.marks, measure]
+    conditions = list(conditions)
+    if chart.time:
+        conditions.append(f"{double_quoted(chart.time)} IS NOT NULL")
+    newest_first = [f"{double_quoted(chart.time)} DESC"] if chart.time else []
+    order = ", ".join([*newest_first, *map(double_quoted, chart.by)])
+    return (
+        f"SELECT {', '.join(map(double_quoted, wanted))} FROM {source}"
+        f"{' WHERE ' + ' AND '.join(conditions) if conditions else ''} ORDER BY {order} LIMIT {points_max + 1}"
+    )
+
+
+def drawn(chart: Chart, measure: str, rows: Sequence[Row], before: Sequence[Row] | None = None) -> dict[str, Any]:
+    """The chart as data for the page; with the rows `before`, the difference between the two."""
+    label = label_of(measure)
+    side = "newest" if is_newest_first(chart, rows) else "first"
+    notes = [f"Only the {side} {points_max:,} points are drawn."] if len(rows) > points_max else []
+    shown = list(rows[:points_max])
+    if before is not None:
+        shown = differences(chart, measure, *comparable(chart, rows, before), notes)
+    head = {
+        "kind": chart.kind,
+        "label": label.text,
+        "unit": label.unit,
+        "keys": list(chart.columns),
+        "difference": before is not None,
+        "notes": notes,
+    }
+    draw = {"series": series, "bars": bars, "heat map": heat_map}[chart.kind]
+    return head | draw(chart, measure, shown, notes)
+
+
+def is_newest_first(chart: Chart, rows: Sequence[Row]) -> bool:
+    times = [row[chart.time] for row in (rows[0], rows[-1])] if chart.time and rows else []
+    return bool(times) and all(isinstance(each, date) for each in times) and times[0] > times[-1]
+
+
+def comparable(chart: Chart, rows: Sequence[Row], before: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Both sides, as far as neither was cut off: a point beyond the limit of one of them did not disappear."""
+    kept, kept_before = list(rows[:points_max]), list(before[:points_max])
+    beyond = [side[points_max] for side in (rows, before) if len(side) > points_max]
+    if not beyond:
+        return kept, kept_before
+    if chart.time:
+        time = chart.time
+        since = max(milliseconds(row[time]) for row in beyond)
+        newer, newer_before = ([row for row in side if milliseconds(row[time]) > since] for side in (kept, kept_before))
+        return newer, newer_before
+    both = {group_of(chart.columns, row) for row in kept} & {group_of(chart.columns, row) for row in kept_before}
+    shared, shared_before = (
+        [row for row in side if group_of(chart.columns, row) in both] for side in (kept, kept_before)
+    )
+    return shared, shared_before
+
+
+def differences(chart: Chart, measure: str, rows: Sequence[Row], before: Sequence[Row], notes: list[str]) -> list[Row]:
+    """The points of which the measure is not what it was, each with how much it moved."""
+    was = {group_of(chart.columns, row): row for row in before}
+    now = {group_of(chart.columns, row): row for row in rows}
+    found: list[Row] = []
+    one_sided = 0
+    for key, row in {**was, **now}.items():
+        new, old = (side[key][measure] if key in side else None for side in (now, was))
+        new, old = (None if number(value) is None else value for value in (new, old))
+        if new != old:
+            one_sided += new is None or old is None
+            # Exact, as the values may be decimals.
+            found.append({**row, measure: float(Fraction(new or 0) - Fraction(old or 0))})
+    if one_sided:
+        notes.append(f"{one_sided:,} of these points had a value at only one of the two times; the other counts as 0.")
+    return found
+
+
+def series(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) -> dict[str, Any]:
+    """One line for each group, with a gap where windows are missing."""
+    time = chart.time or ""
+    groups: dict[tuple[str | None, ...], list[Row]] = {}
+    # DuckDB gives a time that Python has no date for as text.
+    timed = [row for row in rows if isinstance(row[time], date)]
+    if len(timed) < len(rows):
+        notes.append(f"{len(rows) - len(timed):,} points without a time are not drawn.")
+    for row in timed:
+        groups.setdefault(group_of(chart.by, row), []).append(row)
+    largest = sorted(groups, key=lambda group: (-len(groups[group]), [*map(text_of, group)]))[:series_max]
+    if len(groups) > series_max:
+        notes.append(f"{series_max} of {len(groups)} groups are drawn; choose one above to see another.")
+    lines: list[dict[str, Any]] = []
+    revised: list[list[Any]] = []
+    open_from, open_until = None, 0
+    for group in sorted(largest, key=lambda group: [*map(text_of, group)]):
+        points: list[list[Any]] = []
+        end = None
+        for row in sorted(groups[group], key=lambda row: milliseconds(row[time])):
+            start = milliseconds(row[time])
+            if end is not None and start > end:
+                points.append([end, None])
+            end = milliseconds(row[chart.time_end]) if chart.time_end and row[chart.time_end] else None
+            points.append([start, number(row[measure])])
+            if row.get("_revision"):
+                revised.append([len(lines), start, number(row[measure]), row["_revision"]])
+            if row.get("_state") == "open":
+                open_until = max(open_until, end or start)
+                open_from = start if open_from is None else min(start, open_from)
+        lines.append({"name": name_of(group) or "all", "group": key_of(chart.by, group), "points": points})
+    if revised:
+        notes.append(f"{len(revised):,} of these windows were revised after they were complete (red diamonds).")
+    return {
+        "x": label_of(time).text,
+        "series": lines,
+        "revised": revised,
+        "open_from": open_from,
+        "open_until": open_until,
+        "is_empty": not lines,
+    }
+
+
+def bars(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) -> dict[str, Any]:
+    """One bar for each group, in the order of their names."""
+    if len(rows) > bars_max:
+        notes.append(f"The first {bars_max} of {len(rows):,} groups are drawn.")
+    kept = rows[:bars_max]
+    return {
+        "x": ", ".join(label_of(name).text for name in chart.by),
+        "categories": [name_of([row[name] for name in chart.by]) for row in kept],
+        "groups": [key_of(chart.by, [row[name] for name in chart.by]) for row in kept],
+        "values": [number(row[measure]) for row in kept],
+        "is_empty": not kept,
+    }
+
+
+def heat_map(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) -> dict[str, Any]:
+    """One cell for each pair of groups."""
+    across, down = chart.by
+    columns, lines = (places(rows, name) for name in (across, down))
+    placed = [(columns.get(group_of([across], row)), lines.get(group_of([down], row)), row) for row in rows]
+    kept = [each for each in placed if each[0] is not None and each[1] is not None]
+    if len(kept) < len(rows):
+        notes.append(f"{len(kept):,} of {len(rows):,} cells are drawn.")
+    if len({(column, line) for column, line, _ in kept}) < len(kept):
+        notes.append("Some cells have several rows; the last one is drawn.")
+    return {
+        "x": label_of(across).text,
+        "y": label_of(down).text,
+        "columns": [name_of(value) for value in columns],
+        "lines": [name_of(value) for value in lines],
+        "cells": [[column, line, number(row[measure])] for column, line, row in kept],
+        "groups": [key_of(chart.by, [row[name] for name in chart.by]) for _, _, row in kept],
+        "is_empty": not kept,
+    }
+
+
+def places(rows: Sequence[Row], name: str) -> dict[tuple[str | None, ...], int]:
+    """The place of each value of a column on an axis: numbers by their size, other values by their text, null last."""
+    values = {group_of([name], row): row[name] for row in rows}
+
+    def order(group: tuple[str | None, ...]) -> tuple[bool, float, str]:
+        return values[group] is None, number(values[group]) or 0, text_of(values[group])
+
+    return {group: place for place, group in enumerate(sorted(values, key=order)[: bars_max * 2])}
+
+
+def group_of(names: Sequence[str], row: Row) -> tuple[str | None, ...]:
+    """What identifies a row among others: unlike the values, always hashable; and null is not the text `null`."""
+    return tuple(key_of(names, [row[name] for name in names]).values())
+
+
+def name_of(group: Sequence[Any]) -> str:
+    return ", ".join(map(text_of, group))
+
+
+def key_of(names: Sequence[str], values: Sequence[Any]) -> dict[str, str | None]:
+    """The columns that identify a point, as a request names them."""
+    return {name: None if value is None else text_of(value) for name, value in zip(names, values, strict=True)}
+
+
+def condition_of(name: str, kind: str, value: str | None) -> str:
+    """The SQL condition that a column of a DuckDB type has the value that a request names."""
+    if value is None:
+        return f"{double_quoted(name)} IS NULL"
+    literal = value.replace("'", "''")
+    return f"{readable(name, kind)} = CAST('{literal}' AS {'VARCHAR' if kind == 'BLOB' else kind})"
+
+
+def readable(name: str, kind: str) -> str:
+    """A column as it is shown and named in requests: bytes as text where they are text, else in hexadecimal digits."""
+    column = double_quoted(name)
+    return f"coalesce(try(decode({column})), hex({column}))" if kind == "BLOB" else column
+
+
+def text_of(value: Any) -> str:
+    """A value as it is shown, and as it is named in a request."""
+    if isinstance(value, datetime):
+        return utc(value).replace(tzinfo=None).isoformat(" ")
+    if isinstance(value, bytes | bytearray):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.hex().upper()
+    return "null" if value is None else str(value)
+
+
+def utc(value: datetime) -> datetime:
+    """A time in UTC, which one without a zone is in already."""
+    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def number(value: Any) -> float | int | None:
+    """A number that JSON can have; None for what is none."""
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    if isinstance(value, int):
+        return value
+    return float(value) if math.isfinite(value) else None
+
+
+def milliseconds(value: Any) -> int:
+    """A time in milliseconds since the epoch; a day begins at midnight UTC."""
+    if isinstance(value, datetime):
+        return int(utc(value).timestamp() * 1000)
+    if isinstance(value, date):
+        return int(datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp() * 1000)
+    raise TypeError(f"{value!r} is no time")

@@ -1,0 +1,76 @@
+"""The web server of the console."""
+
+import socket
+import threading
+from functools import partial
+
+import uvicorn
+
+from sluice.api import Project
+from sluice.console.app import Console
+from sluice.console.guard import Options
+from sluice.errors import UsageError
+
+
+class Server:
+    """Listens when it is made; `serve` answers until `close`."""
+
+    def __init__(self, project: Project, options: Options) -> None:
+        """A UsageError for options that cannot be used, or an address where it cannot listen."""
+        options.require()
+        self.options, self.console = options, Console(project, options)
+        try:
+            family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+            self.socket = socket.create_server((options.host, options.port), family=family, backlog=256)
+        except OSError as error:
+            raise UsageError(
+                f"{options.host}:{options.port} cannot be listened to: {error.strerror}. Give another --port."
+            ) from error
+        config = uvicorn.Config(
+            self.console.application(),
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=200,
+            timeout_keep_alive=10,
+            timeout_graceful_shutdown=2,
+            ssl_certfile=options.certificate,
+            ssl_keyfile=options.key,
+        )
+        try:
+            config.load()
+        except OSError as error:
+            self.socket.close()
+            raise UsageError(f"The certificate or its key cannot be used: {error}") from error
+        self.server = uvicorn.Server(config)
+        self.console.is_ending = lambda: self.server.should_exit
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
+        return f"{'https' if self.options.certificate else 'http'}://{host}:{self.socket.getsockname()[1]}"
+
+    def serve(self) -> None:
+        """Answers until `close` is called, in this thread."""
+        # The declarations and the tables are read while the reader's browser opens.
+        threading.Thread(target=partial(warmed, self.console), daemon=True).start()
+        try:
+            self.server.run(sockets=[self.socket])
+        finally:
+            self.socket.close()
+
+    def close(self) -> None:
+        """Ends `serve`; from any thread."""
+        self.server.should_exit = True
+
+
+def warmed(console: Console) -> None:
+    """Reads what the first page needs."""
+    try:
+        console.facts.tables()
+        console.snapshots.at()
+    except Exception:  # noqa: BLE001 - the page says what is wrong
+        return

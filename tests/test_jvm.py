@@ -1,14 +1,16 @@
-"""How the driver speaks to its JVM: each class is asked for once."""
+"""How the driver speaks to its JVM: each class is asked for once, and what no longer answers is left."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from py4j.java_gateway import JVMView
 from py4j.protocol import REFLECTION_COMMAND_NAME
 from pyspark import SparkContext
 
+from sluice.runtime.session import stop
 from tests.kit import Lakehouse, text
 from tests.shop import sales
 
@@ -61,3 +63,20 @@ def test_else_it_is_asked_for_at_each_use(shop: Lakehouse, monkeypatch: pytest.M
     with classes_asked_for(shop.spark) as asked:
         shop.run()
     assert len(asked) > 100
+
+
+class Stopping:
+    """A session that cannot be stopped, whose JVM answers or does not."""
+
+    def __init__(self, *, answers: bool) -> None:
+        context = SimpleNamespace(isStopped=lambda: False)
+        self.sparkContext = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context) if answers else None)
+
+    def stop(self) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_a_jvm_that_is_gone_does_not_hide_why_the_session_ends() -> None:
+    stop(cast("SparkSession", Stopping(answers=False)))
+    with pytest.raises(ConnectionRefusedError):
+        stop(cast("SparkSession", Stopping(answers=True)))

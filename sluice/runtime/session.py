@@ -139,7 +139,7 @@ def spark_session(
             yield spark
         finally:
             if not jvm.has_ended:
-                spark.stop()
+                stop(spark)
         if place is not None and stays and not jvm.has_ended:
             jvm.forget_session()
             place.jvm = jvm
@@ -148,6 +148,15 @@ def spark_session(
             jvm.end()
         forget_gateway()
         archive.keep()
+
+
+def stop(spark: "SparkSession") -> None:
+    """Stops a session; one whose JVM no longer answers is about to end by itself."""
+    try:
+        spark.stop()
+    except (Py4JError, OSError):
+        if is_alive(spark):
+            raise
 
 
 def configured(

@@ -730,9 +730,9 @@ def test_an_answer_that_comes_late_does_not_replace_that_to_a_newer_question(rea
         is_first = "measure=orders" in route.request.url and "product=" not in route.request.url
         held.append(route) if is_first else route.continue_()
 
-    page.route("**/chart?*", hold)
     page.goto(f"{reader.server.url}/tables/gold.revenue_daily")
     page.wait_for_function(drawn_option, polling=100)
+    page.route("**/chart?*", hold)
     page.select_option("select[name=measure]", "orders")
     page.select_option("select[name=product]", "Tea")
     names = f"({drawn_option})()?.series.map((line) => line.name).join()"

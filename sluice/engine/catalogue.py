@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
 
@@ -54,11 +56,10 @@ class Catalogue:
 
     def upstream_of(self, names: Sequence[str]) -> "Catalogue":
         """The named datasets with all that they are made from; everything when no name is given."""
-        by_name = {node.name: node for node in self.nodes}
-        unknown = [name for name in names if name not in by_name]
+        unknown = [name for name in names if name not in self.by_name]
         if unknown:
-            raise UsageError(f"There is no dataset {', '.join(unknown)}; there are {', '.join(by_name)}.")
-        return replace(ordered(by_name[name] for name in names), suites=self.suites) if names else self
+            raise UsageError(f"There is no dataset {', '.join(unknown)}; there are {', '.join(self.by_name)}.")
+        return replace(ordered(self.by_name[name] for name in names), suites=self.suites) if names else self
 
     def downstream_of(self, names: Sequence[str]) -> list[Dataset]:
         """The named datasets with all that is made from them, upstream first."""
@@ -69,15 +70,15 @@ class Catalogue:
                 found[dataset.name] = dataset
         return list(found.values())
 
-    def levels(self) -> list[list[Node]]:
-        """Groups of nodes that do not depend on each other, upstream first."""
-        depth: dict[str, int] = {}
-        for node in self.nodes:
-            depth[node.name] = 1 + max((depth[source.name] for source in sources_of(node)), default=-1)
-        return [
-            [node for node in self.nodes if depth[node.name] == level]
-            for level in range(max(depth.values(), default=-1) + 1)
-        ]
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    def dependencies(self) -> TopologicalSorter[str]:
+        """What each node is made from, by name, prepared to say which nodes are ready."""
+        found = TopologicalSorter({node.name: [source.name for source in sources_of(node)] for node in self.nodes})
+        found.prepare()
+        return found
 
 
 def load(project: Path) -> Catalogue:

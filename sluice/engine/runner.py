@@ -3,8 +3,8 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
@@ -117,17 +117,24 @@ class Runner:
                 stop.wait(poll_seconds)
 
     def one_pass(self, *, rebuild: bool = False) -> list[Event]:
-        """Every node once, upstream first; those that do not depend on each other side by side."""
+        """Every node once, as soon as all that it is made from is done; what is ready, side by side."""
         events: dict[str, Event] = {}
-        with ThreadPoolExecutor(self.parallel) as pool:
-            for level in self.catalogue.levels():
-                waiting = {node.name: names for node in level if (names := stopped_above(node, events))}
-                ready = [node for node in level if node.name not in waiting]
-                events |= {
-                    event.name: event for event in pool.map(lambda node: self.step(node, rebuild=rebuild), ready)
-                }
-                events |= {name: Event("done", name, waits_for=names) for name, names in waiting.items()}
-        return list(events.values())
+        running: dict[Future[Event], str] = {}
+        waiting = self.catalogue.dependencies()
+        with ended_early(ThreadPoolExecutor(self.parallel)) as pool:
+            while waiting.is_active():
+                for name in waiting.get_ready():
+                    node = self.catalogue.by_name[name]
+                    if stopped := stopped_above(node, events):
+                        events[name] = Event("done", name, waits_for=stopped)
+                        waiting.done(name)
+                    else:
+                        running[pool.submit(self.step, node, rebuild=rebuild)] = name
+                for each in wait(running, return_when=FIRST_COMPLETED).done:
+                    name = running.pop(each)
+                    events[name] = each.result()
+                    waiting.done(name)
+        return [events[node.name] for node in self.catalogue.nodes]
 
     def step(self, node: Node, *, rebuild: bool) -> Event:
         """Brings one node up to date, unless it is blocked and nothing has changed since."""
@@ -221,6 +228,15 @@ class Runner:
 
     def is_topic(self, name: str) -> bool:
         return any(topic.name == name for topic in self.catalogue.topics)
+
+
+@contextlib.contextmanager
+def ended_early(pool: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
+    """The pool; after an error what is running in it comes to its end, and what waits does not begin."""
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def stopped_above(node: Node, events: Mapping[str, Event]) -> tuple[str, ...]:

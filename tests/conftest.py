@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.runtime.session import spark_session
+from sluice.runtime import session as sessions
 from sluice.runtime.settings import Settings
 from tests import durations, tiers
 from tests.commands import kept_variables
@@ -25,6 +25,10 @@ long = (
     "-XX:ReservedCodeCacheSize=512m -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+
+# Code that is generated for each plan runs a few rows here, and compiling it is a seventh of the work. Commands in
+# processes of their own generate it as they do for a user.
+interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,8 +73,10 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def spark() -> "Iterator[SparkSession]":
     # With the jars for Kafka: the session is made before the first broker is.
     settings = Settings(log="kafka://127.0.0.1:1", spark="local[2]", driver_memory="2g", java_options=long)
-    with spark_session(settings) as session:
-        yield session
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sessions, "spark_settings", sessions.spark_settings | interpreted)
+        with sessions.spark_session(settings) as session:
+            yield session
 
 
 @pytest.fixture

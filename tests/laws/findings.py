@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,41 +88,53 @@ class Trial:
         topics = {topic.topic for topic in made.topics}
         return [each for each in self.world.records(self.cases) if each.topic in topics]
 
-    def of_life(self, life: Life, records: Sequence[Said], tables: Sequence[str] | None = None) -> list[Finding]:
+    def of_life(
+        self,
+        life: Life,
+        records: Sequence[Said],
+        tables: Sequence[str] | None = None,
+        until: Callable[[Finding], bool] = lambda finding: False,
+    ) -> list[Finding]:
+        """What a life breaks, up to the first finding that is looked for."""
+        found: list[Finding] = []
         with tempfile.TemporaryDirectory() as folder:
             try:
                 lakehouse = self.lived(Path(folder), life, records, tables)
-                return self.broken(lakehouse, life, records)
+                for finding in self.broken(lakehouse, life, records):
+                    found.append(finding)
+                    if until(finding):
+                        break
             except AssertionError as error:
-                return [Finding("what happens on the way changes nothing", life, said=str(error).partition("\n")[0])]
+                said = str(error).partition("\n")[0]
+                found.append(Finding("what happens on the way changes nothing", life, said=said))
             except (PySparkException, SluiceError) as error:
-                return [Finding("it runs", life, said=str(error)[:600])]
+                found.append(Finding("it runs", life, said=str(error)[:600]))
+        return found
 
     def lived(self, folder: Path, life: Life, records: Sequence[Said], tables: Sequence[str] | None) -> Lakehouse:
         return lived(self.spark, folder, self.world, life, records=records, counts=self.counts, tables=tables)
 
-    def broken(self, lakehouse: Lakehouse, life: Life, records: Sequence[Said]) -> list[Finding]:
+    def broken(self, lakehouse: Lakehouse, life: Life, records: Sequence[Said]) -> Iterator[Finding]:
         """The laws that a lakehouse breaks at the end of its life."""
         before, states = rows_of(lakehouse), states_of(lakehouse)
         self.states[life.name] = states
-        found = compared("what the records imply", life, self.expected(records), before)
-        found += grains(lakehouse, life)
+        yield from compared("what the records imply", life, self.expected(records), before)
+        yield from grains(lakehouse, life)
         for fates in lakehouse.audits():
             if not fates.balanced:
-                found.append(Finding("the audit balances", life, fates.dataset, said=str(fates)))
+                yield Finding("the audit balances", life, fates.dataset, said=str(fates))
         for law in lakehouse.laws():
             if not law.balanced:
-                found.append(Finding("the audit balances", life, law.dataset, said=str(law)))
+                yield Finding("the audit balances", life, law.dataset, said=str(law))
         versions = lakehouse.versions()
         if lakehouse.run() or lakehouse.versions() != versions:
-            found.append(Finding("a run with nothing new commits nothing", life))
+            yield Finding("a run with nothing new commits nothing", life)
         if life.steps == 1:
             # It was computed as a whole just now.
-            return found
+            return
         lakehouse.run(rebuild=True)
-        found += compared("a rebuild changes nothing", life, rows_of(lakehouse), before)
-        found += compared("a rebuild changes no state", life, states_of(lakehouse), states)
-        return found
+        yield from compared("a rebuild changes nothing", life, rows_of(lakehouse), before)
+        yield from compared("a rebuild changes no state", life, states_of(lakehouse), states)
 
     def expected(self, records: Sequence[Said]) -> "dict[str, Counter[Any]]":
         return {

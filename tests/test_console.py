@@ -30,7 +30,7 @@ from sluice import Project, console
 from sluice.api import SqlOptions, SqlServer
 from sluice.console import Options, Server, dashboards
 from sluice.console.chart import Chart, chart_of, chart_of_answer, condition_of, drawn, points_max, text_of
-from sluice.console.labels import label_of
+from sluice.model.labels import label_of
 from sluice.errors import UsageError
 from tests.test_project import append_lines
 

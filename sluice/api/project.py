@@ -23,12 +23,14 @@ from sluice.api.sessions import EachCall, Given, Kept, Sessions
 from sluice.api.subscribe import changes_of, deliver_changes
 from sluice.api.times import backfill_range, with_zone
 from sluice.engine import catalogue as catalogues
-from sluice.engine.catalogue import Catalogue, Described
+from sluice.engine.catalogue import Catalogue
 from sluice.engine.runner import Event, Listener
 from sluice.errors import UsageError
-from sluice.operate import audit, checks, doctor, explain, maintain, recompute, requests, status
+from sluice.operate import audit, checks, describe, doctor, explain, lineage, maintain, recompute, requests, status
+from sluice.operate.describe import Described
 from sluice.operate.doctor import Finding
 from sluice.operate.explain import Value as ExplainedValue
+from sluice.operate.lineage import Traced
 from sluice.operate.publish import Published
 from sluice.operate.recompute import Recomputed
 from sluice.operate.status import State
@@ -292,10 +294,23 @@ class Project:
 
         return report.file(self._here.lake, name)
 
-    def catalogue(self) -> list[Described]:
-        """The topics and datasets, upstream first, with what they are made from."""
-        found = self._here.catalogue()
-        return [catalogues.described(node, found) for node in found.nodes]
+    def catalogue(self, *, tables: bool = False) -> list[Described]:
+        """The topics and datasets, upstream first: columns, types, units, meanings, owners, tests, and lineage.
+
+        It is what the declarations say; with `tables`, also the columns and types that only the tables have.
+        """
+        return describe.describe(self._here.catalogue(), self.lake if tables else None)
+
+    def lineage(self, name: str) -> Traced:
+        """What a column is made from, down to the log, and what is made from it: `TABLE.column`, or all of `TABLE`.
+
+        It is read from the declarations, and their SQL by a parser; what a function of the project computes cannot be
+        followed, and its links say so in `unknown`. A UsageError when there is no such table or column.
+
+        >>> [link.source for link in project.lineage("gold.revenue_daily.quantity").upstream]
+        ['silver.priced_orders.quantity', 'silver.orders.quantity', 'bronze.orders.value']
+        """
+        return lineage.trace(self.catalogue(tables=True), name)
 
     def table(self, name: str, known_at: datetime | None = None) -> Answer:
         """All rows of a table, as it is or as it was known at a time; read without Spark, when they are asked for.

@@ -23,9 +23,9 @@ from sluice.api import Change, Project
 from sluice.console import chart, dashboards, downloads
 from sluice.console.facts import Facts, Table
 from sluice.console.guard import Guard, Options, logged_in
-from sluice.console.labels import label_of
 from sluice.console.snapshots import Rows, Snapshot, Snapshots
 from sluice.errors import SluiceError, UsageError
+from sluice.model.labels import label_of
 from sluice.model.sql import double_quoted
 from sluice.operate import events
 

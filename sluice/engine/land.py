@@ -13,7 +13,7 @@ from sluice.engine.gate import judge
 from sluice.engine.plan import Plan
 from sluice.errors import SluiceError
 from sluice.log import AnyLog, Batch
-from sluice.model.datasets import Output, Topic
+from sluice.model.datasets import Output, Topic, bronze_columns
 from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts
 from sluice.model.small_frames import small_rows
 from sluice.runtime.session import named_jobs
@@ -22,10 +22,7 @@ from sluice.storage.table_format import TableFormat
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-bronze_schema = (
-    "topic string, partition int, offset bigint, key binary, value binary, timestamp timestamp, "
-    "headers map<string,string>, landed_at timestamp"
-)
+bronze_schema = ", ".join(f"{name} {kind}" for name, kind in bronze_columns.items())
 
 
 def land(spark: "SparkSession", lake: TableFormat, log: AnyLog, topic: Topic, *, records_max: int) -> int:

@@ -26,7 +26,19 @@ from sluice.engine import catalogue as catalogues
 from sluice.engine.catalogue import Catalogue
 from sluice.engine.runner import Event, Listener
 from sluice.errors import UsageError
-from sluice.operate import audit, checks, describe, doctor, explain, lineage, maintain, recompute, requests, status
+from sluice.operate import (
+    audit,
+    checks,
+    describe,
+    doctor,
+    documents,
+    explain,
+    lineage,
+    maintain,
+    recompute,
+    requests,
+    status,
+)
 from sluice.operate.describe import Described
 from sluice.operate.doctor import Finding
 from sluice.operate.explain import Value as ExplainedValue
@@ -300,6 +312,17 @@ class Project:
         It is what the declarations say; with `tables`, also the columns and types that only the tables have.
         """
         return describe.describe(self._here.catalogue(), self.lake if tables else None)
+
+    def docs(self, folder: str | Path | None = None) -> Path:
+        """Writes the catalogue as pages that need no server, and returns the index.
+
+        They say of each table what `catalogue` says, with the newest results of its tests. None: `.sluice/docs` in the
+        project. A UsageError names what is not installed.
+        """
+        settings = self.settings
+        tables = describe.with_verdicts(self.catalogue(tables=True), status.newest_checks(self.lake))
+        out = Path(settings.project, ".sluice/docs") if folder is None else Path(folder)
+        return documents.write(out, settings.project.name, tables)
 
     def lineage(self, name: str) -> Traced:
         """What a column is made from, down to the log, and what is made from it: `TABLE.column`, or all of `TABLE`.

@@ -33,6 +33,7 @@ commands: dict[str, Callable[..., None]] = {
     "maintain": project.maintain,
     "catalogue": project.catalogue,
     "lineage": documents.lineage,
+    "docs": documents.docs,
     "query": look.query,
     "explain": look.explain,
     "subscribe": subscribe,

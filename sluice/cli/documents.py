@@ -79,3 +79,14 @@ def print_tree(links: Sequence[Link], column: str, depth: int, above: tuple[str,
         out.print(escape(printable(f"{'  ' * depth}← {each.source} ({each.how})")), highlight=False)
         if each.is_of_values and each.source not in above:
             print_tree(links, each.source, depth + 1, (*above, column))
+
+
+def docs(
+    project: ProjectFolder = Path(),
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="The folder for the pages.", show_default=".sluice/docs")
+    ] = None,
+) -> None:
+    """Write the catalogue as pages for a browser: columns, types, units, meaning, lineage, tests and owners."""
+    with opened(project) as here:
+        typer.echo(here.docs(folder).resolve().as_uri())

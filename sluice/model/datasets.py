@@ -222,7 +222,7 @@ def documented(dataset: Dataset, owner: str, comments: Mapping[str, str] | None)
 
 def require_comments(name: str, comments: Mapping[str, str], columns: Collection[str] | None) -> None:
     """A DeclarationError for a comment on a column that is known not to be there, or that is no text."""
-    wrong = [] if columns is None else [each for each in comments if each.split(".")[0] not in columns]
+    wrong = [] if columns is None else [each for each in comments if each.split(".", 1)[0] not in columns]
     if wrong:
         raise DeclarationError(
             f"{name}: comments names {', '.join(wrong)}, which it lacks; it has {', '.join(columns or ())}"

@@ -6,6 +6,7 @@ Declarations say most of it. A table that exists adds the columns and types that
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sluice.engine.catalogue import Catalogue, Node, sources_of
 from sluice.model.datasets import Dataset, Topic, bronze_columns
@@ -41,18 +42,23 @@ class Column:
 
     @property
     def is_field(self) -> bool:
+        # No column's own name has a dot (`model.ddl`).
         return "." in self.name
 
 
 @dataclass(frozen=True)
 class Expected:
-    """One test of a table: `columns` are those that it names, and `is_built_in` says that nobody had to declare it."""
+    """One test of a table: `columns` are those that it names, and `is_built_in` says that nobody had to declare it.
+
+    `verdict` is its newest result; None where it was not checked, or nobody looked.
+    """
 
     name: str
     severity: str
     meaning: str
     columns: tuple[str, ...] = ()
     is_built_in: bool = False
+    verdict: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,10 @@ class Described:
     def column(self, name: str) -> Column | None:
         return next((each for each in self.columns if each.name == name), None)
 
+    def has_fields(self, column: str) -> bool:
+        """Whether the fields of a struct are listed, each with its own lineage."""
+        return any(each.name.startswith(f"{column}.") for each in self.columns)
+
 
 def describe(catalogue: Catalogue, lake: Lake | None = None) -> list[Described]:
     """Every topic and dataset, upstream first; with a `lake`, also what only the tables themselves say."""
@@ -90,6 +100,16 @@ def describe(catalogue: Catalogue, lake: Lake | None = None) -> list[Described]:
         types = types_of(lake, node.name) if lake is not None else {}
         known[node.name] = described(node, catalogue, types, known, read.get(node.name, ()))
     return list(known.values())
+
+
+def with_verdicts(tables: Sequence[Described], checks: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Described]:
+    """The tables with the newest results of their tests: rows of `gold._checks` by the dataset."""
+    found = []
+    for table in tables:
+        verdicts = {row["expectation"]: row["verdict"] for row in checks.get(table.name, ())}
+        tests = tuple(replace(each, verdict=verdicts.get(each.name)) for each in table.tests)
+        found.append(replace(table, tests=tests))
+    return found
 
 
 def columns_read(catalogue: Catalogue) -> dict[str, list[str]]:

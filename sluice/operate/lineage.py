@@ -118,9 +118,7 @@ def followers(known: Mapping[str, Described], table: str, column: str) -> list[L
     while waiting:
         at, name = waiting.pop(0)
         # A struct that one field led to is followed by that field; the others are not made from the column.
-        has_fields = (at, name) != (table, column) and any(
-            each.name.startswith(f"{name}.") for each in known[at].columns
-        )
+        has_fields = (at, name) != (table, column) and known[at].has_fields(name)
         for link in links:
             if link in found or link.source_table != at or not is_read(name, link.source_column, fields=not has_fields):
                 continue

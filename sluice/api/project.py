@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sluice import scaffold
 from sluice.api import answers
 from sluice.api.answers import Answer
-from sluice.api.driver import asked, attended, driver
+from sluice.api.driver import asked, attended, driver, observing
 from sluice.api.log import ProjectLog, Value
 from sluice.api.opened import Message, Notify, Opened, to_logger
 from sluice.api.publish import publish_once, publish_until
@@ -285,9 +285,9 @@ class Project:
         if is_locked(here.settings.lake_root):
             # A run under way is warm already.
             return Checked(asked(here, requests.Request(do="check", datasets=tuple(each.name for each in wanted))))
-        with here.sessions.reading() as spark:
+        with here.sessions.reading() as spark, observing(here) as observer:
             here.listener(Event("step", "checking"))
-            return Checked(checks.check(spark, here.lake, catalogue, wanted))
+            return Checked(checks.check(spark, here.lake, catalogue, wanted, observer))
 
     def report(self, checked: Checked | None = None) -> str:
         """Writes the pages of what was checked, by default of the newest checks; returns where the index is.

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from sluice.engine.blocked import unblock
 from sluice.engine.commit import commit
 from sluice.engine.gate import judge
+from sluice.engine.observer import Watch
 from sluice.engine.plan import Plan
 from sluice.errors import SluiceError
 from sluice.log import AnyLog, Batch
@@ -25,9 +26,18 @@ if TYPE_CHECKING:
 bronze_schema = ", ".join(f"{name} {kind}" for name, kind in bronze_columns.items())
 
 
-def land(spark: "SparkSession", lake: TableFormat, log: AnyLog, topic: Topic, *, records_max: int) -> int:
+def land(
+    spark: "SparkSession",
+    lake: TableFormat,
+    log: AnyLog,
+    topic: Topic,
+    *,
+    records_max: int,
+    watch: Watch | None = None,
+) -> int:
     """Appends the next records of a topic to its bronze table in one commit, and returns how many offsets they span.
 
+    `watch` is told once there is something to do.
     Raises LogGap when the log has lost what has not landed, and LogRecreated when it is not the one that landed before.
     """
     known = lake.last_commit(topic.name)
@@ -42,6 +52,8 @@ def land(spark: "SparkSession", lake: TableFormat, log: AnyLog, topic: Topic, *,
         landed=batch.landed,
         rows=RowCounts(inserted=batch.records),
     )
+    if watch is not None:
+        watch.began(entry.cause)
     try:
         with named_jobs(spark, topic.name) as own:
             commit(lake, judge([planned(topic, known, entry, bronze_rows(own, batch))], gate=()))

@@ -4,21 +4,25 @@ import json
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry, Resource
 
+from infra.servers import Kafka, Running, running
 from infra.servers.server import free_port
-from sluice import bronze, gold, silver
+from sluice import Project, bronze, gold, silver
 from sluice.engine.catalogue import Catalogue, expecting, ordered
 from sluice.engine.observer import Observer
 from sluice.errors import SluiceError, UsageError
+from sluice.log import KafkaLog, KafkaSecurity
 from sluice.model.datasets import Dataset
 from sluice.model.expectations import expect, suite
 from sluice.operate.openlineage import emitting, places, sending
@@ -26,6 +30,10 @@ from sluice.runtime.settings import Settings, read_settings
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, text
 from tests.test_describe import hostile
+from tests.test_project import append_lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Event = dict[str, Any]
 schemas = Path(__file__).with_name("openlineage")
@@ -290,6 +298,65 @@ def test_a_dataset_that_cannot_be_computed_is_told(lakehouse: Lakehouse) -> None
     assert ("silver.wrong.refresh", "FAIL") in told(events)
     assert ("sluice.run", "FAIL") in told(events)
     assert ("silver.orders.refresh", "COMPLETE") in told(events)
+
+
+def test_all_that_a_project_does_is_told(spark: "SparkSession", tmp_path: Path) -> None:
+    address = f"file://{tmp_path}/events.jsonl"
+    with Project.create(tmp_path / "shop", settings={"openlineage": address}, spark=spark) as shop:
+        append_lines(shop)
+        shop.run()
+        shop.check("gold.revenue_daily")
+        shop.backfill("gold.revenue_daily", since=datetime(2026, 1, 1, tzinfo=UTC))
+        shop.maintain("gold.revenue_daily")
+        replay = shop.replays.start("gold.revenue_daily", because="to see")
+        shop.replays.promote(replay.name)
+    events = events_in(tmp_path)
+    names = {name for name, state in told(events) if state == "COMPLETE"}
+    assert names == {
+        *(f"bronze.{name}.land" for name in ("orders", "products")),
+        *(f"silver.{name}.refresh" for name in ("orders", "products_changes", "products", "priced_orders")),
+        *(f"gold.revenue_daily.{work}" for work in ("refresh", "check", "backfill")),
+        *(f"sluice.{work}" for work in ("run", "maintain", "promote")),
+    }
+    assert Counter(state for _, state in told(events)) == {"START": len(names), "COMPLETE": len(names)}
+    (checked,) = only(events, "gold.revenue_daily.check", "COMPLETE")["inputs"]
+    assertions = {each["name"]: each for each in checked["inputFacets"]["dataQualityAssertions"]["assertions"]}
+    assert assertions["rows_that_are_there_twice"]["success"]
+    assert checked["inputFacets"]["dataQualityMetrics"]["rowCount"] == 3
+    # A struct has its fields, and the price is that of the version.
+    (output,) = only(events, "silver.priced_orders.refresh", "COMPLETE")["outputs"]
+    product = {each["name"]: each for each in output["facets"]["schema"]["fields"]}["product"]
+    assert {each["name"]: each["type"] for each in product["fields"]}["price_euro"] == "decimal(10,2)"
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running[Kafka]]:
+    with running(Kafka(tmp_path_factory.mktemp("kafka") / "kafka")) as started:
+        yield started
+
+
+def test_events_are_records_of_a_topic(kafka: Running[Kafka], tmp_path: Path) -> None:
+    log, warnings = KafkaLog(kafka.server.address, KafkaSecurity(), partitions=2), list[str]()
+    log.create("lineage")
+    with observed(tmp_path, warnings, address=f"kafka://{kafka.server.address}/lineage") as observer:
+        a_refresh(observer)
+    assert warnings == []
+    records = [record for number in log.partitions("lineage") for record in log.read("lineage", number)]
+    events = [json.loads(record.value or b"") for record in records]
+    for event in events:
+        validate(event)
+    # A pass and what is part of it are in one partition, so they are read in their order.
+    assert [state for _, state in told(events)] == ["START", "START", "COMPLETE", "COMPLETE"]
+    assert len({record.key for record in records}) == 1
+
+
+def test_brokers_that_do_not_answer_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "answer_seconds", 0.5)
+    warnings = list[str]()
+    with observed(tmp_path, warnings, address=f"kafka://127.0.0.1:{free_port()}/lineage") as observer:
+        a_refresh(observer)
+    assert "no broker took it" in warnings[0]
+    assert warnings[-1].startswith("4 of 4 events")
 
 
 class Receiver(ThreadingHTTPServer):

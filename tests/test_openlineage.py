@@ -79,7 +79,7 @@ def declared(scale: int = 1) -> Catalogue:
     )
 
     def doubled(rows: Any) -> Any:
-        return rows.selectExpr("id", f"quantity * {scale * 2} AS twice")
+        return rows.selectExpr("id", f"quantity * {scale * 2} AS twice", "'x' AS unread")
 
     twice = silver.join("twice", inputs={"rows": orders}, keys=["id"], shape=doubled)
     totals = gold.aggregate("totals", source=twice, group_by=["length(id) AS length"], measures={"total": "sum(twice)"})
@@ -119,7 +119,7 @@ def only(events: list[Event], job: str, state: str) -> Event:
 def test_the_schema_refuses_what_is_wrong(tmp_path: Path) -> None:
     with observed(tmp_path) as observer, observer.watching("refresh", ["silver.orders"], declared()) as watch:
         watch.began("changes")
-    event = events_in(tmp_path)[0]
+    event = events_in(tmp_path)[1]
     for broken in (
         {**event, "eventType": "BEGUN"},
         {**event, "run": {**event["run"], "runId": "7"}},
@@ -264,6 +264,13 @@ def test_a_real_run_is_told_from_the_log_to_gold(lakehouse: Lakehouse) -> None:
         )
         for state in ("START", "COMPLETE")
     )
+    # A receiver is told no column without its type, before there is a table that has it.
+    (begun,) = only(events, "gold.totals.refresh", "START")["outputs"]
+    assert not {"schema", "columnLineage"} & begun["facets"].keys()
+    # What a function makes is known from its table, also where nobody reads it.
+    (twice,) = only(events, "silver.twice.refresh", "COMPLETE")["outputs"]
+    assert {each["name"]: each["type"] for each in twice["facets"]["schema"]["fields"]}["unread"] == "string"
+    assert "unread" in twice["facets"]["columnLineage"]["fields"]
     done = only(events, "gold.totals.refresh", "COMPLETE")
     assert [each["facets"]["version"]["datasetVersion"] for each in done["inputs"]] == ["0"]
     (output,) = done["outputs"]

@@ -16,7 +16,7 @@ from sluice.engine.catalogue import Catalogue
 from sluice.engine.observer import Observer, Watch, Work
 from sluice.errors import UsageError
 from sluice.model.ledger import InputVersion
-from sluice.operate.describe import Described, describe
+from sluice.operate.describe import Described, describe, described
 from sluice.runtime.settings import Settings
 from sluice.storage.delta import Lake
 
@@ -273,7 +273,7 @@ class Watched(Watch):
 
     def input(self, table: str, *, is_done: bool) -> events.InputDataset:
         place, of = self.emitter.place(table), self.inputs.get(table)
-        own = self.facets_of(table, None if of is None else of.version)
+        own = self.facets_of(table, None if of is None else of.version, is_done=is_done)
         checks: dict[str, Any] = {}
         if is_done and self.work == "check":
             rows = self.emitter.lake.row_count(table)
@@ -287,34 +287,51 @@ class Watched(Watch):
             return []
         if self.work == "publish":
             place = places.of_target(self.emitter.settings, self.target)
-            schema = facets.schema(self.known[self.tables[0]], self.types(self.tables[0]))
-            return [self.output(place, {"schema": schema}, is_done=is_done)]
+            found = self.described(self.tables[0])
+            own = {"schema": facets.schema(found.columns)} if found else {}
+            return [self.output(place, own, is_done=is_done)]
         return [self.table_written(name, is_done=is_done) for name in self.tables]
 
     def table_written(self, table: str, *, is_done: bool) -> events.OutputDataset:
-        lake, lineage = self.emitter.lake, {}
-        if table in self.known and self.work not in ("land", "maintain"):
-            lineage = {"columnLineage": facets.lineage(self.known[table], self.known, self.emitter.place)}
-        commit = lake.last_commit(table) if is_done else None
-        own = self.facets_of(table, commit.version if commit else None)
-        return self.output(self.emitter.place(table), {**own, **lineage}, is_done=is_done and self.work != "maintain")
+        commit = self.emitter.lake.last_commit(table) if is_done else None
+        own = self.facets_of(table, commit.version if commit else None, is_done=is_done)
+        found = self.described(table)
+        # What is made from columns refers to the schema, which is not known before there is a table.
+        if found is not None and "schema" in own and self.work not in ("land", "maintain"):
+            own["columnLineage"] = facets.lineage(found, self.known, self.emitter.place)
+        return self.output(self.emitter.place(table), own, is_done=is_done and self.work != "maintain")
 
     def output(self, place: Place, own: dict[str, Any], *, is_done: bool) -> events.OutputDataset:
         statistics = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
         written: dict[str, Any] = {"outputStatistics": statistics(rowCount=self.rows)} if is_done else {}
         return events.OutputDataset(place.namespace, place.name, facets=own, outputFacets=written)
 
-    def facets_of(self, table: str, number: int | None) -> dict[str, Any]:
-        """What is known of a table, and of which version of it is meant."""
+    def facets_of(self, table: str, number: int | None, *, is_done: bool) -> dict[str, Any]:
+        """What is known of a table, and of which version of it is meant.
+
+        Some types are only known from the table: a receiver would take a column without type for another one.
+        """
         found = facets.named(self.emitter.namespace, table)
-        if table in self.known:
-            found |= facets.about(self.known[table], self.types(table))
+        described = self.described(table)
+        if described is not None:
+            found |= facets.about(described)
+            if is_done or self.types(table):
+                found["schema"] = facets.schema(described.columns)
         if number is not None:
             found["version"] = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(str(number))
         return found
 
+    def described(self, table: str) -> Described | None:
+        """A table of the catalogue in words, with the columns and types that only the table has."""
+        if table not in self.known:
+            return None
+        types = self.types(table)
+        if not types:
+            return self.known[table]
+        return described(self.catalogue.by_name[table], self.catalogue, types, self.known, ())
+
     def types(self, table: str) -> dict[str, str]:
-        """The types of a table's columns, where there is a table; its declaration may not have them all."""
+        """The types of a table's columns, where there is a table."""
         return self.emitter.lake.types(table) if self.emitter.lake.last_commit(table) else {}
 
 

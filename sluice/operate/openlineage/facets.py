@@ -7,7 +7,7 @@ from typing import Any
 from openlineage.client import facet_v2 as facets
 
 from sluice.model.lineage import Source, every_column
-from sluice.operate.describe import Described
+from sluice.operate.describe import Column, Described
 from sluice.operate.openlineage.places import Place
 
 Known = Mapping[str, Described]
@@ -15,9 +15,9 @@ PlaceOf = Callable[[str], Place]
 Found = dict[str, Any]
 
 
-def about(table: Described, types: Mapping[str, str]) -> Found:
-    """What a table is: its columns, meaning and owner, and its name in the project."""
-    found: Found = {"schema": schema(table, types)}
+def about(table: Described) -> Found:
+    """What a table means, and who answers for it."""
+    found: Found = {}
     if table.meaning:
         found["documentation"] = facets.documentation_dataset.DocumentationDatasetFacet(table.meaning)
     if table.owner:
@@ -32,15 +32,14 @@ def named(project: str, table: str) -> Found:
     return {"symlinks": facets.symlinks_dataset.SymlinksDatasetFacet([symlink])}
 
 
-def schema(table: Described, types: Mapping[str, str]) -> facets.schema_dataset.SchemaDatasetFacet:
+def schema(columns: Iterable[Column]) -> facets.schema_dataset.SchemaDatasetFacet:
     """The columns of a table, and the fields of its structs."""
     field = facets.schema_dataset.SchemaDatasetFacetFields
     made: dict[str, Any] = {}
-    for column in table.columns:
+    for column in columns:
         root, _, inner = column.name.partition(".")
         unit = f" [{column.unit}]" if column.unit else ""
-        kind = types.get(column.name) or column.type
-        one = field(inner or root, kind, f"{column.meaning or column.label}{unit}")
+        one = field(inner or root, column.type, f"{column.meaning or column.label}{unit}")
         if inner and root in made:
             made[root].fields.append(one)
         else:

@@ -187,6 +187,17 @@ def test_work_that_fails_is_told_with_its_error_and_the_error_goes_on(tmp_path: 
     assert only(events, "sluice.run", "FAIL")["run"]["facets"]["errorMessage"]["message"] == "2 of its tables failed."
 
 
+def test_an_interrupt_is_told_as_the_end_that_it_is(tmp_path: Path) -> None:
+    def interrupted(observer: Observer) -> None:
+        with observer.passing(), observer.watching("refresh", ["gold.totals"], declared()) as watch:
+            watch.began("changes")
+            raise KeyboardInterrupt
+
+    with observed(tmp_path) as observer, pytest.raises(KeyboardInterrupt):
+        interrupted(observer)
+    assert told(events_in(tmp_path))[2:] == [("gold.totals.refresh", "FAIL"), ("sluice.run", "FAIL")]
+
+
 def test_columns_are_told_with_what_they_are_made_from(tmp_path: Path) -> None:
     with observed(tmp_path) as observer, observer.watching("refresh", ["gold.totals"], declared()) as watch:
         watch.began("changes")
@@ -302,7 +313,9 @@ def test_a_dataset_that_cannot_be_computed_is_told(lakehouse: Lakehouse) -> None
     with observed(lakehouse.folder) as observer:
         lakehouse.runner(observer=observer).until_caught_up()
     events = events_in(lakehouse.folder)
-    assert ("silver.wrong.refresh", "FAIL") in told(events)
+    failed = only(events, "silver.wrong.refresh", "FAIL")["run"]["facets"]["errorMessage"]["message"]
+    assert "CAST_INVALID_INPUT" in failed or "cannot be cast" in failed
+    assert "\tat " not in failed
     assert ("sluice.run", "FAIL") in told(events)
     assert ("silver.orders.refresh", "COMPLETE") in told(events)
 

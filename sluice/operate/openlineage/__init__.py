@@ -12,6 +12,7 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
+from sluice.engine.blocked import reason_of
 from sluice.engine.catalogue import Catalogue
 from sluice.engine.observer import Observer, Watch, Work
 from sluice.errors import UsageError
@@ -70,7 +71,7 @@ class Emitter(Observer):
         try:
             yield
         except BaseException as error:
-            own.ended(str(error))
+            own.ended(said_of(error))
             raise
         else:
             own.ended(None)
@@ -83,7 +84,7 @@ class Emitter(Observer):
         try:
             yield watched
         except BaseException as error:
-            watched.failed(str(error) or type(error).__name__)
+            watched.failed(said_of(error))
             raise
         else:
             watched.ended()
@@ -185,6 +186,8 @@ class Watched(Watch):
         self.run: Run | None = None
         self.own_pass: Pass | None = None
         self.cause, self.inputs = "", dict[str, InputVersion]()
+        # The types of tables as the event that is made now has them: on S3 each look is a request.
+        self.seen: dict[str, dict[str, str]] = {}
         self.rows, self.tests, self.broken = 0, tuple[Mapping[str, Any], ...](), tuple[str, ...]()
 
     @cached_property
@@ -230,6 +233,7 @@ class Watched(Watch):
         """Sends an event with all that is known by now."""
         if self.run is None:
             return
+        self.seen.clear()
         tags = facet_v2.tags_run
         run_facets = {
             "tags": tags.TagsRunFacet([tags.TagsRunFacetFields("cause", self.cause, "SLUICE")]),
@@ -332,7 +336,14 @@ class Watched(Watch):
 
     def types(self, table: str) -> dict[str, str]:
         """The types of a table's columns, where there is a table."""
-        return self.emitter.lake.types(table) if self.emitter.lake.last_commit(table) else {}
+        if table not in self.seen:
+            self.seen[table] = self.emitter.lake.types(table) if self.emitter.lake.last_commit(table) else {}
+        return self.seen[table]
+
+
+def said_of(error: BaseException) -> str:
+    """What went wrong, as `sluice status` says it."""
+    return (reason_of(error) if isinstance(error, Exception) else "") or type(error).__name__
 
 
 def error_facet(message: str | None) -> dict[str, Any]:

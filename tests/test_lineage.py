@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sluice import bronze, gold, silver, windows
 from sluice.engine.catalogue import Catalogue, ordered
@@ -100,6 +102,23 @@ def test_sql_that_cannot_be_followed_may_read_everything_and_says_so(sql: str) -
     assert made.unknown == "The parser cannot tell which columns this SQL reads."
     assert [each.column for each in made.sources] == list(orders.columns or ())
     assert [str(each) for each in from_sql(sql, "silver.open", None).sources] == ["silver.open.*"]
+
+
+signs = r"""
+quantity note placed_at `note` state.x ( ) [ ] , . * -> : :: ' " ` 1 1.5e3 NULL CASE WHEN THEN ELSE END AS AND OR NOT IN
+BETWEEN LIKE IS FILTER (WHERE OVER PARTITION BY ORDER SELECT FROM sum( count( if( struct( transform( CAST( INT) INTERVAL
+DAY x'00' -- /* */ ; {{ }} ${x} @ # % & | ~ ^ ! = <> <=> \ é
+"""
+words = st.sampled_from([*signs.split(), "\n", "\t", "\u202e", "\x00"])
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(words, max_size=12).map(" ".join) | st.text(max_size=20))
+def test_no_text_breaks_the_parser(sql: str) -> None:
+    made = from_sql(sql, orders.name, orders.columns)
+    assert {each.column.split(".")[0] for each in made.sources} <= {*(orders.columns or ())}
+    assert made.by == sql
+    from_sql(sql, "silver.open", None)
 
 
 def test_a_parsed_record_is_made_from_its_value() -> None:

@@ -151,6 +151,20 @@ def test_words_change_no_fingerprint_and_are_kept(make: Any) -> None:
     assert inner.comments == {"ship_id": hostile}
 
 
+def test_a_comment_on_a_history_may_be_on_a_column_of_its_changes() -> None:
+    words = {"at": "When it was measured.", "valid_from": "Since when.", "n": "A number."}
+    moves = silver.history(
+        "moves", source=topic, schema="id string, at timestamp, n int", keys=["id"], sequence_by="at", comments=words
+    )
+    assert column("silver.moves_changes.at", moves).meaning == "When it was measured."
+    assert column("silver.moves.valid_from", moves).meaning == "Since when."
+    assert column("silver.moves.n", moves).meaning == "A number."
+    with pytest.raises(DeclarationError, match="comments names x, which it lacks"):
+        silver.history(
+            "m", source=topic, schema="id string, at timestamp", keys=["id"], sequence_by="at", comments={"x": ""}
+        )
+
+
 def a_topic(**words: Any) -> Dataset:
     reached = bronze.topic("reached", **words)
 

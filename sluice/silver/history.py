@@ -19,6 +19,7 @@ from sluice.model.datasets import (
     checked_name,
     documented,
     require_columns,
+    require_comments,
     same_names,
 )
 from sluice.model.ddl import column_types
@@ -99,8 +100,8 @@ def history(
     The options are those of AUTO CDC, see docs/how-to/declare-a-history.md. `sequence_by` orders the changes of a key,
     and the log breaks ties. A version begins at `valid_from`, by default the first column of `sequence_by`. Conditions
     are SQL over the columns of `schema`. With `format="debezium"`, `schema` describes the row, and the columns `op`,
-    `committed_at`, `lsn` and `transaction_order` come from the envelope. `time_formats` and `event_time_min` are those
-    of `silver.events`; no version may begin before `event_time_min`.
+    `committed_at`, `lsn` and `transaction_order` come from the envelope. `time_formats`, `event_time_min`,
+    `owner` and `comments` are those of `silver.events`; no version may begin before `event_time_min`.
 
     The deduplicated changes are kept in `silver.<name>_changes`: a version that was merged into its neighbour is needed
     again when a change arrives between them.
@@ -181,7 +182,7 @@ def history(
         idle_after=idle_after,
         meaning=f"The distinct changes that {full_name} is made of.",
     )
-    changes = documented(changes, owner, of_columns(changes, comments))
+    changes = documented(changes, owner, on_columns(changes, comments))
     made = history_dataset(
         full_name,
         inputs={"changes": Input(changes, scope=partial(keys_of_changes, rule), within=partial(changes_within, rule))},
@@ -189,7 +190,7 @@ def history(
         scd_type=stored_as_scd_type,
         meaning=meaning,
     )
-    return documented(made, owner, comments)
+    return documented_with(changes, made, owner, comments)
 
 
 def history_from_snapshots(
@@ -252,7 +253,7 @@ def history_from_snapshots(
         distinct=(*keys, taken_at, "_digest"),
         meaning=f"The rows of the snapshots that {full_name} is made of.",
     )
-    rows = documented(rows, owner, of_columns(rows, comments))
+    rows = documented(rows, owner, on_columns(rows, comments))
     made = history_dataset(
         full_name,
         inputs={
@@ -269,7 +270,7 @@ def history_from_snapshots(
         scd_type=stored_as_scd_type,
         meaning=meaning,
     )
-    return documented(made, owner, comments)
+    return documented_with(rows, made, owner, comments)
 
 
 @dataclass(frozen=True)
@@ -384,7 +385,13 @@ def history_dataset(
     )
 
 
-def of_columns(dataset: Dataset, comments: Mapping[str, str] | None) -> dict[str, str]:
+def documented_with(changes: Dataset, made: Dataset, owner: str, comments: Mapping[str, str] | None) -> Dataset:
+    """The history with its words; a comment may be on a column that only its changes have."""
+    require_comments(made.name, comments or {}, {**(changes.columns or {}), **(made.columns or {})})
+    return documented(made, owner, on_columns(made, comments))
+
+
+def on_columns(dataset: Dataset, comments: Mapping[str, str] | None) -> dict[str, str]:
     """The comments on columns that the dataset has."""
     return {name: text for name, text in (comments or {}).items() if name in (dataset.columns or {})}
 

@@ -23,7 +23,7 @@ from sluice.runtime.session import spark_message
 @contextmanager
 def driver(here: Opened, catalogue: Catalogue) -> Iterator[Runner]:
     """What runs the catalogue, with the lake locked; a LakeLocked when another process or thread writes it."""
-    with here.sessions.writing() as spark, observing(here) as observer:
+    with observing(here) as observer, here.sessions.writing() as spark:
         yield Runner(
             spark=spark,
             lake=here.lake,

@@ -285,7 +285,7 @@ class Project:
         if is_locked(here.settings.lake_root):
             # A run under way is warm already.
             return Checked(asked(here, requests.Request(do="check", datasets=tuple(each.name for each in wanted))))
-        with here.sessions.reading() as spark, observing(here) as observer:
+        with observing(here) as observer, here.sessions.reading() as spark:
             here.listener(Event("step", "checking"))
             return Checked(checks.check(spark, here.lake, catalogue, wanted, observer))
 

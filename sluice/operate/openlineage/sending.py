@@ -30,38 +30,51 @@ Send = Callable[[Any], None]
 @contextmanager
 def delivering(settings: Settings, warn: Callable[[str], None]) -> Iterator[Send]:
     """What takes events; at the end those that wait are sent, as far as the receiver takes them in time."""
-    sender = Sender(transport_of(settings), settings.openlineage, warn)
+    require_private(settings)
+    sender = Sender(lambda: transport_of(settings), settings.openlineage, warn)
     try:
         yield sender.send
     finally:
         sender.close()
 
 
+def require_private(settings: Settings) -> None:
+    """A UsageError where the token would be sent for others to read."""
+    parts = urlsplit(settings.openlineage)
+    has_token = bool(settings.openlineage_token.get_secret_value())
+    if has_token and parts.scheme == "http" and parts.hostname not in loopback:
+        raise UsageError("SLUICE_OPENLINEAGE_TOKEN would be sent unencrypted; use an address with https://")
+
+
 class Sender:
     """A queue of events, and the thread that empties it. Lost events are counted; each outage is told once."""
 
-    def __init__(self, transport: Transport, address: str, warn: Callable[[str], None]) -> None:
-        self.transport, self.address, self.warn = transport, address, warn
+    def __init__(self, connect: Callable[[], Transport], address: str, warn: Callable[[str], None]) -> None:
+        self.connect, self.address, self.warn = connect, address, warn
         self.waiting: Queue[Any] = Queue(waiting_max)
-        self.taken = self.sent = self.lost = 0
+        self.lock = threading.Lock()
+        self.taken = self.sent = 0
         self.is_told = False
-        self.thread = threading.Thread(target=self.work, name="openlineage", daemon=True)
-        self.thread.start()
+        self.thread: threading.Thread | None = None
 
     def send(self, event: Any) -> None:
         """Takes an event; drops it where too many wait already."""
-        self.taken += 1
-        try:
+        with self.lock:
+            self.taken += 1
+            if self.thread is None:
+                self.thread = threading.Thread(target=self.work, name="openlineage", daemon=True)
+                self.thread.start()
+        with suppress(Full):
             self.waiting.put_nowait(event)
-        except Full:
-            self.lost += 1
 
     def work(self) -> None:
+        """Sends what waits, until the end is among it."""
+        transport: Transport | None = None
         while (event := self.waiting.get()) is not None:
             try:
-                self.transport.emit(event)
+                transport = transport or self.connect()
+                transport.emit(event)
             except Exception as error:  # noqa: BLE001 - whatever a receiver does, it is no part of the run
-                self.lost += 1
                 if not self.is_told:
                     self.warn(f"Events cannot be sent to {self.address}, and are lost: {error}. The run goes on.")
                 self.is_told = True
@@ -71,6 +84,8 @@ class Sender:
 
     def close(self) -> None:
         """Waits until all is sent, for a while, and says how much was lost."""
+        if self.thread is None:
+            return
         with suppress(Full):
             self.waiting.put(None, timeout=end_seconds)
             self.thread.join(end_seconds)
@@ -91,8 +106,6 @@ def transport_of(settings: Settings) -> Transport:
         _ = log.admin  # Says what to install, where there is no client.
         limits = {"message.timeout.ms": int(answer_seconds * 1000)}
         return Delivered(KafkaConfig(log.settings() | limits, parts.path.strip("/")))
-    if token and parts.scheme == "http" and parts.hostname not in loopback:
-        raise UsageError("SLUICE_OPENLINEAGE_TOKEN would be sent unencrypted; use an address with https://")
     return HttpTransport(
         HttpConfig(
             url=f"{parts.scheme}://{parts.netloc}/",

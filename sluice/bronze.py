@@ -1,13 +1,25 @@
 """Bronze: the topics that land, with every record as it was received."""
 
-from sluice.model.datasets import Topic, checked_name
+from collections.abc import Mapping
+
+from sluice.model.datasets import Topic, bronze_columns, checked_name, require_comments
 
 __all__ = ["topic"]
 
 
-def topic(name: str, *, topic: str | None = None, meaning: str = "") -> Topic:
+def topic(
+    name: str,
+    *,
+    topic: str | None = None,
+    meaning: str = "",
+    owner: str = "",
+    comments: Mapping[str, str] | None = None,
+) -> Topic:
     """Lands a topic of the log in the table `bronze.<name>`: the raw bytes, nothing dropped.
 
-    Use `topic` if the topic's name is not a valid table name: `topic="shop.public.orders"`.
+    Use `topic` if the topic's name is not a valid table name: `topic="shop.public.orders"`. `owner` is who answers for
+    it, and `comments` say what its columns are, such as `{"value": "an order as JSON"}`.
     """
-    return Topic(checked_name("bronze", name), topic or name, meaning)
+    full_name = checked_name("bronze", name)
+    require_comments(full_name, comments or {}, bronze_columns)
+    return Topic(full_name, topic or name, meaning, owner=owner, comments=dict(comments or {}))

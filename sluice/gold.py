@@ -1,7 +1,7 @@
 """Gold: declares the aggregates, top lists, views and states that people read."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
 from sluice.errors import DeclarationError
@@ -11,6 +11,7 @@ from sluice.model.datasets import (
     Input,
     Output,
     checked_name,
+    documented,
     require_columns,
     require_columns_of,
     require_timestamp,
@@ -19,6 +20,7 @@ from sluice.model.datasets import (
 )
 from sluice.model.ddl import column_types, ddl, is_storable, require_names
 from sluice.model.join import by_key, join_dataset, require_reads
+from sluice.model.lineage import How, Lineage, Made, Source, every_column, from_sql, read_by, same, taken, unique
 from sluice.model.publication import Publication, checked_publication
 from sluice.model.specification import Specification
 from sluice.model.sql import backticked, named_expression, quoted, require_known, tokens
@@ -71,11 +73,14 @@ def aggregate(
     group_by: Sequence[str | Window],
     measures: Mapping[str, str],
     meaning: str = "",
+    owner: str = "",
+    comments: Mapping[str, str] | None = None,
 ) -> Dataset:
     """One row per group of the source's rows. Each measure is a SQL aggregate such as `"avg(delay_minutes)"`.
 
     Groups are columns, named SQL expressions (`"to_date(scheduled_at) AS day"`), and at most one window. A group is
-    recomputed when one of its rows is added, removed or changed, and disappears with its last row.
+    recomputed when one of its rows is added, removed or changed, and disappears with its last row. `owner` and
+    `comments` are those of `silver.events`.
     """
     full_name = checked_name("gold", name)
     groups = Groups.of(group_by, measures, source.columns or ())
@@ -84,7 +89,7 @@ def aggregate(
     if sum(isinstance(each, Window) for each in group_by) > 1:
         raise DeclarationError(f"{full_name}: group by one window at most")
     require_groups(full_name, groups, source)
-    return Dataset(
+    made = Dataset(
         name=full_name,
         inputs={
             "rows": Input(
@@ -111,7 +116,9 @@ def aggregate(
         has_windows=groups.window is not None,
         windows_merge=isinstance(groups.window, Session),
         columns=columns_of(groups, source),
+        lineage=lambda: lineage_of_groups(groups, source),
     )
+    return documented(made, owner, comments)
 
 
 def require_groups(dataset: str, groups: Groups, source: Dataset) -> None:
@@ -135,6 +142,19 @@ def columns_of(groups: Groups, source: Dataset) -> dict[str, str | None]:
     return {**found, **window, **dict.fromkeys(groups.measures)}
 
 
+def lineage_of_groups(groups: Groups, source: Dataset) -> Lineage:
+    """The lineage of groups and measures: which rows are in a group decides every measure."""
+    of_groups = {name: from_sql(text, source.name, source.columns) for name, text in groups.expressions.items()}
+    if groups.window:
+        begins = taken(source.name, [groups.window.column], "transformation")
+        of_groups |= dict.fromkeys(("window_start", "window_end"), Made(begins, by=str(groups.window)))
+    of_measures = {
+        name: from_sql(text, source.name, source.columns, "aggregation") for name, text in groups.measures.items()
+    }
+    rows = [replace(each, how="group by") for made in of_groups.values() for each in made.sources]
+    return Lineage({**of_groups, **of_measures}, unique(rows))
+
+
 def top(
     name: str,
     *,
@@ -146,6 +166,8 @@ def top(
     rank: str = "rank",
     columns: Sequence[str] | None = None,
     meaning: str = "",
+    owner: str = "",
+    comments: Mapping[str, str] | None = None,
 ) -> Dataset:
     """The first `rows` rows of each group of the source's rows, by an order: `order_by=["departures DESC", "hour"]`.
 
@@ -174,7 +196,7 @@ def top(
     require_top(full_name, rule, source)
     groups = rule.groups.columns
     found = columns_of_top(rule, source)
-    return Dataset(
+    made = Dataset(
         name=full_name,
         inputs={"rows": Input(source, scope=lambda changed, inputs: rule.touched(changed), within=rule.groups.within)},
         outputs=(Output(full_name, grain=rule.grain, scope_columns=same_names(groups), cluster_by=groups),),
@@ -186,7 +208,9 @@ def top(
         scope_of=rule.scope_of,
         laws=laws_of_top(full_name, rule, source),
         columns=found,
+        lineage=lambda: lineage_of_top(rule, source),
     )
+    return documented(made, owner, comments)
 
 
 def require_top(dataset: str, rule: Top, source: Dataset) -> None:
@@ -254,6 +278,17 @@ def laws_of_top(dataset: str, rule: Top, source: Dataset) -> dict[str, str]:
     return found
 
 
+def lineage_of_top(rule: Top, source: Dataset) -> Lineage:
+    """The lineage of a top list: its rows are the source's, chosen by the order."""
+    of_groups = lineage_of_groups(rule.groups, source)
+    order = read_by([each.sql for each in rule.order], source.name, source.columns, "sort")
+    said = ", ".join(map(str, rule.order))
+    rank = Made(tuple(replace(each, how="transformation") for each in order), by=f"{rule.ties}() by {said}")
+    kept = same(source.name, rule.kept(tuple(source.columns or ())))
+    passes = source.name if rule.columns is None and source.columns is None else None
+    return Lineage({**of_groups.columns, rule.rank: rank, **kept}, (*of_groups.rows, *order), passes)
+
+
 def view(
     name: str,
     *,
@@ -263,6 +298,8 @@ def view(
     on: Mapping[str, Mapping[str, str]] | None = None,
     grain: Sequence[str] | None = None,
     meaning: str = "",
+    owner: str = "",
+    comments: Mapping[str, str] | None = None,
     event_time: str | None = None,
     version: int | str | None = None,
 ) -> Dataset:
@@ -274,7 +311,7 @@ def view(
     The table is rebuilt when `shape` changes, or any project code or constant that it uses. If it uses a value whose
     changes cannot be detected, give a `version` and change it with the value.
     """
-    return join_dataset(
+    made = join_dataset(
         checked_name("gold", name),
         inputs=inputs,
         keys=keys,
@@ -285,6 +322,7 @@ def view(
         event_time=event_time,
         version=version,
     )
+    return documented(made, owner, comments)
 
 
 def state(
@@ -297,6 +335,8 @@ def state(
     initial: Mapping[str, str],
     reduce: Mapping[str, str],
     meaning: str = "",
+    owner: str = "",
+    comments: Mapping[str, str] | None = None,
 ) -> Dataset:
     """The latest state of each key: a declared reducer folds its events in order.
 
@@ -321,7 +361,7 @@ def state(
         require_known(
             full_name, f"reduce {column}", reduce[column], {"state": columns, "event": source.columns, **of_keys}
         )
-    return Dataset(
+    made = Dataset(
         name=full_name,
         inputs={"events": by_key(source, keys)},
         outputs=(Output(full_name, grain=tuple(keys), scope_columns=same_names(keys), cluster_by=tuple(keys)),),
@@ -331,7 +371,29 @@ def state(
         keys=tuple(keys),
         scope_of=lambda own: own.select(*keys),
         columns={**{name: type_of(source, name) for name in keys}, **types},
+        lineage=lambda: lineage_of_state(tuple(keys), sequence, reducer, source),
     )
+    return documented(made, owner, comments)
+
+
+def lineage_of_state(keys: tuple[str, ...], sequence: tuple[str, ...], reducer: Reducer, source: Dataset) -> Lineage:
+    """The lineage of a folded state: of a column also what the columns that it is computed from are made from."""
+    read = {name: from_sql(text, "", ("event", "state", *keys)) for name, text in reducer.reduce.items()}
+
+    def sources(name: str, seen: frozenset[str]) -> Iterator[Source]:
+        for each in read[name].sources:
+            scope, _, column = each.column.partition(".")
+            how: How = each.how if each.how == "conditional" else "aggregation"
+            if scope in keys:
+                yield Source(source.name, scope, how)
+            elif scope == "event":
+                yield Source(source.name, column or every_column, how)
+            elif column in read and column not in seen:
+                yield from sources(column, seen | {column})
+
+    columns = {name: replace(made, sources=unique(sources(name, frozenset([name])))) for name, made in read.items()}
+    rows = (*taken(source.name, keys, "group by"), *taken(source.name, sequence, "sort"))
+    return Lineage({**same(source.name, keys), **columns}, rows)
 
 
 def publish(source: Dataset, *, postgres: str | None = None, kafka: str | None = None) -> Publication:

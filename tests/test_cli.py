@@ -154,6 +154,18 @@ def test_a_project_of_ones_own_runs(tmp_path: Path) -> None:
     assert "There is no table gold.nothing" in refused("maintain", "gold.nothing", *named, here=tmp_path)
     nodes = {each["name"]: each for each in json.loads(sluice("catalogue", "--json", *named, here=tmp_path).stdout)}
     assert nodes["silver.priced_orders"]["sources"] == ["silver.orders", "silver.products"]
+    traced = json.loads(sluice("lineage", "gold.revenue_daily.revenue_euro", "--json", *named, here=tmp_path).stdout)
+    assert [each["source_column"] for each in traced["upstream"] if each["source_table"] == "bronze.orders"] == [
+        "value"
+    ]
+    assert "← silver.priced_orders.quantity (aggregation)" in (
+        sluice("lineage", "gold.revenue_daily.revenue_euro", *named, here=tmp_path).stdout
+    )
+    assert "gold.revenue_daily.orders" in sluice("lineage", *named, here=tmp_path).stdout
+    assert "There is no table gold.nothing" in refused("lineage", "gold.nothing", *named, here=tmp_path)
+    index = sluice("docs", "--out", "pages", *named, here=tmp_path).stdout.strip()
+    assert index == (tmp_path / "pages" / "index.html").as_uri()
+    assert "decimal" in (tmp_path / "pages" / "gold.revenue_daily.html").read_text()
     dry = ("replay", "start", "silver.orders", "--because", "to see", "--dry-run")
     assert "silver.orders, silver.priced_orders, gold.revenue_daily" in sluice(*dry, *named, here=tmp_path).stdout
     shutil.rmtree(project / ".sluice" / "lake" / "silver" / "_fates")

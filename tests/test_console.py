@@ -30,8 +30,8 @@ from sluice import Project, console
 from sluice.api import SqlOptions, SqlServer
 from sluice.console import Options, Server, dashboards
 from sluice.console.chart import Chart, chart_of, chart_of_answer, condition_of, drawn, points_max, text_of
-from sluice.console.labels import label_of
 from sluice.errors import UsageError
+from sluice.model.labels import label_of
 from tests.test_project import append_lines
 
 if TYPE_CHECKING:
@@ -165,6 +165,18 @@ def test_a_chart_shows_what_the_table_has(reader: Reader, shop: Project) -> None
     assert {name for name, _ in points(only)} == {"Tea"}
     assert points(reader.json(chart_path, measure="orders", product=hostile)) == {(hostile, 4): 1}
     assert "no measure" in reader.json(chart_path, measure="nothing")["error"]
+
+
+def test_a_page_says_what_each_column_is_and_is_made_from_and_what_is_tested(reader: Reader) -> None:
+    gold, silver = reader.page("/tables/gold.revenue_daily"), reader.page("/tables/silver.priced_orders")
+    assert 'href="/tables/silver.priced_orders#column-product.price_euro"' in gold
+    assert 'id="column-product.price_euro"' in silver
+    assert "decimal(10,2)" in silver
+    assert "sum(quantity * product.price_euro)" in gold
+    # Its type is known from the table alone.
+    assert "decimal(31,2)" in gold
+    assert "rows_that_are_there_twice" in gold
+    assert "A position" not in reader.page("/tables/silver._fates")
 
 
 def test_a_figure_as_it_was_known_and_what_changed_since(reader: Reader, shop: Project) -> None:

@@ -129,6 +129,10 @@ def test_the_reference_has_every_declaration_command_setting_and_error(read: dic
     ] == []
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
     assert "sluice.errors.LogTruncated" in read[reference / "errors.html"].anchors
+    tables = (reference / "tables.html").read_text()
+    assert "silver-conditions" in read[reference / "tables.html"].anchors
+    assert "silver.conditions_changes.wind_speed_mph" in tables
+    assert "From the scheduled to the actual departure; negative: it left early." in tables
 
 
 @pytest.mark.process

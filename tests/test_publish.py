@@ -524,6 +524,28 @@ def test_the_command_publishes_and_says_what(project: Path, postgres: Postgres, 
         assert says in done.stdout + done.stderr
 
 
+def test_what_is_published_is_told_as_events_and_nothing_else(project: Path, postgres: Postgres, lake: Lake) -> None:
+    events = project / "events.jsonl"
+    options = {
+        "lake": str(project / "lake"),
+        "publish_postgres": postgres.address(),
+        "openlineage": f"file://{events}",
+    }
+    postgres.execute("DROP TABLE IF EXISTS public.sold_here")
+    postgres.execute("DROP TABLE IF EXISTS public._sluice_positions")
+    with Project(project, options) as opened:
+        (done,) = opened.publish()
+        opened.publish()
+    found = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [each["eventType"] for each in found] == ["START", "COMPLETE"]
+    (output,) = found[1]["outputs"]
+    assert output["name"].endswith(".public.sold_here")
+    assert output["outputFacets"]["outputStatistics"]["rowCount"] == done.changes > 0
+    with Project(project, options | {"publish_postgres": "postgresql://me:s3cret@127.0.0.1:1/x"}) as opened:
+        assert opened.publish()[0].error
+    assert len(events.read_text().splitlines()) == 2
+
+
 def test_it_follows_until_it_is_stopped_and_says_what_is_wrong_once(
     project: Path, postgres: Postgres, lake: Lake
 ) -> None:

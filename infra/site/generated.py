@@ -13,6 +13,8 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 from infra.site.commands import commands, is_group
+from sluice.engine.catalogue import load
+from sluice.operate.describe import Described, describe
 from sluice.runtime.settings import Settings, prefix
 
 logger = logging.getLogger(__name__)
@@ -104,8 +106,32 @@ def default_of(field: FieldInfo) -> str:
     return f"`{text.replace(str(Path.home()), '~')}`"
 
 
+def table_reference() -> str:
+    """A section for each table of the demo, from its declarations."""
+    tables = describe(load(Path(__file__).parents[2]))
+    return "\n".join(table_section(each) for each in tables if each.topic is None)
+
+
+def table_section(table: Described) -> str:
+    rows = [
+        f"| `{each.name}` | {cell(each.type or '')} | {cell(each.unit)} | {cell(each.meaning or each.label)} | "
+        f"{', '.join(f'`{source}`' for source in each.made.sources if source.is_of_values)} |"
+        for each in table.columns
+        if not table.has_fields(each.name)
+    ]
+    tests = ", ".join(f"`{each.name}`" for each in table.tests)
+    head = ["| column | type | unit | meaning | made from |", "|---|---|---|---|---|"]
+    return "\n".join([f"## {table.name}\n", cell(table.meaning), "", *head, *rows, "", f"Tests: {tests}.", ""])
+
+
+def cell(text: str) -> str:
+    """Text in a table as it is, whatever Markdown would take it for."""
+    return re.sub(r"([\\`*_\[\]<>|&])", r"\\\1", " ".join(text.split()))
+
+
 appended = {
     "README": lambda: sections,
     "docs/reference/commands": command_reference,
     "docs/reference/settings": settings_reference,
+    "docs/reference/tables": table_reference,
 }

@@ -21,6 +21,17 @@ flight_events = silver.events(
     keys=["flight_id", "type"],
     event_time="occurred_at",
     meaning="Each event of a flight, once.",
+    comments={
+        "type": "scheduled, departed, arrived or cancelled.",
+        "occurred_at": "When it happened; of a schedule, when it was published.",
+        "carrier": "The IATA code of the airline.",
+        "tail_number": "The registration of the aircraft.",
+        "origin": "The IATA code of the airport of departure.",
+        "destination": "The IATA code of the airport of arrival.",
+        "departure_delay_minutes": "From the scheduled to the actual departure; negative: it left early.",
+        "arrival_delay_minutes": "From the scheduled to the actual arrival; negative: it arrived early.",
+        "air_time_minutes": "From take-off to landing.",
+    },
 )
 
 

@@ -7,8 +7,10 @@ from sluice.api.results import Audit, Checked, Maintained, RunResult, TopicOffse
 from sluice.engine.runner import Event, Listener
 from sluice.log import Record
 from sluice.operate.audit import IntegrityCheck, Stopped
+from sluice.operate.describe import Column, Described, Expected
 from sluice.operate.explain import Origin, Value
 from sluice.operate.json_text import as_text, json_line
+from sluice.operate.lineage import Link, Traced
 from sluice.operate.postgres import Options as SqlOptions
 from sluice.operate.postgres import Server as SqlServer
 from sluice.operate.publish import Published
@@ -23,9 +25,13 @@ __all__ = [
     "Audit",
     "Change",
     "Checked",
+    "Column",
+    "Described",
     "Event",
+    "Expected",
     "Fates",
     "IntegrityCheck",
+    "Link",
     "Listener",
     "Maintained",
     "Message",
@@ -40,6 +46,7 @@ __all__ = [
     "SqlServer",
     "Stopped",
     "TopicOffsets",
+    "Traced",
     "Value",
     "as_text",
     "is_critical",

@@ -13,6 +13,7 @@ from sluice.api.opened import Message, Opened
 from sluice.engine import land
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import Catalogue
+from sluice.engine.observer import Observer
 from sluice.engine.runner import Runner
 from sluice.errors import LakeLocked, SluiceError
 from sluice.operate import checks, maintain, recompute, replay, requests
@@ -22,7 +23,7 @@ from sluice.runtime.session import spark_message
 @contextmanager
 def driver(here: Opened, catalogue: Catalogue) -> Iterator[Runner]:
     """What runs the catalogue, with the lake locked; a LakeLocked when another process or thread writes it."""
-    with here.sessions.writing() as spark:
+    with observing(here) as observer, here.sessions.writing() as spark:
         yield Runner(
             spark=spark,
             lake=here.lake,
@@ -32,7 +33,23 @@ def driver(here: Opened, catalogue: Catalogue) -> Iterator[Runner]:
             parallel=here.settings.parallel,
             hold_changed=here.settings.changed_declarations == "hold",
             listener=here.listener,
+            observer=observer,
         )
+
+
+@contextmanager
+def observing(here: Opened) -> Iterator[Observer]:
+    """What hears of the work, and sends events of it where a setting says so."""
+    if not here.settings.openlineage:
+        yield Observer()
+        return
+    from sluice.operate.openlineage import emitting
+
+    def warn(text: str) -> None:
+        here.notify(Message("warning", text))
+
+    with emitting(here.settings, here.lake, warn) as observer:
+        yield observer
 
 
 def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue | None:
@@ -58,23 +75,30 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
     try:
         match request.do:
             case "promote" | "rollback":
-                changed = (
-                    replay.promote(runner.spark, here.lake, catalogue, request.replay or "")
-                    if request.do == "promote"
-                    else replay.rollback(runner.spark, here.lake, catalogue, datasets, request.because)
-                )
+                with runner.observer.watching(request.do, request.datasets, catalogue) as watch:
+                    watch.began(request.because or request.replay or request.do)
+                    changed = (
+                        replay.promote(runner.spark, here.lake, catalogue, request.replay or "")
+                        if request.do == "promote"
+                        else replay.rollback(runner.spark, here.lake, catalogue, datasets, request.because)
+                    )
+                    watch.done(tables=[name for name, rows in changed.items() if rows.total])
                 return {name: rows.total for name, rows in changed.items()}
             case "refresh":
                 return dict(runner.recompute_range(datasets, request.part or BackfillRange()))
             case "check":
-                return checks.check(runner.spark, here.lake, catalogue, datasets)
+                return checks.check(runner.spark, here.lake, catalogue, datasets, runner.observer)
             case "skip":
                 return land.skip(here.lake, here.log, catalogue.topic(request.topic), request.because)
             case "recompute":
-                found = recompute.recompute(runner.spark, here.lake, datasets, request.share, request.seed)
-                return {each.dataset: each.model_dump(mode="json") for each in found}
+                rows = recompute.recompute(runner.spark, here.lake, datasets, request.share, request.seed)
+                return {each.dataset: each.model_dump(mode="json") for each in rows}
             case "maintain":
-                return maintain.maintain(runner.spark, here.lake, catalogue, request.datasets)
+                with runner.observer.watching("maintain", request.datasets, catalogue) as watch:
+                    watch.began("maintain")
+                    found = maintain.maintain(runner.spark, here.lake, catalogue, request.datasets)
+                    watch.done()
+                return found
     except (PySparkException, Py4JError) as error:
         # The requester gets the error; the run continues.
         raise SluiceError(spark_message(error)) from error

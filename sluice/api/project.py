@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sluice import scaffold
 from sluice.api import answers
 from sluice.api.answers import Answer
-from sluice.api.driver import asked, attended, driver
+from sluice.api.driver import asked, attended, driver, observing
 from sluice.api.log import ProjectLog, Value
 from sluice.api.opened import Message, Notify, Opened, to_logger
 from sluice.api.publish import publish_once, publish_until
@@ -23,12 +23,26 @@ from sluice.api.sessions import EachCall, Given, Kept, Sessions
 from sluice.api.subscribe import changes_of, deliver_changes
 from sluice.api.times import backfill_range, with_zone
 from sluice.engine import catalogue as catalogues
-from sluice.engine.catalogue import Catalogue, Described
+from sluice.engine.catalogue import Catalogue
 from sluice.engine.runner import Event, Listener
 from sluice.errors import UsageError
-from sluice.operate import audit, checks, doctor, explain, maintain, recompute, requests, status
+from sluice.operate import (
+    audit,
+    checks,
+    describe,
+    doctor,
+    documents,
+    explain,
+    lineage,
+    maintain,
+    recompute,
+    requests,
+    status,
+)
+from sluice.operate.describe import Described
 from sluice.operate.doctor import Finding
 from sluice.operate.explain import Value as ExplainedValue
+from sluice.operate.lineage import Traced
 from sluice.operate.publish import Published
 from sluice.operate.recompute import Recomputed
 from sluice.operate.status import State
@@ -271,9 +285,9 @@ class Project:
         if is_locked(here.settings.lake_root):
             # A run under way is warm already.
             return Checked(asked(here, requests.Request(do="check", datasets=tuple(each.name for each in wanted))))
-        with here.sessions.reading() as spark:
+        with observing(here) as observer, here.sessions.reading() as spark:
             here.listener(Event("step", "checking"))
-            return Checked(checks.check(spark, here.lake, catalogue, wanted))
+            return Checked(checks.check(spark, here.lake, catalogue, wanted, observer))
 
     def report(self, checked: Checked | None = None) -> str:
         """Writes the pages of what was checked, by default of the newest checks; returns where the index is.
@@ -292,10 +306,34 @@ class Project:
 
         return report.file(self._here.lake, name)
 
-    def catalogue(self) -> list[Described]:
-        """The topics and datasets, upstream first, with what they are made from."""
-        found = self._here.catalogue()
-        return [catalogues.described(node, found) for node in found.nodes]
+    def catalogue(self, *, tables: bool = False) -> list[Described]:
+        """The topics and datasets, upstream first: columns, types, units, meanings, owners, tests, and lineage.
+
+        It is what the declarations say; with `tables`, also the columns and types that only the tables have.
+        """
+        return describe.describe(self._here.catalogue(), self.lake if tables else None)
+
+    def docs(self, folder: str | Path | None = None) -> Path:
+        """Writes the catalogue as pages that need no server, and returns the index.
+
+        They say of each table what `catalogue` says, with the newest results of its tests. None: `.sluice/docs` in the
+        project. A UsageError names what is not installed.
+        """
+        settings = self.settings
+        tables = describe.with_verdicts(self.catalogue(tables=True), status.newest_checks(self.lake))
+        out = Path(settings.project, ".sluice/docs") if folder is None else Path(folder)
+        return documents.write(out, settings.project.name, tables)
+
+    def lineage(self, name: str) -> Traced:
+        """What a column is made from, down to the log, and what is made from it: `TABLE.column`, or all of `TABLE`.
+
+        It is read from the declarations, and their SQL by a parser; what a function of the project computes cannot be
+        followed, and its links say so in `unknown`. A UsageError when there is no such table or column.
+
+        >>> [link.source for link in project.lineage("gold.revenue_daily.quantity").upstream]
+        ['silver.priced_orders.quantity', 'silver.orders.quantity', 'bronze.orders.value']
+        """
+        return lineage.trace(self.catalogue(tables=True), name)
 
     def table(self, name: str, known_at: datetime | None = None) -> Answer:
         """All rows of a table, as it is or as it was known at a time; read without Spark, when they are asked for.

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from sluice.api.failures import Foreign, message_of
-from sluice.cli import check, look, project, run
+from sluice.cli import check, documents, look, project, run
 from sluice.cli.log import log_app
 from sluice.cli.printing import err, printable
 from sluice.cli.publish import publish
@@ -32,6 +32,8 @@ commands: dict[str, Callable[..., None]] = {
     "report": check.report,
     "maintain": project.maintain,
     "catalogue": project.catalogue,
+    "lineage": documents.lineage,
+    "docs": documents.docs,
     "query": look.query,
     "explain": look.explain,
     "subscribe": subscribe,

@@ -54,13 +54,24 @@ def maintain(
 
 
 def catalogue(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
-    """List the topics and datasets, upstream first, with what they are made from."""
+    """List the topics and datasets, upstream first: kind, inputs, owner; with --json also columns and tests."""
     with opened(project) as here:
         found = here.catalogue()
     if as_json:
         print_json([asdict(each) for each in found])
         return
     print_table(
-        ["dataset", "made from", "event time", "suite", "meaning"],
-        [[each.name, " ".join(each.sources), each.event_time, each.has_suite, each.meaning] for each in found],
+        ["dataset", "kind", "made from", "event time", "suite", "owner", "meaning"],
+        [
+            [
+                each.name,
+                each.kind,
+                " ".join(each.sources),
+                each.event_time,
+                each.has_suite,
+                each.owner or None,
+                each.meaning,
+            ]
+            for each in found
+        ],
     )

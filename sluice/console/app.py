@@ -23,11 +23,11 @@ from sluice.api import Change, Project
 from sluice.console import chart, dashboards, downloads
 from sluice.console.facts import Facts, Table
 from sluice.console.guard import Guard, Options, logged_in
-from sluice.console.labels import label_of
 from sluice.console.snapshots import Rows, Snapshot, Snapshots
 from sluice.errors import SluiceError, UsageError
+from sluice.model.labels import label_of
 from sluice.model.sql import double_quoted
-from sluice.operate import events
+from sluice.operate import documents, events
 
 here = Path(__file__).parent
 rows_shown_max = 100
@@ -47,7 +47,7 @@ class Console:
         self.project, self.options = project, options
         self.snapshots = Snapshots(project, options.memory, options.statement_seconds)
         self.facts = Facts(project, self.snapshots.newest_versions)
-        self.templates = Jinja2Templates(here / "templates")
+        self.templates = Jinja2Templates([here / "templates", documents.templates])
         self.templates.env.filters |= {"label": labelled, "text": shown, "when": when}
         self.explaining = threading.Lock()
         # Queries of readers that take long leave threads to the pages.

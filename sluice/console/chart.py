@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
-from sluice.console.labels import label_of
+from sluice.model.labels import label_of
 from sluice.model.sql import double_quoted
 
 Kind = Literal["series", "bars", "heat map"]

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sluice.api import Project
+from sluice.operate.describe import Described, with_verdicts
 from sluice.operate.status import newest_checks, time_of
 
 commits_shown_max = 200
@@ -33,6 +34,7 @@ class Table:
     checks_broken: tuple[str, ...] = ()
     checked_version: int | None = None
     is_declared: bool = True
+    described: Described | None = None
 
     @property
     def state(self) -> str:
@@ -73,7 +75,7 @@ class Facts:
 
     def looked_up(self) -> dict[str, Table]:
         checks = newest_checks(self.project.lake)
-        described = {each.name: each for each in self.project.catalogue()}
+        described = {each.name: each for each in with_verdicts(self.project.catalogue(tables=True), checks)}
         found = {}
         for state in self.project.status():
             each = described[state.dataset]
@@ -94,6 +96,7 @@ class Facts:
                 checks_passed=sum(row["verdict"] == "passed" for row in verdicts),
                 checked_version=next((row["version"] for row in verdicts), None),
                 checks_broken=tuple(str(row["expectation"]) for row in verdicts if row["verdict"] != "passed"),
+                described=each,
             )
         for name in sorted(set(self.newest_versions()) - set(found)):
             found[name] = Table(name, layer=name.split(".")[0], version=self.newest_versions()[name], is_declared=False)

@@ -178,7 +178,7 @@ def with_rules(dataset: Dataset, suite: Suite | None) -> Dataset:
             f"{dataset.name}: {rules[0].name} would quarantine records, and only datasets that parse records can; "
             "expect it of the dataset that they come from, or make it critical or warn"
         )
-    return dataset.with_expectations(rules)
+    return replace(dataset.with_expectations(rules), owner=dataset.owner, comments=dataset.comments)
 
 
 def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
@@ -216,40 +216,6 @@ def ordered(nodes: Iterable[Node]) -> Catalogue:
     for node in nodes:
         visit(node)
     return Catalogue(tuple(found.values()))
-
-
-@dataclass(frozen=True)
-class Described:
-    """What other programs need to know of a topic or a dataset; `topic` is None for a dataset.
-
-    `grain` are the columns that tell the rows of a dataset's table apart; none for a topic.
-    """
-
-    name: str
-    layer: str
-    sources: tuple[str, ...]
-    meaning: str
-    topic: str | None
-    event_time: str | None
-    keys: tuple[str, ...]
-    has_suite: bool
-    grain: tuple[str, ...] = ()
-
-
-def described(node: Node, catalogue: Catalogue) -> Described:
-    """A node in words."""
-    dataset = node if isinstance(node, Dataset) else None
-    return Described(
-        name=node.name,
-        layer=node.name.split(".")[0],
-        sources=tuple(dict.fromkeys(source.name for source in sources_of(node))),
-        meaning=node.meaning,
-        topic=node.topic if isinstance(node, Topic) else None,
-        event_time=dataset.event_time if dataset else None,
-        keys=tuple(dataset.keys) if dataset else (),
-        has_suite=node.name in catalogue.suites,
-        grain=dataset.outputs[-1].grain if dataset else (),
-    )
 
 
 def sources_of(node: Node) -> list[Node]:

@@ -10,10 +10,11 @@ from pyspark.sql import functions as F
 from sluice.engine.blocked import unblock
 from sluice.engine.commit import commit
 from sluice.engine.gate import judge
+from sluice.engine.observer import Watch
 from sluice.engine.plan import Plan
 from sluice.errors import SluiceError
 from sluice.log import AnyLog, Batch
-from sluice.model.datasets import Output, Topic
+from sluice.model.datasets import Output, Topic, bronze_columns
 from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts
 from sluice.model.small_frames import small_rows
 from sluice.runtime.session import named_jobs
@@ -22,15 +23,21 @@ from sluice.storage.table_format import TableFormat
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-bronze_schema = (
-    "topic string, partition int, offset bigint, key binary, value binary, timestamp timestamp, "
-    "headers map<string,string>, landed_at timestamp"
-)
+bronze_schema = ", ".join(f"{name} {kind}" for name, kind in bronze_columns.items())
 
 
-def land(spark: "SparkSession", lake: TableFormat, log: AnyLog, topic: Topic, *, records_max: int) -> int:
+def land(
+    spark: "SparkSession",
+    lake: TableFormat,
+    log: AnyLog,
+    topic: Topic,
+    *,
+    records_max: int,
+    watch: Watch | None = None,
+) -> int:
     """Appends the next records of a topic to its bronze table in one commit, and returns how many offsets they span.
 
+    `watch` is told once there is something to do.
     Raises LogGap when the log has lost what has not landed, and LogRecreated when it is not the one that landed before.
     """
     known = lake.last_commit(topic.name)
@@ -45,6 +52,8 @@ def land(spark: "SparkSession", lake: TableFormat, log: AnyLog, topic: Topic, *,
         landed=batch.landed,
         rows=RowCounts(inserted=batch.records),
     )
+    if watch is not None:
+        watch.began(entry.cause)
     try:
         with named_jobs(spark, topic.name) as own:
             commit(lake, judge([planned(topic, known, entry, bronze_rows(own, batch))], gate=()))

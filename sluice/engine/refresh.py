@@ -14,6 +14,7 @@ from sluice.engine.backfill import BackfillRange
 from sluice.engine.commit import commit
 from sluice.engine.evaluation import Evaluation
 from sluice.engine.gate import Verdict, judge
+from sluice.engine.observer import Watch
 from sluice.engine.plan import plan, plan_of_rows
 from sluice.model.completeness import EvaluationContext
 from sluice.model.datasets import Dataset
@@ -55,16 +56,19 @@ def refresh(
     hold_changed: bool = False,
     pinned: Mapping[str, Commit] | None = None,
     gate: Sequence[Expectation] = (),
+    watch: Watch | None = None,
 ) -> Refreshed:
     """Brings the dataset's tables up to its inputs; does nothing when they are the versions it was computed from.
 
     With `rebuild` all rows are recomputed, with `backfill` those in its range. `pinned` are states of the inputs other
     than the newest. With `hold_changed` a dataset whose declaration changed is left as it is. Rows that break something
-    critical of the `gate` are not written.
+    critical of the `gate` are not written. `watch` is told once there is something to do.
     """
     found = due(spark, lake, dataset, rebuild=rebuild, backfill=backfill, hold_changed=hold_changed, pinned=pinned)
     if isinstance(found, Refreshed):
         return found
+    if watch is not None:
+        watch.began(found.cause, found.pinned)
     with named_jobs(spark, dataset.name) as own:
         plans = plan(replace(found, spark=own))
         verdict = judge(plans.tables, gate)

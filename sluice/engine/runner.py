@@ -15,6 +15,7 @@ from sluice.engine.catalogue import Catalogue, Node
 from sluice.engine.culprit import find
 from sluice.engine.gate import Refusals
 from sluice.engine.land import land
+from sluice.engine.observer import Observer
 from sluice.engine.refresh import newest_inputs, refresh
 from sluice.errors import LogUnreachable, SluiceError, SparkEnded
 from sluice.log import AnyLog
@@ -81,6 +82,7 @@ class Runner:
     listener: Listener = lambda event: None
     refusals: Refusals = field(default_factory=Refusals)
     blocks: Blocks = field(default_factory=Blocks)
+    observer: Observer = field(default_factory=Observer)
 
     def until_caught_up(self, *, rebuild: bool = False) -> list[Event]:
         """Passes over the catalogue until one finds nothing to do.
@@ -121,7 +123,7 @@ class Runner:
         events: dict[str, Event] = {}
         running: dict[Future[Event], str] = {}
         waiting = self.catalogue.dependencies()
-        with ended_early(ThreadPoolExecutor(self.parallel)) as pool:
+        with self.observer.passing(), ended_early(ThreadPoolExecutor(self.parallel)) as pool:
             while waiting.is_active():
                 for name in waiting.get_ready():
                     node = self.catalogue.by_name[name]
@@ -165,7 +167,10 @@ class Runner:
         """Lands what waits of a topic, or refreshes a dataset."""
         if isinstance(node, Dataset):
             return self.refreshed(node, event, rebuild=rebuild)
-        landed = land(self.spark, self.lake, self.log, node, records_max=self.batch_records_max)
+        with self.observer.watching("land", [node.name], self.catalogue) as watch:
+            records_max = self.batch_records_max
+            landed = land(self.spark, self.lake, self.log, node, records_max=records_max, watch=watch)
+            watch.done(landed)
         return replace(event, cause="records" if landed else None, rows=RowCounts(inserted=landed))
 
     def stopped(self, node: Node, error: Exception) -> str:
@@ -204,7 +209,10 @@ class Runner:
         """Recomputes a range of datasets in place, upstream first; returns how many rows that changed in each."""
         changed = {}
         for dataset in datasets:
-            done = refresh(self.spark, self.lake, dataset, backfill=backfill, gate=self.catalogue.gate_of(dataset))
+            with self.observer.watching("backfill", [dataset.name], self.catalogue) as watch:
+                gate = self.catalogue.gate_of(dataset)
+                done = refresh(self.spark, self.lake, dataset, backfill=backfill, gate=gate, watch=watch)
+                watch.done(done.rows.total, tests=as_rows(dataset.name, None, done.outcomes), broken=done.broken)
             if done.broken:
                 raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(done.broken)}.")
             changed[dataset.name] = done.rows.total
@@ -217,11 +225,13 @@ class Runner:
         made_of = (dataset.name, f"{dataset.fingerprint} {gate}")
         if gate and (broken := self.refusals.broken_by(made_of, inputs)):
             return replace(event, refused=broken)
-        done = refresh(self.spark, self.lake, dataset, rebuild=rebuild, hold_changed=self.hold_changed, gate=gate)
-        if done.outcomes:
-            commit = None if done.broken else self.lake.last_commit(dataset.name)
-            version = commit.version if commit else None
-            record(self.lake, as_rows(dataset.name, version, done.outcomes))
+        with self.observer.watching("refresh", [dataset.name], self.catalogue) as watch:
+            hold = self.hold_changed
+            done = refresh(self.spark, self.lake, dataset, rebuild=rebuild, hold_changed=hold, gate=gate, watch=watch)
+            commit = self.lake.last_commit(dataset.name) if done.outcomes and not done.broken else None
+            tests = as_rows(dataset.name, commit.version if commit else None, done.outcomes)
+            watch.done(done.rows.total, tests=tests, broken=done.broken)
+        record(self.lake, tests)
         if done.broken:
             self.refusals.add(made_of, inputs, done.broken)
         return replace(event, cause=done.cause, rows=done.rows, held=done.held, refused=done.broken)

@@ -8,8 +8,8 @@ A declaration has the four answers as data and pure functions; it never reads, w
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from sluice.errors import DeclarationError
 from sluice.model.completeness import Completeness
 from sluice.model.ddl import integers
 from sluice.model.fingerprint import fingerprint
+from sluice.model.lineage import Lineage
 from sluice.model.specification import Specification
 
 if TYPE_CHECKING:
@@ -37,19 +38,36 @@ unit_microseconds = {
 
 Frames = Mapping[str, "DataFrame"]
 Columns = Mapping[str, str | None]
+# What people are told of a declaration, and nothing is computed from: no fingerprint covers it.
+documentation = {"is_documentation": True}
+
+
+# The columns of every bronze table.
+bronze_columns: dict[str, str] = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "key": "binary",
+    "value": "binary",
+    "timestamp": "timestamp",
+    "headers": "map<string,string>",
+    "landed_at": "timestamp",
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Topic:
     """A topic of the log, and the bronze table of its records as they arrived.
 
-    An `optional` topic has no table until the log has the topic.
+    An `optional` topic has no table until the log has the topic. `comments` say what its columns mean.
     """
 
     name: str
     topic: str
     meaning: str = ""
     optional: bool = False
+    owner: str = field(default="", metadata=documentation)
+    comments: Mapping[str, str] = field(default_factory=dict, metadata=documentation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +141,8 @@ class Dataset:
     number of all rows, and a remark. `with_expectations` gives the same dataset with the row rules of a suite; None
     where no records are parsed. `columns` are those that are known when it is declared, each
     with its type where that is known, bookkeeping aside; None where they are not.
+
+    `owner` and `comments`, the meaning of columns by name, are for people. `lineage` says what columns are made from.
     """
 
     name: str
@@ -145,6 +165,9 @@ class Dataset:
     bounded: "Mapping[str, tuple[str, str]]" = field(default_factory=dict)
     with_expectations: "Callable[[tuple[Expectation, ...]], Dataset] | None" = None
     columns: Columns | None = None
+    owner: str = field(default="", metadata=documentation)
+    comments: Mapping[str, str] = field(default_factory=dict, metadata=documentation)
+    lineage: "Callable[[], Lineage]" = Lineage
 
     def __post_init__(self) -> None:
         if not self.outputs or self.outputs[-1].table != self.name:
@@ -189,6 +212,24 @@ class Dataset:
     def fingerprint(self) -> str:
         """Changes when the declaration does, or code or a constant that it reaches; then the table is rebuilt."""
         return fingerprint(self.name, self.specification.content)
+
+
+def documented(dataset: Dataset, owner: str, comments: Mapping[str, str] | None) -> Dataset:
+    """The dataset with its owner and what its columns mean; a DeclarationError where a column is not one of it."""
+    require_comments(dataset.name, comments or {}, dataset.columns)
+    return replace(dataset, owner=owner, comments=dict(comments or {}))
+
+
+def require_comments(name: str, comments: Mapping[str, str], columns: Collection[str] | None) -> None:
+    """A DeclarationError for a comment on a column that is known not to be there, or that is no text."""
+    wrong = [] if columns is None else [each for each in comments if each.split(".", 1)[0] not in columns]
+    if wrong:
+        raise DeclarationError(
+            f"{name}: comments names {', '.join(wrong)}, which it lacks; it has {', '.join(columns or ())}"
+        )
+    for column, text in comments.items():
+        if not isinstance(text, str):
+            raise DeclarationError(f"{name}: the comment on {column} is {text!r}; write what the column means")
 
 
 def same_names(columns: Sequence[str]) -> tuple[tuple[str, str], ...]:

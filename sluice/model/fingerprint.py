@@ -245,8 +245,13 @@ encoders: list[tuple[Any, Callable[[Encoder, Any], Encoded]]] = [
 
 
 def fields_of(value: Any) -> Iterator[tuple[str, object]]:
-    """The fields of an engine's dataclass that are not at their default: one that is new changes no fingerprint."""
+    """The fields of an engine's dataclass that are not at their default: one that is new changes no fingerprint.
+
+    Those for people alone do not count.
+    """
     for each in sorted(dataclasses.fields(value), key=lambda each: each.name):
+        if each.metadata.get("is_documentation"):
+            continue
         found = getattr(value, each.name)
         default = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
         if type(found) is not type(default) or found != default:

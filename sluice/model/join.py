@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 
 from sluice.errors import DeclarationError
 from sluice.model.datasets import Dataset, Input, Output, require_columns_of, require_same_type, same_names
+from sluice.model.lineage import Lineage, Made, from_sql, unique
 from sluice.model.specification import Specification
-from sluice.model.sql import require_closed, require_known
+from sluice.model.sql import backticked, require_closed, require_known
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -128,7 +129,26 @@ def join_dataset(
         keys=tuple(grain or keys),
         event_time=event_time,
         scope_of=lambda own: own.select(*keys),
+        lineage=lambda: lineage_of(inputs, tuple(keys), named, shape),
     )
+
+
+def lineage_of(
+    inputs: Mapping[str, Dataset], keys: tuple[str, ...], on: Mapping[str, On], shape: Callable[..., Any]
+) -> Lineage:
+    """The lineage of the keys; what the function makes of the other columns cannot be followed."""
+    columns = {
+        key: [
+            from_sql(on.get(alias, {}).get(key, backticked(key)), source.name, source.columns)
+            for alias, source in inputs.items()
+        ]
+        for key in keys
+    }
+    made = {key: Made(unique(each for one in found for each in one.sources)) for key, found in columns.items()}
+    rows = [replace(each, how="join") for one in made.values() for each in one.sources] if len(inputs) > 1 else []
+    tables = tuple(dict.fromkeys(source.name for source in inputs.values()))
+    name = getattr(shape, "__qualname__", type(shape).__qualname__).replace("<lambda>", "a lambda")
+    return Lineage(made, unique(rows), by=name, inputs=tables)
 
 
 def checked_on(

@@ -154,6 +154,13 @@ def double_quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def column_parts(node: "exp.Expr") -> tuple[str, ...] | None:
+    """The parts of a column's name as they are written; None for another expression."""
+    from sqlglot import exp
+
+    return tuple(part.name for part in node.parts) if isinstance(node, exp.Column) else None
+
+
 def reading(text: str) -> Reading | None:
     """What the expression reads; None where the parser does not understand it."""
     from sqlglot import exp
@@ -203,7 +210,7 @@ def parse(text: str) -> "exp.Expr | None":
 
     try:
         return sqlglot.parse_one(text, dialect=dialect)
-    except sqlglot.errors.SqlglotError:
+    except (sqlglot.errors.SqlglotError, RecursionError):
         return None
 
 

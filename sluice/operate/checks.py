@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from sluice.engine.catalogue import Catalogue
+from sluice.engine.observer import Observer
 from sluice.model.datasets import Dataset
 from sluice.model.expectations import Expectation, Suite
 from sluice.model.ledger import Commit
@@ -24,15 +25,23 @@ if TYPE_CHECKING:
 
 
 def check(
-    spark: "SparkSession", lake: Lake, catalogue: Catalogue, datasets: Sequence[Dataset]
+    spark: "SparkSession",
+    lake: Lake,
+    catalogue: Catalogue,
+    datasets: Sequence[Dataset],
+    observer: Observer | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Checks the newest version of each dataset that there is, and keeps what was found: rows as in `gold._checks`."""
     found = {}
     for dataset in datasets:
         commit = lake.last_commit(dataset.name)
         if commit is not None:
-            found[dataset.name] = check_version(spark, lake, dataset, commit, catalogue.suites.get(dataset.name))
-            record(lake, found[dataset.name])
+            with (observer or Observer()).watching("check", [dataset.name], catalogue) as watch:
+                watch.began("check", {dataset.name: commit.as_input})
+                rows = check_version(spark, lake, dataset, commit, catalogue.suites.get(dataset.name))
+                record(lake, rows)
+                watch.done(tests=rows)
+            found[dataset.name] = rows
     return found
 
 

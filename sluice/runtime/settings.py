@@ -18,6 +18,10 @@ prefix = "SLUICE_"
 s3_address = re.compile(r"s3a://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.=-]+)*/?", re.ASCII)
 spark_pattern = r"^(local\[(\d+|\*)\]|spark://[^\s/:]+:\d+(,[^\s/:]+:\d+)*|sc://[^\s/:]+(:\d+)?(/;\S*)?)$"
 kafka_address = re.compile(r"kafka://[^\s,/:]+:\d+(,[^\s,/:]+:\d+)*")
+# No user and no password: they would be in the log. The path of a receiver is OpenLineage's own by default.
+receiver_address = re.compile(
+    r"file:///[^\s?#]+|https?://[^\s/@?#]+(/[^\s@?#]*)?|kafka://[^\s,/:@]+:\d+(,[^\s,/:@]+:\d+)*/[\w.-]+"
+)
 # Read by the installer of the servers, not by the engine.
 elsewhere = {"SLUICE_SERVERS"}
 
@@ -83,6 +87,10 @@ class Settings(BaseSettings):
     """The database of `sluice publish`, as a libpq address. It may have a password, so it is never printed."""
     publish_kafka: str = ""
     """The brokers of `sluice publish`: `kafka://HOST:PORT`, with the `SLUICE_KAFKA_*` settings. Empty: the log's."""
+    openlineage: str = ""
+    """Where OpenLineage events go: `file:///PATH`, `https://HOST[/PATH]`, or `kafka://HOST:PORT/TOPIC`."""
+    openlineage_token: SecretStr = SecretStr("")
+    """The key that an HTTP receiver of OpenLineage events asks for, sent as a bearer token."""
     sql_users: SecretStr = SecretStr("")
     """The users of `sluice serve sql`, as NAME:PASSWORD with commas between several; none: no passwords."""
     ui_token: SecretStr = SecretStr("")
@@ -105,6 +113,13 @@ class Settings(BaseSettings):
     def brokers(cls, value: str) -> str:
         if value and not kafka_address.fullmatch(value):
             raise ValueError("must be kafka://HOST:PORT with commas between several")
+        return value
+
+    @field_validator("openlineage")
+    @classmethod
+    def receiver(cls, value: str) -> str:
+        if value and not receiver_address.fullmatch(value):
+            raise ValueError("must be file:///PATH, http(s)://HOST[:PORT][/PATH], or kafka://HOST:PORT/TOPIC")
         return value
 
     @field_validator("log")

@@ -4,7 +4,7 @@ An accepted record is the row that carries its position. The others stand in `si
 position of the winner, a quarantined record with the rule that it breaks, and a late one with `late`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from sluice.model import integrity as laws
 from sluice.model.datasets import Dataset, Frames, Input, Output, Topic, require_columns, require_duration, same_names
 from sluice.model.expectations import Expectation
+from sluice.model.lineage import Lineage, Made, Source
 from sluice.model.rules import require_fit
 from sluice.model.specification import Specification
 from sluice.shapes.canonical import key_text
@@ -101,6 +102,7 @@ def event_dataset(
         reached=partial(reached_by, event_time=parsing.event_time),
         bounded=laws.of_records(name),
         columns={**parsing.types, **(envelope_types if parsing.format == "debezium" else {})},
+        lineage=lambda: lineage_of(parsing, [topic.name for topic in sources]),
         with_expectations=lambda expected: event_dataset(
             name,
             sources=sources,
@@ -110,6 +112,24 @@ def event_dataset(
             idle_after=idle_after,
         ),
     )
+
+
+def lineage_of(parsing: Parsing, tables: Sequence[str]) -> Lineage:
+    """The lineage of parsed records: each column is a field of the record, and the record decides its fate."""
+    values = [Source(table, "value", "transformation") for table in tables]
+    row = (
+        "the field {} of the row in Debezium's envelope" if parsing.format == "debezium" else "the field {} of the JSON"
+    )
+    columns = {name: Made(tuple(values), by=row.format(name)) for name in parsing.types}
+    if parsing.format == "debezium":
+        columns |= {name: Made(tuple(values), by=f"{name} of Debezium's envelope") for name in envelope_types}
+    if parsing.event_time and parsing.sent_time:
+        received = parsing.received_time or "the log's timestamp"
+        log_times = [] if parsing.received_time else [Source(table, "timestamp", "transformation") for table in tables]
+        by = f"{parsing.event_time} + ({received} - {parsing.sent_time}), fields of the JSON"
+        columns[parsing.event_time] = Made((*values, *log_times), by=by)
+    decides = [Source(table, "value", "filter") for table in (*tables, releases.name)]
+    return Lineage(columns, tuple(decides))
 
 
 def checked_rules(name: str, parsing: Parsing, expected: Iterable[Expectation]) -> tuple[Expectation, ...]:

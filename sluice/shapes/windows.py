@@ -7,7 +7,7 @@ a scope of windows needs (`within`). Frames already have their group columns as 
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 from zoneinfo import available_timezones
 
@@ -40,6 +40,10 @@ class Window(ABC):
     column: str
     # Whether the windows of a row depend on that row alone.
     is_by_row: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        said = [f"{each.name} {getattr(self, each.name)}" for each in fields(self) if each.name != "column"]
+        return f"{type(self).__name__.lower()} window of {self.column}: {', '.join(said)}"
 
     @abstractmethod
     def place(self, df: "DataFrame", groups: Sequence[str]) -> "DataFrame":

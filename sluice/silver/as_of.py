@@ -13,12 +13,14 @@ from sluice.model.datasets import (
     Input,
     Output,
     checked_name,
+    documented,
     require_columns,
     require_same_type,
     require_timestamp,
     same_names,
 )
 from sluice.model.ddl import require_names
+from sluice.model.lineage import Lineage, Made, as_struct, from_sql, taken
 from sluice.model.scope import Scope
 from sluice.model.specification import Specification
 from sluice.model.sql import require_closed, require_known
@@ -70,6 +72,8 @@ def as_of(
     event_time: str,
     dimensions: Mapping[str, Dataset | Dimension],
     meaning: str = "",
+    owner: str = "",
+    comments: Mapping[str, str] | None = None,
 ) -> Dataset:
     """Each fact with the version of every dimension that was valid at its event time.
 
@@ -110,7 +114,7 @@ def as_of(
             found = join_as_of(found, rows[alias], alias, event_time, each)
         return found
 
-    return Dataset(
+    made = Dataset(
         name=full_name,
         inputs={
             "facts": Input(
@@ -157,7 +161,33 @@ def as_of(
             ).items()
         },
         columns=None if facts.columns is None else {**facts.columns, **dict.fromkeys(joined)},
+        lineage=lambda: Lineage(
+            {
+                name: made
+                for alias, each in joined.items()
+                for name, made in lineage_of(alias, declared[alias].history, each, facts, event_time).items()
+            },
+            passes=facts.name,
+        ),
     )
+    return documented(made, owner, comments)
+
+
+def lineage_of(alias: str, history: Dataset, joined: Joined, facts: Dataset, event_time: str) -> dict[str, Made]:
+    """The lineage of a dimension's column: the fields of a version, which key and time choose."""
+    specification = history.specification
+    attributes = specification.rule.attributes if isinstance(specification, HistoryOfChanges) else ()
+    chosen_by = (
+        *taken(facts.name, (*joined.fact_keys, event_time), "join"),
+        *taken(history.name, (*joined.keys, "valid_from", "valid_to"), "join"),
+    )
+    found = as_struct(alias, history.name, (*attributes, "valid_from"))
+    for attribute, text in (joined.inferred or {}).items():
+        inferred = from_sql(text, facts.name, facts.columns)
+        found[f"{alias}.{attribute}"] = found[f"{alias}.{attribute}"].also(inferred.sources)
+    if joined.inferred is not None:
+        found[f"{alias}.is_inferred"] = Made(by="whether no version was known yet")
+    return {name: made.also(chosen_by) for name, made in found.items()}
 
 
 def require_fitting(dataset: str, fact: tuple[Dataset, str], alias: str, history: Dataset, joined: Joined) -> None:

@@ -11,6 +11,7 @@ from sluice.model.datasets import (
     Output,
     Topic,
     checked_name,
+    documented,
     require_columns,
     require_columns_of,
     require_duration,
@@ -18,6 +19,7 @@ from sluice.model.datasets import (
 )
 from sluice.model.ddl import column_names, column_types, ddl
 from sluice.model.join import by_key
+from sluice.model.lineage import Lineage, taken, unique
 from sluice.model.specification import Specification
 from sluice.model.times import require_time_formats
 from sluice.shapes.fates import event_dataset
@@ -60,6 +62,8 @@ def events(
     hold_later_than: str | None = None,
     idle_after: str = "1 hour",
     meaning: str = "",
+    owner: str = "",
+    comments: Mapping[str, str] | None = None,
     future_tolerance: str = "1 day",
     event_time_min: str | None = event_time_min_default,
     time_formats: Mapping[str, str] | None = None,
@@ -82,6 +86,9 @@ def events(
 
     With a dataset as `source`, the first row of each key is the event, unchanged: by `sequence_by`, then in the log's
     order, or by the grain if its rows carry no position in the log. There is then no `schema` and no record option.
+
+    `owner` is who answers for the table, and `comments` say what its columns mean, with their unit:
+    `{"speed": "over ground [knots]"}`. They are for people: a change of them rebuilds no table.
     """
     full_name = checked_name("silver", name)
     if not keys:
@@ -100,14 +107,15 @@ def events(
             time_formats=time_formats,
             record_bytes_max=record_bytes_max,
         )
-        return events_of_rows(
+        made = events_of_rows(
             full_name, source, tuple(keys), event_time=event_time, sequence=names_of(sequence_by), meaning=meaning
         )
+        return documented(made, owner, comments)
     if sequence_by is not None:
         raise DeclarationError(f"{full_name}: the log orders the records of a topic; leave sequence_by out")
     schema = required_schema(full_name, schema)
     require_columns(full_name, "keys", tuple(keys), column_names(schema, full_name))
-    return event_dataset(
+    made = event_dataset(
         full_name,
         sources=topics_of(full_name, source),
         parsing=checked_parsing(
@@ -127,6 +135,7 @@ def events(
         idle_after=idle_after,
         meaning=meaning,
     )
+    return documented(made, owner, comments)
 
 
 def events_of_rows(
@@ -157,6 +166,16 @@ def events_of_rows(
         scope_of=lambda own: own.select(*keys),
         laws=laws.of_keys(name, source.name, keys, required),
         bounded=laws.of_rows(source.name, required),
+        lineage=lambda: Lineage(
+            rows=unique(
+                [
+                    *taken(source.name, keys, "group by"),
+                    *taken(source.name, sequence, "sort"),
+                    *taken(source.name, required, "filter"),
+                ]
+            ),
+            passes=source.name,
+        ),
     )
 
 

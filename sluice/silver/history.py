@@ -17,11 +17,14 @@ from sluice.model.datasets import (
     Output,
     Topic,
     checked_name,
+    documented,
     require_columns,
+    require_comments,
     same_names,
 )
 from sluice.model.ddl import column_types
 from sluice.model.join import by_key
+from sluice.model.lineage import Lineage, Made, same, taken, unique
 from sluice.model.scope import Scope
 from sluice.model.specification import Specification
 from sluice.model.sql import require_known
@@ -85,6 +88,8 @@ def history(
     hold_later_than: str | None = None,
     idle_after: str = "1 hour",
     meaning: str = "",
+    owner: str = "",
+    comments: Mapping[str, str] | None = None,
     future_tolerance: str = "1 day",
     event_time_min: str | None = event_time_min_default,
     time_formats: Mapping[str, str] | None = None,
@@ -95,8 +100,8 @@ def history(
     The options are those of AUTO CDC, see docs/how-to/declare-a-history.md. `sequence_by` orders the changes of a key,
     and the log breaks ties. A version begins at `valid_from`, by default the first column of `sequence_by`. Conditions
     are SQL over the columns of `schema`. With `format="debezium"`, `schema` describes the row, and the columns `op`,
-    `committed_at`, `lsn` and `transaction_order` come from the envelope. `time_formats` and `event_time_min` are those
-    of `silver.events`; no version may begin before `event_time_min`.
+    `committed_at`, `lsn` and `transaction_order` come from the envelope. `time_formats`, `event_time_min`,
+    `owner` and `comments` are those of `silver.events`; no version may begin before `event_time_min`.
 
     The deduplicated changes are kept in `silver.<name>_changes`: a version that was merged into its neighbour is needed
     again when a change arrives between them.
@@ -123,7 +128,7 @@ def history(
             time_formats=time_formats,
             record_bytes_max=record_bytes_max,
         )
-        return history_of_rows(
+        made = history_of_rows(
             full_name,
             source,
             keys=tuple(keys),
@@ -136,6 +141,7 @@ def history(
             updated=columns_to_update,
             meaning=meaning,
         )
+        return documented(made, owner, comments)
     schema = required_schema(full_name, schema)
     parsing = change_parsing(
         full_name,
@@ -176,13 +182,15 @@ def history(
         idle_after=idle_after,
         meaning=f"The distinct changes that {full_name} is made of.",
     )
-    return history_dataset(
+    changes = documented(changes, owner, on_columns(changes, comments))
+    made = history_dataset(
         full_name,
         inputs={"changes": Input(changes, scope=partial(keys_of_changes, rule), within=partial(changes_within, rule))},
         rule=rule,
         scd_type=stored_as_scd_type,
         meaning=meaning,
     )
+    return documented_with(changes, made, owner, comments)
 
 
 def history_from_snapshots(
@@ -199,6 +207,8 @@ def history_from_snapshots(
     track_history_column_list: Sequence[str] | None = None,
     track_history_except_column_list: Sequence[str] | None = None,
     meaning: str = "",
+    owner: str = "",
+    comments: Mapping[str, str] | None = None,
     future_tolerance: str = "1 day",
     event_time_min: str | None = event_time_min_default,
     time_formats: Mapping[str, str] | None = None,
@@ -243,7 +253,8 @@ def history_from_snapshots(
         distinct=(*keys, taken_at, "_digest"),
         meaning=f"The rows of the snapshots that {full_name} is made of.",
     )
-    return history_dataset(
+    rows = documented(rows, owner, on_columns(rows, comments))
+    made = history_dataset(
         full_name,
         inputs={
             "changes": Input(
@@ -259,6 +270,7 @@ def history_from_snapshots(
         scd_type=stored_as_scd_type,
         meaning=meaning,
     )
+    return documented_with(rows, made, owner, comments)
 
 
 @dataclass(frozen=True)
@@ -369,7 +381,36 @@ def history_dataset(
         tells_time=False,
         laws=laws.of_history(name, changes, rule.keys, rule.valid_from, ends) if scd_type == 2 else {},
         columns=None if known is None else columns_of(rule, known, scd_type),
+        lineage=lambda: lineage_of(rule, changes, scd_type),
     )
+
+
+def documented_with(changes: Dataset, made: Dataset, owner: str, comments: Mapping[str, str] | None) -> Dataset:
+    """The history with its words; a comment may be on a column that only its changes have."""
+    require_comments(made.name, comments or {}, {**(changes.columns or {}), **(made.columns or {})})
+    return documented(made, owner, on_columns(made, comments))
+
+
+def on_columns(dataset: Dataset, comments: Mapping[str, str] | None) -> dict[str, str]:
+    """The comments on columns that the dataset has."""
+    return {name: text for name, text in (comments or {}).items() if name in (dataset.columns or {})}
+
+
+def lineage_of(rule: History, changes: str, scd_type: Literal[1, 2]) -> Lineage:
+    """The lineage of a history, or of the latest rows, of the table `changes`."""
+    columns = same(changes, (*rule.keys, *rule.attributes))
+    for name in rule.fill_nulls:
+        columns[name] = Made(taken(changes, [name], "transformation"), by="the last value that is not null")
+    rows = [*taken(changes, rule.keys, "group by"), *taken(changes, rule.sequence_by, "sort")]
+    if scd_type == 1:
+        return Lineage({**columns, **same(changes, rule.sequence_by)}, unique(rows))
+    begins = taken(changes, [rule.valid_from], "transformation")
+    columns |= {
+        "valid_from": Made(begins, by="when its change takes effect"),
+        "valid_to": Made(begins, by="when the next version begins, or the key is deleted"),
+        "is_current": Made(begins, by="whether there is no next version"),
+    }
+    return Lineage(columns, unique([*rows, *taken(changes, rule.tracked, "filter")]))
 
 
 def columns_of(rule: History, known: Columns, scd_type: Literal[1, 2]) -> Columns:

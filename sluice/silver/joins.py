@@ -11,6 +11,7 @@ from sluice.model.datasets import (
     Input,
     Output,
     checked_name,
+    documented,
     microseconds,
     require_timestamp,
     same_names,
@@ -18,6 +19,7 @@ from sluice.model.datasets import (
 )
 from sluice.model.ddl import require_names
 from sluice.model.join import join_dataset, require_common_keys
+from sluice.model.lineage import Lineage, Made, Source, as_struct, taken, unique
 from sluice.model.specification import Specification
 from sluice.shapes.interval_join import How, IntervalJoin, Side, bucket, rows_within, touched_buckets
 from sluice.shapes.interval_join import interval_join as join_rows
@@ -44,6 +46,8 @@ def join(
     on: Mapping[str, Mapping[str, str]] | None = None,
     grain: Sequence[str] | None = None,
     meaning: str = "",
+    owner: str = "",
+    comments: Mapping[str, str] | None = None,
     event_time: str | None = None,
     version: int | str | None = None,
 ) -> Dataset:
@@ -58,7 +62,7 @@ def join(
     The table is rebuilt when `shape` changes, or any project code or constant that it uses. If it uses a value whose
     changes cannot be detected, give a `version` and change it with the value.
     """
-    return join_dataset(
+    made = join_dataset(
         checked_name("silver", name),
         inputs=inputs,
         keys=keys,
@@ -69,6 +73,7 @@ def join(
         event_time=event_time,
         version=version,
     )
+    return documented(made, owner, comments)
 
 
 def interval_join(
@@ -80,6 +85,8 @@ def interval_join(
     between: tuple[str, str],
     how: How = "inner",
     meaning: str = "",
+    owner: str = "",
+    comments: Mapping[str, str] | None = None,
 ) -> Dataset:
     """Pairs of events with one key whose times lie within an interval; outer joins also return unmatched events.
 
@@ -108,7 +115,7 @@ def interval_join(
     )
     sides = {left_name: (left_source, rule.left), right_name: (right_source, rule.right)}
     kept = {"inner": (), "left": (left_name,), "right": (right_name,), "full": (left_name, right_name)}[how]
-    return Dataset(
+    made = Dataset(
         name=full_name,
         inputs={alias: input_of(source, side, rule) for alias, (source, side) in sides.items()},
         outputs=(
@@ -138,7 +145,21 @@ def interval_join(
             left_name: None,
             right_name: None,
         },
+        lineage=lambda: lineage_of(rule, left_source, right_source),
     )
+    return documented(made, owner, comments)
+
+
+def lineage_of(rule: IntervalJoin, left: Dataset, right: Dataset) -> Lineage:
+    """The lineage of pairs: keys and time of either side, and a struct of each side's columns."""
+    sides = ((rule.left, left), (rule.right, right))
+    columns = {key: Made(tuple(Source(source.name, key, "identity") for _, source in sides)) for key in rule.keys}
+    times = tuple(Source(source.name, side.time, "transformation") for side, source in sides)
+    columns["event_time"] = Made(times, by="the left row's, or that of an unmatched right one")
+    for side, source in sides:
+        columns |= as_struct(side.name, source.name, source.columns)
+    rows = (each for side, source in sides for each in taken(source.name, (*rule.keys, side.time), "join"))
+    return Lineage(columns, unique(rows))
 
 
 def checked_sides(

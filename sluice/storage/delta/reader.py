@@ -46,6 +46,15 @@ class Reader(History):
         """The number of rows, from the log and the deletion vectors."""
         return count_rows(self.open(table, version))
 
+    def types(self, table: str) -> dict[str, str]:
+        """The types of a table's columns as Spark writes them; of a struct's fields too, by names with a dot."""
+        found: dict[str, str] = {}
+        for column in spark_schema(self.open(table)):
+            found[column.name] = column.dataType.simpleString()
+            for inner in column.dataType if isinstance(column.dataType, StructType) else ():
+                found[f"{column.name}.{inner.name}"] = inner.dataType.simpleString()
+        return found
+
     def arrow(
         self, table: str, known_at: datetime | None = None, version: int | None = None
     ) -> "ArrowDataset | Scan | None":

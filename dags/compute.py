@@ -13,12 +13,13 @@ continuous one, changes nothing twice. To go over a range of days: **Trigger →
 As many tasks as the pool `lakehouse` has slots run at once; with a continuous run under way they ask it, else one of
 them starts Spark for all.
 
-Tables without an event time are not here: they have no days, and follow their inputs.
+Tables without an event time, and aggregates by something else than a unit of it, are not here: they have no days, and
+follow their inputs.
 """
 
 
 def compute(layer: str):
-    nodes = [node for node in project.datasets() if node["layer"] == layer and node["event_time"]]
+    nodes = [node for node in project.datasets() if node["layer"] == layer and node["has_days"]]
 
     @dag(
         dag_id=f"compute_{layer}",

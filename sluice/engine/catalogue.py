@@ -222,7 +222,8 @@ def ordered(nodes: Iterable[Node]) -> Catalogue:
 class Described:
     """What other programs need to know of a topic or a dataset; `topic` is None for a dataset.
 
-    `grain` are the columns that tell the rows of a dataset's table apart; none for a topic.
+    `grain` are the columns that tell the rows of a dataset's table apart; none for a topic. One that `has_days` can be
+    recomputed by ranges of event time.
     """
 
     name: str
@@ -234,6 +235,7 @@ class Described:
     keys: tuple[str, ...]
     has_suite: bool
     grain: tuple[str, ...] = ()
+    has_days: bool = False
 
 
 def described(node: Node, catalogue: Catalogue) -> Described:
@@ -249,6 +251,7 @@ def described(node: Node, catalogue: Catalogue) -> Described:
         keys=tuple(dataset.keys) if dataset else (),
         has_suite=node.name in catalogue.suites,
         grain=dataset.outputs[-1].grain if dataset else (),
+        has_days=dataset.has_days if dataset else False,
     )
 
 

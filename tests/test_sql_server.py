@@ -97,6 +97,58 @@ def test_a_query_gives_typed_values(client: Any) -> None:
     )
 
 
+moment, midnight = datetime(2013, 3, 4, 13, 5, 6, 500_000, tzinfo=UTC), datetime(2013, 1, 1, tzinfo=UTC)
+# The first two are what Superset sends, the others what its users, Metabase and Grafana write.
+of_times = [
+    ("TO_TIMESTAMP(%s, %s)", ["2013-01-01 00:00:00.000000", "YYYY-MM-DD HH24:MI:SS.US"], midnight),
+    ("TO_DATE(%s, %s)", ["2013-01-01", "YYYY-MM-DD"], date(2013, 1, 1)),
+    ("to_timestamp(%s, %s)", ["2013-03-04 13:05:06.5", "yyyy-mm-dd hh24:mi:ss.ms"], moment),
+    ("to_timestamp(%s)", [1362402306.5], moment),
+    (
+        "to_timestamp((floor(extract(epoch FROM %s)/3600)*3600))",
+        [moment],
+        moment.replace(minute=0, second=0, microsecond=0),
+    ),
+    ("date_trunc('quarter', %s)", [moment], midnight),
+    ("to_char(%s, %s)", [moment, "YYYY-MM-DD HH24:MI:SS.US"], "2013-03-04 13:05:06.500000"),
+    (
+        "to_char(date_trunc('month', %s), %s)",
+        [moment, 'FMMonth "of the year" YYYY, 100%%'],
+        "March of the year 2013, 100%%",
+    ),
+    (
+        "pg_catalog.to_char(%s, %s)",
+        [date(2013, 3, 4), "Dy DD Mon YY, IYYY-IW-ID 'DDD'"],
+        "Mon 04 Mar 13, 2013-10-1 '063'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sql", "values", "expected"), of_times)
+def test_times_are_read_and_written_by_the_formats_of_postgres(
+    client: Any, raw: "Raw", sql: str, values: list[Any], expected: Any
+) -> None:
+    client.execute(f"SELECT {sql}", values)
+    assert client.fetchall() == [(expected,)]
+    # psycopg2 writes its parameters into the statement; others send them beside it.
+    raw.begin()
+    of_values = {str: 25, float: 701, datetime: 1184, date: 1082}
+    numbered = f"SELECT {sql.replace('%s', '${}').format(*range(1, len(values) + 1))}"
+    sent = [as_text(value, 25) or b"" for value in values]
+    asked = prepared(numbered, *[of_values[type(value)] for value in values]) + bound(*sent)
+    raw.socket.sendall(asked + wire.message("E", b"\0", struct.pack("!i", 0)) + wire.message("S"))
+    (row,) = [body for kind, body in raw.until("Z") if kind == "D"]
+    assert row[6:] == as_text(expected, 25)
+
+
+def test_a_format_that_is_not_known_is_an_error_that_names_it(client: Any) -> None:
+    for sql in ("to_char(sold_at, 'YYYY-Q')", "to_date(name, 'MONTH')", "to_char(amount, '999D99')"):
+        with pytest.raises(psycopg2.Error, match="not known here") as found:
+            client.execute(f"SELECT {sql} FROM gold.sold")
+        assert found.value.pgcode == "22007"
+        client.connection.rollback()
+
+
 @pytest.mark.parametrize(
     ("sql", "state"),
     [

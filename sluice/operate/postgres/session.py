@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import duckdb
 
 from sluice.operate.postgres import dialect, wire
+from sluice.operate.postgres.formats import FormatError
 from sluice.operate.postgres.values import as_binary, as_text, column_of, literal
 from sluice.operate.postgres.wire import Column, ProtocolError
 
@@ -327,7 +328,10 @@ class Session:
             raise StatementError("25006", f"cannot execute {dialect.first_word(sql)}: the tables are read-only here")
         if explains.match(sql) and dialect.first_word(explains.sub("", sql)) not in reads - {"EXPLAIN"}:
             raise StatementError("25006", "only what reads can be explained here")
-        text = dialect.for_duckdb(sql)
+        try:
+            text = dialect.for_duckdb(sql)
+        except FormatError as error:
+            raise StatementError("22007", str(error)) from error
         with said():
             found = duckdb.extract_statements(text)
         if [each.type for each in found] not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):

@@ -28,6 +28,7 @@ from sluice.operate.audit import audit
 from sluice.operate.query import query
 from sluice.storage.delta import Lake
 from tests.commands import kept_variables
+from tests.damage import damage
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 repository = Path(__file__).parents[1]
@@ -433,9 +434,7 @@ def test_what_is_critical_stops_what_is_downstream_and_only_that(airflow: Airflo
         "from sluice.expect import expect, suite\n\nexpectations = suite(\n"
         '    "silver.products", expect("table_row_count_to_be_between", max_value=1, severity="critical")\n)\n'
     )
-    for dag in ("quality", "compute_silver"):
-        airflow.unpause(dag)
-    day = airflow.ask("POST", "/api/v2/dags/compute_silver/dagRuns", {"logical_date": "2026-03-02T12:00:00Z"})
+    airflow.unpause("quality")
     run = airflow.trigger("quality")
     assert airflow.wait_for_end("quality", run) in ("failed", "success")
     states = airflow.states("quality", run)
@@ -453,12 +452,18 @@ def test_what_is_critical_stops_what_is_downstream_and_only_that(airflow: Airflo
     assert f"the quality of tables: quality.silver.products failed, {run}" in airflow.told.read_text()
     late = "quality: a run is not done 0:00:03 after it was queued"
     airflow.wait(lambda: late in airflow.told.read_text(), "the missed deadline to be told")
-    # A day is refused alike, and its run fails, though the task of its note comes last and does not.
+    airflow.unpause("quality", paused=True)
+    # A day whose rows are refused fails, though the task of its note comes last and does not.
+    damage(airflow.lake, "silver.products", "UPDATE SET name = 'Coffee' WHERE product_id = 'tea'")
+    airflow.unpause("compute_silver")
+    day = airflow.ask("POST", "/api/v2/dags/compute_silver/dagRuns", {"logical_date": "2026-01-02T06:00:00Z"})
     assert airflow.wait_for_end("compute_silver", day["dag_run_id"]) == "failed"
     assert "- silver.products: was not recomputed; broken: table_row_count_to_be_between (20" in note_of(airflow, day)
+    airflow.unpause("compute_silver", paused=True)
     suite.unlink()
-    for dag in ("quality", "compute_silver"):
-        airflow.unpause(dag, paused=True)
+    repair = ["run", "silver.products", "--since", "2026-01-01", "--until", "2026-01-02"]
+    subprocess.run([str(sluice), *repair, "--project", str(airflow.project)], check=True)
+    assert query(airflow.lake, "SELECT count(*) FROM silver.products WHERE name = 'Coffee'").rows == [(0,)]
 
 
 def test_what_is_held_is_released_and_tables_are_maintained(airflow: Airflow) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow.sdk import CronDataIntervalTimetable, dag, get_current_context, task
-from lakehouse import project
+from airflow.sdk import CronDataIntervalTimetable, dag, get_current_context, task, teardown
+from lakehouse import notes, project
 from lakehouse.defaults import asset, deadline, start_date, with_alerts
 
 meaning = """### Recomputes the days of {layer} from its inputs as they are now
@@ -13,12 +13,13 @@ continuous one, changes nothing twice. To go over a range of days: **Trigger →
 As many tasks as the pool `lakehouse` has slots run at once; with a continuous run under way they ask it, else one of
 them starts Spark for all.
 
-Tables without an event time are not here: they have no days, and follow their inputs.
+Tables without an event time, and aggregates by something else than a unit of it, are not here: they have no days, and
+follow their inputs.
 """
 
 
 def compute(layer: str):
-    nodes = [node for node in project.datasets() if node["layer"] == layer and node["event_time"]]
+    nodes = [node for node in project.datasets() if node["layer"] == layer and node["has_days"]]
 
     @dag(
         dag_id=f"compute_{layer}",
@@ -38,7 +39,7 @@ def compute(layer: str):
             @task(
                 task_id=node["name"],
                 outlets=[asset(node)],
-                inlets=[asset({**source, "name": source["name"]}) for source in upstream(node)],
+                inlets=[asset(source) for source in upstream(node)],
                 doc_md=node["meaning"],
             )
             def recompute(name: str, data_interval_start=None, data_interval_end=None) -> dict[str, int]:
@@ -49,6 +50,16 @@ def compute(layer: str):
                 return changed
 
             tasks[node["name"]] = recompute(node["name"])
+
+        # A teardown, so that a run whose table failed is failed, note or not.
+        @teardown(on_failure_fail_dagrun=False)
+        @task(pool="default_pool", retries=0)
+        def note(ti=None, dag_run=None) -> None:
+            changed = {node["name"]: ti.xcom_pull(task_ids=node["name"]) for node in nodes}
+            rows = {name: found[name] if found else None for name, found in changed.items()}
+            notes.keep(dag_run.dag_id, dag_run.run_id, notes.of_day(rows, notes.checks()))
+
+        list(tasks.values()) >> note()
         for node in nodes:
             for source in node["sources"]:
                 if source in tasks:

@@ -112,6 +112,7 @@ def aggregate(
         meaning=meaning,
         keys=groups.columns,
         event_time="window_start" if groups.window else None,
+        in_range=groups.in_range(source.event_time),
         scope_of=groups.scope_of,
         has_windows=groups.window is not None,
         windows_merge=isinstance(groups.window, Session),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,6 +28,7 @@ from sluice.operate.audit import audit
 from sluice.operate.query import query
 from sluice.storage.delta import Lake
 from tests.commands import kept_variables
+from tests.damage import damage
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 repository = Path(__file__).parents[1]
@@ -73,7 +75,8 @@ class Airflow:
             # A changed declaration waits for its replay.
             "SLUICE_CHANGED_DECLARATIONS": "hold",
             "LAKEHOUSE_SLUICE": str(sluice),
-            "PYTHONPATH": f"{repository / 'dags'}:{repository / 'tests' / 'airflow'}",
+            "LAKEHOUSE_CONSOLE_URL": "http://127.0.0.1:8321/",
+            "PYTHONPATH": f"{repository / 'dags'}:{repository / 'tests' / 'airflow'}:{repository}",
             "LAKEHOUSE_NOTIFIER": "told.ToFile",
             # Every run of a DAG that has a deadline is late.
             "LAKEHOUSE_DEADLINE_MINUTES": "0.05",
@@ -247,8 +250,48 @@ def test_every_dag_is_read_and_nobody_is_let_in_without_a_password(airflow: Airf
 
 
 def test_the_assets_are_the_datasets(airflow: Airflow) -> None:
-    names = {each["name"] for each in airflow.ask("GET", "/api/v2/assets?limit=100")["assets"]}
-    assert {"bronze.orders", "silver.orders", "silver.priced_orders", "gold.revenue_daily"} <= names
+    assets = {each["name"]: each for each in airflow.ask("GET", "/api/v2/assets?limit=100")["assets"]}
+    assert {"bronze.orders", "silver.orders", "silver.priced_orders", "gold.revenue_daily"} <= set(assets)
+    gold = assets["gold.revenue_daily"]["extra"]
+    assert gold["meaning"] == load(airflow.project).by_name["gold.revenue_daily"].meaning
+    assert gold["grain"] == ["product", "window_start"]
+    assert gold["console"] == "http://127.0.0.1:8321/tables/gold.revenue_daily"
+
+
+def told_by_airflow(home: Path, said: str) -> str:
+    """What lines of Python print in Airflow's environment, with the modules of the DAGs."""
+    environment = {"PATH": os.environ["PATH"], "AIRFLOW_HOME": str(home), "PYTHONPATH": str(repository / "dags")}
+    asked = [str(python_of_airflow), "-c", said]
+    return subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_without_its_connection_a_run_gets_no_note(tmp_path: Path) -> None:
+    said = told_by_airflow(tmp_path, "from lakehouse import notes\nnotes.keep('compute_gold', 'a run', 'a note')")
+    assert said == "There is no connection lakehouse_airflow, so the run gets no note.\n"
+
+
+def test_a_note_has_what_failed_first_and_no_more_than_airflow_takes(tmp_path: Path) -> None:
+    changed = {f"gold.table_{n}": n for n in range(100)} | {"gold.failed": None}
+    checked = [{"dataset": "gold.table_99", "passed": 3, "broken": None, "checked_at": "2026-03-01 10:00"}]
+    said = told_by_airflow(tmp_path, f"from lakehouse import notes\nprint(notes.of_day({changed}, {checked}))")
+    assert said.startswith(
+        "**4,950 rows changed**\n\n- gold.failed: was not recomputed; not checked yet\n"
+        "- gold.table_99: 99; 3 checks passed (2026-03-01 10:00)\n- gold.table_98: 98; not checked yet\n"
+    )
+    assert said.endswith("\n- …\n")
+    assert len(said.strip()) <= 1000
+
+
+def test_an_asset_has_the_columns_and_the_owner_that_are_declared(tmp_path: Path) -> None:
+    columns = [
+        {"name": "day", "type": "date", "unit": None, "meaning": "The day in New York."},
+        {"name": "delay", "type": "double", "unit": "minutes", "meaning": ""},
+        {"name": "note", "type": None},
+    ]
+    node = {"name": "gold.days", "layer": "gold", "owner": "ops", "grain": ["day"], "meaning": "", "columns": columns}
+    said = told_by_airflow(tmp_path, f"from lakehouse.defaults import asset\nprint(asset({node}).extra)")
+    expected = {"day": "date: The day in New York.", "delay": "double in minutes", "note": ""}
+    assert said == f"{ {'owner': 'ops', 'columns': expected, 'grain': ['day']} }\n"
 
 
 wrong_forms: list[tuple[str, dict[str, Any]]] = [
@@ -288,22 +331,24 @@ def test_a_driver_that_dies_comes_back_and_nothing_is_lost(airflow: Airflow) -> 
     assert all(each.balanced for each in audit(airflow.lake, catalogue))
 
 
-def test_a_month_is_filled_back_while_the_continuous_run_goes_on(airflow: Airflow) -> None:
+def test_days_are_filled_back_while_the_continuous_run_goes_on(airflow: Airflow) -> None:
     """Every row is damaged; the backfill puts those of its days right, and counts what it changed."""
     for day in range(1, 31):
         airflow.order(100 + day, day)
     airflow.wait(lambda: airflow.orders() == 35, "an order for each day")
+    asked = subprocess.run([sluice, "check", "gold.revenue_daily", "--project", airflow.project], check=False)
+    assert asked.returncode == 0
     damaged = DeltaTable(airflow.lake.path("gold.revenue_daily")).update(
         predicate="revenue_euro > 0", updates={"revenue_euro": "0"}
     )
     assert damaged["num_updated_rows"] >= 30
-    within = "FROM gold.revenue_daily WHERE window_start < TIMESTAMPTZ '2026-03-30 00:00:00Z'"
+    within = "FROM gold.revenue_daily WHERE window_start < TIMESTAMPTZ '2026-03-23 00:00:00Z'"
     rows = query(airflow.lake, f"SELECT count(*) {within}").rows[0][0]
     airflow.unpause("compute_gold")
     body = {
         "dag_id": "compute_gold",
         "from_date": "2026-03-01T00:00:00Z",
-        "to_date": "2026-03-29T00:00:00Z",
+        "to_date": "2026-03-22T00:00:00Z",
         "max_active_runs": 4,
         "run_on_latest_version": True,
     }
@@ -314,7 +359,7 @@ def test_a_month_is_filled_back_while_the_continuous_run_goes_on(airflow: Airflo
         return [each for each in found if each["run_type"] == "backfill"]
 
     airflow.order(200, day=30)
-    airflow.wait(lambda: len(runs()) >= 29 and all(each["state"] == "success" for each in runs()), "the backfill", 1200)
+    airflow.wait(lambda: len(runs()) >= 22 and all(each["state"] == "success" for each in runs()), "the backfill", 1200)
     airflow.wait(lambda: airflow.orders() == 36, "the order that came during the backfill")
     assert query(airflow.lake, f"SELECT count(*) {within} AND revenue_euro = 0").rows == [(0,)]
     changed = [
@@ -322,7 +367,22 @@ def test_a_month_is_filled_back_while_the_continuous_run_goes_on(airflow: Airflo
         for each in runs()
     ]
     assert sum(changed) == rows
+    notes = [note_of(airflow, each) for each in runs()]
+    for note, count in zip(notes, changed, strict=True):
+        assert note.startswith(f"**{count} rows changed**\n\n- gold.revenue_daily: {count}; ")
+        assert re.search(r"; \d+ checks passed \(20\d\d-\d\d-\d\d \d\d:\d\d\)$", note)
     airflow.unpause("compute_gold", paused=True)
+
+
+def note_of(airflow: Airflow, run: dict[str, Any]) -> str:
+    """The note of a run; its task ends a little after those that decide about the run."""
+    path = f"/api/v2/dags/{run['dag_id']}/dagRuns/{run['dag_run_id']}"
+    airflow.wait(
+        lambda: airflow.ask("GET", path)["note"],
+        "the note",
+        told=lambda: airflow.states(run["dag_id"], run["dag_run_id"]),
+    )
+    return str(airflow.ask("GET", path)["note"])
 
 
 def test_a_replay_goes_through_form_difference_approval_and_rollback(airflow: Airflow) -> None:
@@ -352,8 +412,6 @@ def test_a_replay_goes_through_form_difference_approval_and_rollback(airflow: Ai
 
 
 def test_the_report_and_the_audit_are_shown_to_logged_in_users(airflow: Airflow) -> None:
-    asked = subprocess.run([sluice, "check", "gold.revenue_daily", "--project", airflow.project], check=False)
-    assert asked.returncode == 0
     assert "gold.revenue_daily" in airflow.page("/lakehouse/reports/gold.revenue_daily.html")
     assert "Everything adds up." in airflow.page("/lakehouse/audit")
     for path in ("/lakehouse/reports/nothing.html", "/lakehouse/reports/..%2F.lock"):
@@ -394,8 +452,18 @@ def test_what_is_critical_stops_what_is_downstream_and_only_that(airflow: Airflo
     assert f"the quality of tables: quality.silver.products failed, {run}" in airflow.told.read_text()
     late = "quality: a run is not done 0:00:03 after it was queued"
     airflow.wait(lambda: late in airflow.told.read_text(), "the missed deadline to be told")
-    suite.unlink()
     airflow.unpause("quality", paused=True)
+    # A day whose rows are refused fails, though the task of its note comes last and does not.
+    damage(airflow.lake, "silver.products", "UPDATE SET name = 'Coffee' WHERE product_id = 'tea'")
+    airflow.unpause("compute_silver")
+    day = airflow.ask("POST", "/api/v2/dags/compute_silver/dagRuns", {"logical_date": "2026-01-02T06:00:00Z"})
+    assert airflow.wait_for_end("compute_silver", day["dag_run_id"]) == "failed"
+    assert "- silver.products: was not recomputed; broken: table_row_count_to_be_between (20" in note_of(airflow, day)
+    airflow.unpause("compute_silver", paused=True)
+    suite.unlink()
+    repair = ["run", "silver.products", "--since", "2026-01-01", "--until", "2026-01-02"]
+    subprocess.run([str(sluice), *repair, "--project", str(airflow.project)], check=True)
+    assert query(airflow.lake, "SELECT count(*) FROM silver.products WHERE name = 'Coffee'").rows == [(0,)]
 
 
 def test_what_is_held_is_released_and_tables_are_maintained(airflow: Airflow) -> None:

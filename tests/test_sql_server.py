@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import duckdb
 import psycopg2
 import pyarrow as pa
 import pytest
@@ -22,8 +23,8 @@ from hypothesis import strategies as st
 from sluice.cli.serve import users_of
 from sluice.errors import UsageError
 from sluice.model.ledger import Entry, InputVersion
-from sluice.operate import consistent
-from sluice.operate.postgres import Options, Server, dialect, wire
+from sluice.operate import consistent, query
+from sluice.operate.postgres import Options, Server, columns, dialect, session, wire
 from sluice.operate.postgres.scram import Refused, Scram
 from sluice.operate.postgres.server import Tables
 from sluice.operate.postgres.session import Session
@@ -95,6 +96,58 @@ def test_a_query_gives_typed_values(client: Any) -> None:
         None,
         True,
     )
+
+
+moment, midnight = datetime(2013, 3, 4, 13, 5, 6, 500_000, tzinfo=UTC), datetime(2013, 1, 1, tzinfo=UTC)
+# The first two are what Superset sends, the others what its users, Metabase and Grafana write.
+of_times = [
+    ("TO_TIMESTAMP(%s, %s)", ["2013-01-01 00:00:00.000000", "YYYY-MM-DD HH24:MI:SS.US"], midnight),
+    ("TO_DATE(%s, %s)", ["2013-01-01", "YYYY-MM-DD"], date(2013, 1, 1)),
+    ("to_timestamp(%s, %s)", ["2013-03-04 13:05:06.5", "yyyy-mm-dd hh24:mi:ss.ms"], moment),
+    ("to_timestamp(%s)", [1362402306.5], moment),
+    (
+        "to_timestamp((floor(extract(epoch FROM %s)/3600)*3600))",
+        [moment],
+        moment.replace(minute=0, second=0, microsecond=0),
+    ),
+    ("date_trunc('quarter', %s)", [moment], midnight),
+    ("to_char(%s, %s)", [moment, "YYYY-MM-DD HH24:MI:SS.US"], "2013-03-04 13:05:06.500000"),
+    (
+        "to_char(date_trunc('month', %s), %s)",
+        [moment, 'FMMonth "of the year" YYYY, 100%%'],
+        "March of the year 2013, 100%%",
+    ),
+    (
+        "pg_catalog.to_char(%s, %s)",
+        [date(2013, 3, 4), "Dy DD Mon YY, IYYY-IW-ID 'DDD'"],
+        "Mon 04 Mar 13, 2013-10-1 '063'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sql", "values", "expected"), of_times)
+def test_times_are_read_and_written_by_the_formats_of_postgres(
+    client: Any, raw: "Raw", sql: str, values: list[Any], expected: Any
+) -> None:
+    client.execute(f"SELECT {sql}", values)
+    assert client.fetchall() == [(expected,)]
+    # psycopg2 writes its parameters into the statement; others send them beside it.
+    raw.begin()
+    of_values = {str: 25, float: 701, datetime: 1184, date: 1082}
+    numbered = f"SELECT {sql.replace('%s', '${}').format(*range(1, len(values) + 1))}"
+    sent = [as_text(value, 25) or b"" for value in values]
+    asked = prepared(numbered, *[of_values[type(value)] for value in values]) + bound(*sent)
+    raw.socket.sendall(asked + wire.message("E", b"\0", struct.pack("!i", 0)) + wire.message("S"))
+    (row,) = [body for kind, body in raw.until("Z") if kind == "D"]
+    assert row[6:] == as_text(expected, 25)
+
+
+def test_a_format_that_is_not_known_is_an_error_that_names_it(client: Any) -> None:
+    for sql in ("to_char(sold_at, 'YYYY-Q')", "to_date(name, 'MONTH')", "to_char(amount, '999D99')"):
+        with pytest.raises(psycopg2.Error, match="not known here") as found:
+            client.execute(f"SELECT {sql} FROM gold.sold")
+        assert found.value.pgcode == "22007"
+        client.connection.rollback()
 
 
 @pytest.mark.parametrize(
@@ -173,6 +226,31 @@ def require_ended(raw: "Raw", said: bytes) -> None:
     assert said in error
     raw.socket.sendall(wire.message("Q", b"SELECT 1\0"))
     assert "".join(kind for kind, _ in raw.until("Z")) == "TDCZ"
+
+
+def test_files_that_duckdb_reads_itself_are_the_table_and_nothing_else(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    write_deltalake(lake.path("gold.grown"), pa.table({"n": [1]}))
+    write_deltalake(lake.path("gold.grown"), pa.table({"n": [2], "m": ["x"]}), mode="append", schema_mode="merge")
+    write_deltalake(lake.path("gold.parts"), pa.table({"n": [1, 2], "p": ["a", "b"]}), partition_by=["p"])
+    deleted = pa.table({"n": [1, 2, 3], "at": [datetime(2026, 3, 1, tzinfo=UTC)] * 3})
+    write_deltalake(lake.path("gold.less"), deleted)
+    DeltaTable(lake.path("gold.less")).delete("n = 2")
+    with query.connected(lake, reads_only=True) as found:
+        by_files = "SELECT view_name FROM duckdb_views() WHERE sql LIKE '%read_parquet%' AND schema_name = 'gold'"
+        assert sorted(found.execute(by_files).fetchall()) == [("grown",), ("less",)]
+        assert found.execute("SELECT n, m FROM gold.grown ORDER BY n").fetchall() == [(1, None), (2, "x")]
+        assert found.execute("SELECT n, p FROM gold.parts ORDER BY n").fetchall() == [(1, "a"), (2, "b")]
+        assert found.execute("SELECT n FROM gold.less ORDER BY n").fetchall() == [(1,), (3,)]
+        files = [*tmp_path.rglob("*.json"), *tmp_path.rglob("*.parquet")]
+        current = {f for name in ("gold.grown", "gold.less") for f in DeltaTable(lake.path(name)).file_uris()}
+        others = [file for file in files if str(file) not in current]
+        assert len(others) >= 5
+        for file in others:
+            with pytest.raises(duckdb.PermissionException):
+                found.execute(f"SELECT count(*) FROM read_blob('{file}')")
+    with query.connected(lake) as found, pytest.raises(duckdb.PermissionException):
+        found.execute(f"COPY (SELECT 1) TO '{next(iter(current))}'")
 
 
 def test_a_transaction_sees_one_state_and_the_next_one_the_newest(tmp_path: Path) -> None:
@@ -479,6 +557,56 @@ def test_numbers_in_binary_are_the_numbers(value: Any, text: str) -> None:
     total = sum(Decimal(group) * Decimal(10000) ** (weight - at) for at, group in enumerate(groups))
     assert (-total if sign else total) == Decimal(text)
     assert scale == max(0, -int(Decimal(text).as_tuple().exponent))
+
+
+every_type = """SELECT i = 7 AS a, i::TINYINT b, i::UBIGINT c, -i::HUGEINT d, i / 3 e, (i / 3)::FLOAT f,
+    i::DECIMAL(18, 8) / 1000 g, 'é' || i h, DATE '1999-12-31' + i::INTEGER i,
+    TIMESTAMP '1999-12-31 23:59:58.5' + i * INTERVAL 1 SECOND j,
+    TIMESTAMPTZ '1999-12-31 23:59:59Z' + i * INTERVAL 1 SECOND k, NULL l, 'NaN'::DOUBLE m, '-inf'::FLOAT n,
+    CASE WHEN i % 2 = 0 THEN i::SMALLINT END o, 1e-30 * i p, [i] q FROM range(100) t(i)"""
+
+
+def test_rows_in_columns_are_the_same_as_rows_by_themselves(
+    client: Any, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw.begin()
+    encoded: list[int] = []
+
+    def counted(batch: pa.RecordBatch, *more: Any) -> bytes:
+        encoded.append(batch.num_rows)
+        return columns.data_rows(batch, *more)
+
+    monkeypatch.setattr(session, "data_rows", counted)
+    answers = []
+    names = ", ".join("abcdefghijklmnop")
+    # With a list none is encoded in columns.
+    for few_max, asked in ((8, names), (8, f"{names}, q[1:0]"), (200, names)):
+        monkeypatch.setattr(session, "few_max", few_max)
+        sql = f"SELECT {asked} FROM ({every_type})"
+        client.execute(sql)
+        rows = [row[:16] for row in client.fetchall()]
+        execute = wire.message("E", b"\0", struct.pack("!i", 0))
+        form = [*[1] * 16, *[0] * (asked != names)]
+        bind = wire.message("B", b"\0\0", struct.pack(f"!hhh{len(form)}h", 0, 0, len(form), *form))
+        raw.socket.sendall(prepared(sql) + bind + execute + wire.message("S"))
+        in_binary = [binary_values(body) for kind, body in raw.until("Z") if kind == "D"]
+        assert len(rows) == len(in_binary) == 100
+        answers.append(repr((rows, in_binary)))
+    assert encoded == [92, 92]
+    assert answers[0] == answers[1] == answers[2]
+
+
+def binary_values(body: bytes) -> list[bytes | None]:
+    """The first sixteen values of a row."""
+    fields = wire.Fields(body)
+    fields.int16()
+    return [fields.value() for _ in range(16)]
+
+
+@pytest.mark.parametrize("value", ["'infinity'::TIMESTAMP", "TIMESTAMPTZ '-infinity'", "'infinity'::DATE"])
+def test_a_time_without_end_is_the_same_in_columns(client: Any, value: str) -> None:
+    client.execute(f"SELECT {value} FROM range(1000)")
+    assert len({row[0].replace(tzinfo=None) if "STAMP" in value else row[0] for row in client.fetchall()}) == 1
 
 
 def test_values_have_the_text_of_postgres() -> None:

@@ -1,1 +1,1 @@
-"""What the DAGs share: the catalogue, the commands, the assets and who is notified of a failure."""
+"""What the DAGs share: the catalogue, the commands, the assets, the notes and who is notified of a failure."""

@@ -19,8 +19,28 @@ writes = {"pool": pool, "owner": os.environ.get("LAKEHOUSE_OWNER", "lakehouse")}
 
 
 def asset(node: dict[str, Any]) -> Asset:
-    """A dataset as an asset: the same name everywhere."""
-    return Asset(name=node["name"], uri=f"sluice://lakehouse/{node['name'].replace('.', '/')}", group=node["layer"])
+    """A dataset as an asset of the same name, with what its declaration says of it."""
+    name = node["name"]
+    return Asset(name=name, uri=f"sluice://lakehouse/{name.replace('.', '/')}", group=node["layer"], extra=said(node))
+
+
+def said(node: dict[str, Any]) -> dict[str, Any]:
+    """What people want to know of a dataset, as far as it is declared, and its page in the console."""
+    console = os.environ.get("LAKEHOUSE_CONSOLE_URL", "").rstrip("/")
+    found = {
+        "meaning": node.get("meaning"),
+        "owner": node.get("owner"),
+        "columns": {each["name"]: column(each) for each in node.get("columns") or ()},
+        "grain": node.get("grain"),
+        "console": f"{console}/tables/{node['name']}" if console else None,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def column(each: dict[str, Any]) -> str:
+    """A column's type, unit and meaning, as far as they are declared."""
+    kind = " in ".join(text for text in (each.get("type"), each.get("unit")) if text)
+    return ": ".join(text for text in (kind, each.get("meaning")) if text)
 
 
 def notifiers(text: str) -> list[BaseNotifier]:

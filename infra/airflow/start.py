@@ -22,6 +22,7 @@ from pathlib import Path
 project = Path(__file__).parents[2]
 ends_within_seconds = 150
 start_seconds_max = 180
+notes_user = "notes"
 # How often within five minutes a process is restarted before the whole gives up.
 starts_max = 5
 # What serves logs to other machines listens on every address, and there is no other machine.
@@ -53,6 +54,7 @@ def main() -> None:
     home = options.home.resolve()
     home.mkdir(parents=True, exist_ok=True)
     environment = settings(home, options.port, options.tasks) | os.environ
+    keep_password(home, notes_user, secret(home, "notes_password"))
     # Airflow starts its own processes by name.
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     airflow = str(Path(sys.executable).with_name("airflow"))
@@ -169,6 +171,17 @@ def settings(home: Path, port: int, tasks: int) -> dict[str, str]:
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
         "AIRFLOW__CORE__FERNET_KEY": secret(home, "fernet_key"),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(home)),
+        # Who writes the notes of runs may use DAGs, and no more.
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"admin:admin,{notes_user}:user",
+        "AIRFLOW_CONN_LAKEHOUSE_AIRFLOW": json.dumps(
+            {
+                "conn_type": "http",
+                "host": "127.0.0.1",
+                "port": port,
+                "login": notes_user,
+                "password": secret(home, "notes_password"),
+            }
+        ),
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": address,
@@ -185,6 +198,13 @@ def settings(home: Path, port: int, tasks: int) -> dict[str, str]:
 
 def password_file(home: Path) -> Path:
     return home / "passwords.json"
+
+
+def keep_password(home: Path, user: str, password: str) -> None:
+    """Gives a user a password that is known before Airflow starts; those of all others are left as they are."""
+    path = password_file(home)
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(known | {user: password}) + "\n")
 
 
 def secret(home: Path, name: str) -> str:

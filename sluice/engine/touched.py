@@ -53,10 +53,17 @@ def touched_in_range(evaluation: Evaluation, backfill: BackfillRange) -> "list[D
             in_range = backfill.rows(rows, each.source.event_time)
             if in_range is not None:
                 touched.append(each.scope(in_range, tables))
-    in_range = backfill.rows(own, dataset.event_time)
+    in_range = own_rows_in_range(dataset, own, backfill)
     if in_range is not None:
         touched.append(dataset.scope_of(in_range))
     return touched
+
+
+def own_rows_in_range(dataset: Dataset, own: "DataFrame", backfill: BackfillRange) -> "DataFrame | None":
+    """The table's rows in a range, those included whose inputs are gone; None if it lacks the columns to decide."""
+    if dataset.in_range is None or backfill.records:
+        return backfill.rows(own, dataset.event_time)
+    return own.where(dataset.in_range(backfill.since, backfill.until))
 
 
 def keys_in_range(evaluation: Evaluation, judged: "DataFrame") -> Scope:

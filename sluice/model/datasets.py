@@ -21,6 +21,8 @@ from sluice.model.lineage import Lineage
 from sluice.model.specification import Specification
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyspark.sql import DataFrame
 
     from sluice.model.expectations import Expectation
@@ -130,6 +132,9 @@ class Dataset:
     the dataset's own rows of a scope, and returns the scope's new rows with `_is_known`, which is false for those that
     must be shaped from their inputs; None where all must be.
 
+    `in_range` gives the condition, in SQL, that rows of the table can hold event times from one time until before
+    another, where no `event_time` of their own says so.
+
     `scope_of` gives the scope that rows of the table itself are in, to explain them. `reached` gives from computed
     rows how far each partition of its `topics` has come; one that is `idle_after` behind the others does not hold the
     watermark back. The watermark of what is made from a dataset waits for it if it `tells_time`. A history does not:
@@ -154,6 +159,7 @@ class Dataset:
     meaning: str = ""
     keys: tuple[str, ...] = ()
     event_time: str | None = None
+    in_range: "Callable[[datetime | None, datetime | None], str] | None" = None
     topics: tuple[str, ...] = field(default=())
     idle_after: str | None = None
     tells_time: bool = True
@@ -172,6 +178,11 @@ class Dataset:
     def __post_init__(self) -> None:
         if not self.outputs or self.outputs[-1].table != self.name:
             raise DeclarationError(f"{self.name}: its last output must be its own table")
+
+    @property
+    def has_days(self) -> bool:
+        """True when its rows can be told by a range of event time."""
+        return self.event_time is not None or self.in_range is not None
 
     @property
     def landed_in(self) -> dict[str, str]:

@@ -1,7 +1,9 @@
-"""Groups by the day, hour or another unit of a time: which times their rows can have, so that files are skipped."""
+"""Groups by the day, hour or another unit of a time: which times their rows can have, and which groups a time has."""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from sluice.model.scope import Bounds, any_of
 from sluice.model.sql import fold
@@ -11,6 +13,7 @@ name = r"(?:[A-Za-z_]\w*|`[^`]+`)"
 zoned = (
     rf"(?:(?P<zone>from_utc_timestamp|to_utc_timestamp)\(\s*(?P<moved>{name})\s*,\s*'[^'\\]*'\s*\)|(?P<plain>{name}))"
 )
+times = ("timestamp", "date")
 units = ("second", "minute", "hour", "day", "week", "month", "quarter", "year")
 lengths = {"week": "7 days", "quarter": "3 months"}
 truncations = (
@@ -19,6 +22,53 @@ truncations = (
     re.compile(rf"date_trunc\(\s*'(?P<unit>{'|'.join(units)})'\s*,\s*{zoned}\s*\)", re.IGNORECASE),
 )
 last = "timestamp_micros(9223372036854775807)"
+epoch = datetime(1970, 1, 1, tzinfo=UTC)
+# Clocks are put back by two hours at most, a change of the date line aside.
+put_back = timedelta(hours=3)
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """A truncation of the time `column` to a unit, perhaps in a time zone: `before` and `after` stand around it."""
+
+    before: str
+    column: str
+    after: str
+    unit: str
+    is_zoned: bool
+
+    def of(self, time: timedelta) -> str:
+        """The group, in SQL, of a time since the epoch."""
+        return f"{self.before}timestamp_micros({time // timedelta(microseconds=1)}){self.after}"
+
+    def holding(self, group: str, since: datetime | None, until: datetime | None) -> str:
+        """The condition, in SQL, that a group can hold times from `since` until before `until`."""
+        # A later time has no earlier group, except where clocks are put back in between.
+        margin = put_back if self.is_zoned else timedelta()
+        bounds = []
+        if since is not None:
+            bounds.append(f"{group} >= {self.of(since - epoch - margin)}")
+        if until is not None:
+            bounds.append(f"{group} <= {self.of(until - epoch - timedelta(microseconds=1) + margin)}")
+        return " AND ".join(bounds) or "true"
+
+
+def truncation_of(expression: str) -> Truncation | None:
+    """How an expression truncates a time; None where it is not known to."""
+    text = expression.strip()
+    found = next((found for each in truncations if (found := each.fullmatch(text))), None)
+    if found is None:
+        return None
+    start, end = found.span("moved" if found["zone"] else "plain")
+    unit = (found.groupdict().get("unit") or "day").lower()
+    return Truncation(text[:start], text[start:end].strip("`"), text[end:], unit, is_zoned=bool(found["zone"]))
+
+
+def finest(expressions: Mapping[str, str], column: str) -> tuple[str, Truncation] | None:
+    """Of named expressions the finest truncation of a column, with its name; None where none is one."""
+    known = ((name, truncation_of(text)) for name, text in expressions.items())
+    found = [(name, each) for name, each in known if each is not None and fold(each.column) == fold(column)]
+    return min(found, key=lambda each: units.index(each[1].unit), default=None)
 
 
 def times_of(expression: str, bounds: Bounds, kinds: Mapping[str, str]) -> str | None:
@@ -26,16 +76,13 @@ def times_of(expression: str, bounds: Bounds, kinds: Mapping[str, str]) -> str |
 
     None where the expression is no truncation of a column that is a time, by its type in `kinds`.
     """
-    found = next((found for each in truncations if (found := each.fullmatch(expression.strip()))), None)
-    if found is None:
+    found = truncation_of(expression)
+    if found is None or {fold(each): kind for each, kind in kinds.items()}.get(fold(found.column)) not in times:
         return None
-    column = (found["moved"] or found["plain"]).strip("`")
-    if {fold(each): kind for each, kind in kinds.items()}.get(fold(column)) not in ("timestamp", "date"):
-        return None
-    unit = (found.groupdict().get("unit") or "day").lower()
-    margin = "1 day" if found["zone"] else "0 days"
+    column, length = found.column, lengths.get(found.unit, f"1 {found.unit}")
+    margin = "1 day" if found.is_zoned else "0 days"
     within = [
-        f"`{column}` BETWEEN {earlier(least, margin)} AND {later(greatest, lengths.get(unit, f'1 {unit}'), margin)}"
+        f"`{column}` BETWEEN {earlier(least, margin)} AND {later(greatest, length, margin)}"
         for least, greatest in bounds.ranges
     ]
     return any_of([*within, *([f"`{column}` IS NULL"] if bounds.has_nulls else [])])

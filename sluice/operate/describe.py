@@ -66,7 +66,7 @@ class Described:
     """What people and other programs need to know of a topic or a dataset; `topic` is None for a dataset.
 
     `grain` are the columns that tell the rows of a dataset's table apart; none for a topic. `rows` are the columns of
-    other tables that decide what rows it has.
+    other tables that decide what rows it has. One that `has_days` can be recomputed by ranges of event time.
     """
 
     name: str
@@ -83,6 +83,7 @@ class Described:
     columns: tuple[Column, ...] = ()
     tests: tuple[Expected, ...] = ()
     rows: tuple[Source, ...] = ()
+    has_days: bool = False
 
     def column(self, name: str) -> Column | None:
         return next((each for each in self.columns if each.name == name), None)
@@ -158,6 +159,7 @@ def described(
         columns=columns_of(node, types, known, read),
         tests=tests_of(node, catalogue),
         rows=node.lineage().rows,
+        has_days=node.has_days,
     )
 
 

@@ -5,12 +5,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import duckdb
+from pyarrow.lib import ArrowException
+from pyarrow.parquet import read_schema
 
 from sluice.errors import UsageError
 from sluice.storage.delta import Lake
+
+# DuckDB looks into each file at each query.
+files_max = 100
 
 
 @dataclass(frozen=True)
@@ -40,14 +46,17 @@ def connected(
     versions: Mapping[str, int | None] | None = None,
     *,
     allow_files: bool = False,
+    reads_only: bool = False,
     prepare: "Callable[[duckdb.DuckDBPyConnection], None]" = lambda found: None,
 ) -> "duckdb.DuckDBPyConnection":
     """A DuckDB connection in which every table of the lake is a view of its name, as it is or as it was known.
 
     With `versions` there are only these tables, at these versions, or as they are (None). A query cannot reach other
-    files or addresses, unless `allow_files`. `prepare` is called before the settings are locked.
+    files or addresses, unless `allow_files`. `prepare` is called before the settings are locked. Who executes nothing
+    but what `reads_only` lets DuckDB read the files of tables itself, which is faster; it could write them, too.
     """
     found = duckdb.connect()
+    files: list[str] = []
     try:
         found.execute("SET TimeZone = 'UTC'")
         for layer in ("bronze", "silver", "gold"):
@@ -63,22 +72,66 @@ def connected(
             if rows is None:
                 continue
             found.register(f"_{layer}_{name}", rows)
-            found.execute(f'CREATE VIEW {layer}."{name}" AS SELECT * FROM "_{layer}_{name}"')
+            source = f'"_{layer}_{name}"'
+            if reads_only and known_at is None:
+                own = lake.plain_files(table, None if versions is None else versions[table])
+                if own and len(own) <= files_max and columns_in(own) == described(found, source):
+                    source, files = parquet(own), [*files, *own]
+            found.execute(f'CREATE VIEW {layer}."{name}" AS SELECT * FROM {source}')
         prepare(found)
-        lock_down(found, allow_files=allow_files)
+        lock_down(found, files, allow_files=allow_files)
     except BaseException:
         found.close()
         raise
     return found
 
 
-def lock_down(connection: "duckdb.DuckDBPyConnection", *, allow_files: bool = False) -> None:
-    """From now on queries reach what is registered and, unless `allow_files`, nothing else; no setting changes that."""
+def parquet(files: Sequence[str]) -> str:
+    """Parquet files as a table; a column that one lacks is null there."""
+    by_name = "" if have_one_schema(tuple(files)) else ", union_by_name = true"
+    return f"read_parquet({listed(files)}{by_name})"
+
+
+def listed(texts: Sequence[str]) -> str:
+    return "[" + ", ".join("'" + each.replace("'", "''") + "'" for each in texts) + "]"
+
+
+@lru_cache(maxsize=1000)
+def have_one_schema(files: tuple[str, ...]) -> bool:
+    first, *others = (read_schema(each).remove_metadata() for each in files)
+    return all(each.equals(first) for each in others)
+
+
+@lru_cache(maxsize=1000)
+def columns_in_files(files: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    with duckdb.connect() as found:
+        found.execute("SET TimeZone = 'UTC'")
+        return described(found, parquet(files))
+
+
+def columns_in(files: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The columns of Parquet files, which never change, as DuckDB reads them; none where it cannot."""
+    try:
+        return columns_in_files(tuple(files))
+    except (duckdb.Error, ArrowException, OSError):
+        return ()
+
+
+def described(connection: "duckdb.DuckDBPyConnection", source: str) -> tuple[tuple[str, str], ...]:
+    """The columns of a table, each with its type."""
+    found = connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
+    return tuple((each[0], each[1]) for each in found)
+
+
+def lock_down(connection: "duckdb.DuckDBPyConnection", files: Sequence[str] = (), *, allow_files: bool = False) -> None:
+    """From now on queries reach what is registered and, unless `allow_files`, nothing but `files`, whatever is set."""
     # Otherwise a name in a query could also mean a variable of this program.
     connection.execute("SET python_enable_replacements = false")
     if not allow_files:
         # No spill folder either: a query could use it.
         connection.execute("SET temp_directory = ''")
+        if files:
+            connection.execute(f"SET allowed_paths = {listed(files)}")
         connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
 

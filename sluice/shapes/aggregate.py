@@ -1,19 +1,22 @@
 """Aggregate the rows of each group, and no others when only some groups are touched."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from sluice.model.scope import Scope
 from sluice.model.sql import backticked, columns_read, fold, named_expression
-from sluice.model.truncation import times_of
+from sluice.model.truncation import finest, times_of
 from sluice.shapes.difference import sign
 from sluice.shapes.increment import adjusted, balance, is_known, measures_of
 from sluice.shapes.windows import Window, group_names
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyspark.sql import DataFrame
 
 
@@ -98,6 +101,11 @@ class Groups:
     def scope_of(self, own: "DataFrame") -> "DataFrame":
         """The scope of rows of the table itself."""
         return self.window.scope_of(own, tuple(self.expressions)) if self.window else own.select(*self.expressions)
+
+    def in_range(self, event_time: str | None) -> "Callable[[datetime | None, datetime | None], str] | None":
+        """The condition that a group can hold event times of a range; None where no group is a unit of event time."""
+        found = finest(self.expressions, event_time) if event_time and not self.window else None
+        return partial(found[1].holding, backticked(found[0])) if found else None
 
     def within(self, df: "DataFrame", scope: Scope) -> "DataFrame":
         """The rows in the scope's groups, with the columns of their group: a row once for each group that it is in."""

@@ -98,3 +98,8 @@ CREATE MACRO main._pg_expandarray(list) AS {'x': 0, 'n': 0};
 CREATE VIEW main.pg_attrdef AS SELECT * FROM pg_catalog.pg_attrdef WHERE false;
 CREATE VIEW main.pg_index AS SELECT *, false AS indnullsnotdistinct FROM pg_catalog.pg_index WHERE false;
 CREATE VIEW main.pg_opclass AS SELECT 0 AS oid, '' AS opcname, true AS opcdefault, 0 AS opcmethod WHERE false;
+-- The formats are those of DuckDB by then (see `dialect.with_formats`).
+CREATE MACRO main.to_timestamp(seconds) AS make_timestamptz(CAST(seconds * 1000000 AS BIGINT)),
+    (text, format) AS CAST(strptime(text, format) AS TIMESTAMPTZ);
+CREATE MACRO main.to_date(text, format) AS CAST(strptime(text, format) AS DATE);
+CREATE MACRO main.to_char(time, format) AS strftime(time, format);

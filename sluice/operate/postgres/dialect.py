@@ -1,11 +1,12 @@
 """What clients of Postgres say that DuckDB does not: rewritten, or answered by functions and views of the same name."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.operate.postgres import formats
 from sluice.operate.postgres.values import arrays, names, types
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ of_class = re.compile(
 
 def for_duckdb(sql: str) -> str:
     """The statement as DuckDB understands it."""
-    found, text = list(pieces_of(sql)), ""
+    found, text = list(with_formats(pieces_of(sql))), ""
     for number, piece in enumerate(found):
         code = piece.text
         if piece.kind == "code":
@@ -120,6 +121,30 @@ def for_duckdb(sql: str) -> str:
             code = "NOCASE"
         text += code
     return text
+
+
+formatted = {"to_timestamp", "to_date", "to_char"}
+marks = re.compile(r"(?P<function>\w*)\s*(?P<open>[(\[{])|(?P<close>[)\]}])|,")
+
+
+def with_formats(found: Iterable[Piece]) -> Iterator[Piece]:
+    """The pieces, where the format of a time is that of DuckDB; a FormatError for one that is not known."""
+    # The functions whose arguments are being read, each with how many of these are read already.
+    reading: list[tuple[str, int]] = []
+    for piece in found:
+        if piece.kind == "text" and reading and reading[-1] in {(name, 1) for name in formatted}:
+            text = formats.for_duckdb(piece.text[piece.text.index("'") + 1 : -1].replace("''", "'"))
+            yield Piece("text", "'" + text.replace("'", "''") + "'")
+            continue
+        for mark in marks.finditer(piece.text) if piece.kind == "code" else ():
+            if mark["open"]:
+                reading.append((mark["function"].lower(), 0))
+            elif mark["close"]:
+                reading = reading[:-1]
+            elif reading:
+                function, count = reading.pop()
+                reading.append((function, count + 1))
+        yield piece
 
 
 catalog = Path(__file__).with_name("catalog.sql")

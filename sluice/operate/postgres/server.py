@@ -32,6 +32,7 @@ logger = logging.getLogger("sluice")
 greeting_seconds_max = 10.0
 # The tables are looked at this often at most.
 look_seconds = 0.2
+watch_seconds = 0.1
 closing_seconds_max = 5.0
 loopback = ("127.0.0.1", "::1", "localhost")
 
@@ -77,7 +78,7 @@ class Tables:
         versions = self.newest.versions()
         with self.lock:
             prepare = partial(dialect.prepare, memory_limit=self.memory_limit)
-            return versions, connected(self.lake, versions=versions, prepare=prepare)
+            return versions, connected(self.lake, versions=versions, reads_only=True, prepare=prepare)
 
 
 class Server:
@@ -90,6 +91,7 @@ class Server:
         self.sessions: dict[bytes, Session] = {}
         self.sockets: set[socket.socket] = set()
         self.threads: set[threading.Thread] = set()
+        self.is_closed = threading.Event()
         self.tls = None
         try:
             if options.certificate is not None:
@@ -110,6 +112,7 @@ class Server:
 
     def serve(self) -> None:
         """Answers clients until `close` is called, by another thread or a signal."""
+        threading.Thread(target=self.watch, daemon=True).start()
         while True:
             try:
                 client, _ = self.listener.accept()
@@ -124,6 +127,7 @@ class Server:
 
     def close(self) -> None:
         """Ends all connections."""
+        self.is_closed.set()
         with suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
@@ -132,6 +136,12 @@ class Server:
         for each in [*self.sockets]:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+    def watch(self) -> None:
+        """Ends statements that take too long: one thread for all, as a timer for each costs more than most of them."""
+        while not self.is_closed.wait(watch_seconds):
+            for session in [*self.sessions.values()]:
+                session.cancel_if_late()
 
     def attend(self, client: socket.socket) -> None:
         """One connection, from its first byte to its last; an error ends this connection alone."""

@@ -3,22 +3,29 @@
 import re
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import duckdb
+import pyarrow as pa
 
 from sluice.operate.postgres import dialect, wire
-from sluice.operate.postgres.values import as_binary, as_text, column_of, literal
+from sluice.operate.postgres.columns import data_rows, is_known
+from sluice.operate.postgres.formats import FormatError
+from sluice.operate.postgres.values import column_of, encoder, literal
 from sluice.operate.postgres.wire import Column, ProtocolError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-rows_at_once = 500
+Encoder = Callable[[Any], bytes | None]
+rows_at_once, few_max = 5000, 128
+# The rows of an answer are copied once more, which costs less than to bind a statement twice.
+warnings.filterwarnings("ignore", message="Arrow output on a DB-API result")
 prepared_max = 1000
 begins, ends = {"BEGIN", "START"}, {"COMMIT", "END", "ROLLBACK", "ABORT"}
 ignored = {"SET", "RESET", "DISCARD", "DEALLOCATE", "LISTEN", "UNLISTEN", "NOTIFY", "SAVEPOINT", "RELEASE", "CLOSE"}
@@ -57,12 +64,36 @@ class Source(Protocol):
 
 
 @dataclass
+class Rows:
+    """Rows of an answer that wait for the client: a few by themselves, and the others in Arrow."""
+
+    few: Sequence[Sequence[Any]] = ()
+    others: "pa.Table | None" = None
+    at: int = 0
+
+    @property
+    def left(self) -> int:
+        return len(self.few) + (self.others.num_rows if self.others is not None else 0) - self.at
+
+    def taken(self, count: int, oids: Sequence[int], formats: Sequence[int]) -> bytes:
+        """The messages of the next rows, those of Arrow encoded column by column."""
+        start, self.at = self.at, self.at + count
+        by_column = [encoder(*each) for each in zip(oids, formats, strict=True)]
+        found = [wire.data_row(encoded(row, by_column)) for row in self.few[start : self.at]]
+        first = max(start - len(self.few), 0)
+        if self.others is not None and self.at > len(self.few):
+            batches = self.others.slice(first, self.at - len(self.few) - first).to_batches()
+            found += [data_rows(batch, oids, formats) for batch in batches]
+        return b"".join(found)
+
+
+@dataclass
 class Answer:
     """What a statement gives: columns and rows, or just a tag."""
 
     tag: str
     columns: Sequence[Column] = ()
-    rows: Iterator[Sequence[Any]] = field(default_factory=lambda: iter(()))
+    rows: Rows = field(default_factory=Rows)
     count: int = 0
     has_rows: bool = False
 
@@ -95,6 +126,8 @@ class Session:
     is_fresh: bool = False
     is_skipping: bool = False
     ended: str = ""
+    deadline: float | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def close(self) -> None:
         if self.connection is not None:
@@ -108,6 +141,12 @@ class Session:
             self.ended = why
             with suppress(duckdb.Error):
                 connection.interrupt()
+
+    def cancel_if_late(self) -> None:
+        """Ends the statement that is under way if it takes too long, from another thread."""
+        with self.lock:
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                self.cancel(f"canceling statement due to statement timeout ({self.seconds_max:g} s)")
 
     def take(self, kind: str, body: bytes) -> None:
         """Answers one message; a ProtocolError when it is none, after which the client is not understood any more."""
@@ -259,21 +298,18 @@ class Session:
     def send_rows(self, answer: Answer, formats: Sequence[int], rows_max: int) -> bool:
         """Sends rows, at most so many (0: all); whether there are no more."""
         oids = [column.oid for column in answer.columns]
-        left = rows_max or None
-        while left is None or left > 0:
-            some = list(islice(answer.rows, rows_at_once if left is None else min(left, rows_at_once)))
-            if not some:
-                return True
+        left = min(rows_max or answer.rows.left, answer.rows.left)
+        while left:
+            count = min(left, rows_at_once)
             try:
-                self.send(b"".join(wire.data_row(encoded(row, oids, formats)) for row in some))
+                with said():
+                    messages = answer.rows.taken(count, oids, formats)
             except ProtocolError as error:
                 raise StatementError(error.state, str(error)) from error
-            answer.count += len(some)
-            left = None if left is None else left - len(some)
-        following = next(answer.rows, None)
-        if following is not None:
-            answer.rows = chain([following], answer.rows)
-        return following is None
+            self.send(messages)
+            answer.count += count
+            left -= count
+        return answer.rows.left == 0
 
     def answer(self, sql: str) -> Answer:
         """What a statement gives."""
@@ -303,9 +339,15 @@ class Session:
         text = self.readable(sql)
         with self.limited() as connection:
             found = connection.execute(text)
-            columns = [column_of(each[0], str(each[1])) for each in found.description or []]
+            kinds = [str(each[1]) for each in found.description or []]
+            columns = [column_of(each[0], kind) for each, kind in zip(found.description or [], kinds, strict=True)]
             # All of it, because another statement may come before the client has read all of this one.
-            return Answer("SELECT", columns, iter(found.fetchall()), has_rows=True)
+            if not is_known(kinds):
+                return Answer("SELECT", columns, Rows(found.fetchall()), has_rows=True)
+            # Arrow costs as much as a few rows.
+            few = found.fetchmany(few_max)
+            others = found.to_arrow_reader(rows_at_once) if len(few) == few_max else None
+            return Answer("SELECT", columns, Rows(few, others.read_all() if others else None), has_rows=True)
 
     def columns(self, sql: str) -> Sequence[Column]:
         """The columns that a statement would give; none when it gives no rows."""
@@ -327,7 +369,10 @@ class Session:
             raise StatementError("25006", f"cannot execute {dialect.first_word(sql)}: the tables are read-only here")
         if explains.match(sql) and dialect.first_word(explains.sub("", sql)) not in reads - {"EXPLAIN"}:
             raise StatementError("25006", "only what reads can be explained here")
-        text = dialect.for_duckdb(sql)
+        try:
+            text = dialect.for_duckdb(sql)
+        except FormatError as error:
+            raise StatementError("22007", str(error)) from error
         with said():
             found = duckdb.extract_statements(text)
         if [each.type for each in found] not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
@@ -350,10 +395,7 @@ class Session:
         if self.connection is None:
             raise StatementError("57P01", "the connection is closed")
         self.ended = ""
-        late = f"canceling statement due to statement timeout ({self.seconds_max:g} s)"
-        timer = threading.Timer(self.seconds_max, self.cancel, [late])
-        timer.daemon = True
-        timer.start()
+        self.deadline = time.monotonic() + self.seconds_max
         try:
             with said():
                 yield self.connection
@@ -362,7 +404,8 @@ class Session:
                 raise StatementError(error.state, self.ended) from error
             raise
         finally:
-            timer.cancel()
+            with self.lock:
+                self.deadline = None
 
 
 @contextmanager
@@ -382,9 +425,8 @@ def done(answer: Answer) -> str:
     return f"{answer.tag} {answer.count}" if answer.tag == "SELECT" else answer.tag
 
 
-def encoded(row: Sequence[Any], oids: Sequence[int], formats: Sequence[int]) -> Iterator[bytes | None]:
-    for value, oid, form in zip(row, oids, formats, strict=True):
-        yield as_binary(value, oid) if form else as_text(value, oid)
+def encoded(row: Sequence[Any], by_column: Sequence[Encoder]) -> list[bytes | None]:
+    return [None if value is None else encode(value) for value, encode in zip(row, by_column, strict=True)]
 
 
 def shown(sql: str) -> Answer:
@@ -392,7 +434,7 @@ def shown(sql: str) -> Answer:
     name = sql.split(None, 1)[1].strip().strip('"').lower() if len(sql.split(None, 1)) > 1 else ""
     name = {"transaction isolation level": "transaction_isolation", "time zone": "timezone"}.get(name, name)
     if name == "statement_timeout":
-        return Answer("SHOW", [column_of(name, "VARCHAR")], iter([("0",)]), has_rows=True)
+        return Answer("SHOW", [column_of(name, "VARCHAR")], Rows([("0",)]), has_rows=True)
     if name not in dialect.settings:
         raise StatementError("42704", f'unrecognized configuration parameter "{name}"')
-    return Answer("SHOW", [column_of(name, "VARCHAR")], iter([(dialect.settings[name],)]), has_rows=True)
+    return Answer("SHOW", [column_of(name, "VARCHAR")], Rows([(dialect.settings[name],)]), has_rows=True)

@@ -6,13 +6,14 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from sluice.operate.postgres.wire import Column, ProtocolError, decoded
 
 epoch = datetime(2000, 1, 1)  # noqa: DTZ001 - timestamps of Postgres count from here, with and without a zone
-text_oid, json_oid, numeric_oid, interval_oid = 25, 114, 1700, 1186
+text_oid, json_oid, numeric_oid, interval_oid, single_oid = 25, 114, 1700, 1186, 700
 # By the name that DuckDB has for a type: the one of Postgres, and the bytes of a value.
 types: dict[str, tuple[int, int]] = {
     "BOOLEAN": (16, 1),
@@ -79,7 +80,31 @@ def as_text(value: Any, oid: int) -> bytes | None:
         return None
     if oid == json_oid:
         return (value if isinstance(value, str) else json.dumps(value, default=plain)).encode()
+    if oid == single_oid and isinstance(value, float) and math.isfinite(value):
+        return shortest(value).encode()
     return printed(value).encode()
+
+
+def encoder(oid: int, form: int) -> Callable[[Any], bytes | None]:
+    """What encodes the values of a column, other than null; chosen once for a column, since values are many."""
+    if form:
+        return partial(as_binary, oid=oid)
+    return plain_texts.get(oid, partial(as_text, oid=oid))
+
+
+plain_texts: dict[int, Callable[[Any], bytes | None]] = {
+    16: lambda value: b"t" if value else b"f",
+    20: lambda value: b"%d" % value,
+    21: lambda value: b"%d" % value,
+    23: lambda value: b"%d" % value,
+    text_oid: lambda value: (value if isinstance(value, str) else printed(value)).encode(),
+}
+
+
+def shortest(value: float) -> str:
+    """The shortest text of a number of single precision."""
+    texts = (f"{value:.{digits}g}" for digits in range(6, 10))
+    return next(text for text in texts if struct.pack("!f", float(text)) == struct.pack("!f", value))
 
 
 def printed(value: Any) -> str:  # noqa: PLR0911 - a line for each kind
@@ -90,6 +115,8 @@ def printed(value: Any) -> str:  # noqa: PLR0911 - a line for each kind
             return "Infinity" if value > 0 else "-Infinity"
         case float() if math.isnan(value):
             return "NaN"
+        case float():
+            return repr(value).removesuffix(".0")
         case bytes():
             return "\\x" + value.hex()
         case datetime():
@@ -194,4 +221,4 @@ def from_binary(value: bytes, oid: int) -> str:
     return str(found)
 
 
-__all__ = ["as_binary", "as_text", "column_of", "literal"]
+__all__ = ["as_binary", "as_text", "column_of", "encoder", "literal"]

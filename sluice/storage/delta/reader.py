@@ -70,6 +70,13 @@ class Reader(History):
             found.load_as_version(known_at)
         return Scan(found) if has_deletion_vectors(found) else found.to_pyarrow_dataset()
 
+    def plain_files(self, table: str, version: int | None = None) -> list[str] | None:
+        """The files on this machine that are all of a table; None where they are not, or are elsewhere."""
+        found = self.open(table, version)
+        if self.location.folder is None or found.metadata().partition_columns:
+            return None
+        return plain_files(found, self.path(table))
+
     def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
         """The rows of a table, at a version when one is given; those of a small table are read by the driver."""
         found, files_max = self.open(table, version), self.location.read_files_max

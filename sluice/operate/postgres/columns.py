@@ -1,0 +1,145 @@
+"""Rows as messages, encoded column by column: value by value in Python they would take most of the time of a query."""
+
+import re
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.operate.postgres.values import as_binary, numeric_oid
+
+# A column of Arrow, typed loosely: the functions of Arrow have an overload for each kind of value.
+Values = Any
+# The types of DuckDB whose columns are encoded here; all others are encoded by `values`.
+known = re.compile(
+    r"BOOLEAN|U?(TINY|SMALL|BIG|HUGE)INT|U?INTEGER|FLOAT|DOUBLE|DECIMAL\(.*\)|VARCHAR|JSON|DATE"
+    r'|TIMESTAMP(_\w+| WITH TIME ZONE)?|"NULL"'
+)
+binary = pa.binary()
+null_length = b"\xff\xff\xff\xff"
+# What the epoch of Postgres is after that of everyone else.
+epoch_days = 10_957
+epoch_microseconds = epoch_days * 86_400_000_000
+whole_numbers = {21: pa.int16(), 23: pa.int32(), 20: pa.int64()}
+floats = {700: pa.float32(), 701: pa.float64()}
+codes = {2: "h", 4: "i", 8: "q"}
+
+
+def is_known(kinds: Sequence[str]) -> bool:
+    """Whether all columns, by DuckDB's names of their types, can be encoded here."""
+    return all(known.fullmatch(kind) for kind in kinds)
+
+
+def data_rows(batch: pa.RecordBatch, oids: Sequence[int], formats: Sequence[int]) -> bytes:
+    """The messages of the rows of a batch; a ValueError or ArrowInvalid for a value that Postgres does not have."""
+    parts: list[Values] = []
+    for column, oid, form in zip(batch.columns, oids, formats, strict=True):
+        value: Values = binary_of(column, oid) if form else text_of(column)
+        sizes: Values = pc.binary_length(value)
+        length = big_endian(sizes.fill_null(0))
+        parts += [pc.if_else(value.is_valid(), length, pa.scalar(null_length)), value.fill_null(b"")]
+    body = pc.binary_join_element_wise(*parts, b"") if parts else pa.array([b""] * batch.num_rows, binary)
+    # The length of a message counts itself, and here the number of columns, too.
+    length = big_endian(pc.add(pc.binary_length(body), pa.scalar(6, pa.int32())))
+    count = struct.pack("!h", len(batch.columns))
+    return joined(pc.binary_join_element_wise(pa.scalar(b"D"), length, pa.scalar(count), body, b""))
+
+
+def joined(values: Values) -> bytes:
+    """All values of a binary column, one after the other."""
+    _, offsets, data = values.buffers()
+    bounds = memoryview(offsets).cast("i")
+    first, last = bounds[values.offset], bounds[values.offset + len(values)]
+    return bytes(memoryview(data)[first:last])
+
+
+def text_of(column: Values) -> Values:
+    """A column as Postgres prints it."""
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        found = pc.if_else(column, "t", "f")
+    elif pa.types.is_floating(kind):
+        found = with_names(column.cast(pa.string()), column)
+    elif pa.types.is_decimal(kind):
+        found = plain(column, column.cast(pa.string()))
+    elif pa.types.is_timestamp(kind):
+        found = time_text(column)
+    else:
+        found = column.cast(pa.string())
+    if pa.types.is_temporal(kind) and pc.any(pc.match_substring(found, "out of range")).as_py():
+        found = infinite(found)
+    return found.cast(binary)
+
+
+def infinite(text: Values) -> Values:
+    """Times as text, of which some are before or after all others."""
+    return pc.replace_substring_regex(
+        pc.replace_substring_regex(text, "^.*: -.*$", "-infinity"), "^.*: .*>.*$", "infinity"
+    )
+
+
+def with_names(text: Values, column: Values) -> Values:
+    """Numbers as text; what is infinite or no number has the names that Postgres has for it."""
+    if pc.all(pc.is_finite(column)).as_py() in (True, None):
+        return text
+    named = pc.replace_substring_regex(pc.replace_substring(text, "inf", "Infinity"), "-?nan", "NaN")
+    return pc.if_else(pc.is_finite(column), text, named)
+
+
+def plain(column: Values, text: Values) -> Values:
+    """Decimals as text, never with an exponent."""
+    if not pc.any(pc.match_substring(text, "E")).as_py():
+        return text
+    return pa.array([None if each is None else f"{each:f}" for each in column.to_pylist()], pa.string())
+
+
+def time_text(column: Values) -> Values:
+    """Times; with fractions of seconds where a value of the column has one."""
+    zone = "" if column.type.tz is None else "+00"
+    instant = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64()).cast(pa.timestamp("us"))
+    try:
+        text = instant.cast(pa.timestamp("s")).cast(pa.string())
+    except pa.ArrowInvalid:
+        text = instant.cast(pa.string())
+    return pc.binary_join_element_wise(text, zone, "") if zone else text
+
+
+def binary_of(column: Values, oid: int) -> Values:
+    """A column in Postgres' binary form."""
+    kind = column.type
+    if oid in whole_numbers:
+        found = big_endian(column.cast(whole_numbers[oid]).fill_null(0))
+    elif oid in floats:
+        found = big_endian(column.cast(floats[oid]).fill_null(0))
+    elif pa.types.is_boolean(kind):
+        found = pc.if_else(column, pa.scalar(b"\1"), pa.scalar(b"\0"))
+    elif pa.types.is_date(kind):
+        days = pc.subtract_checked(column.cast(pa.int32()), pa.scalar(epoch_days, pa.int32()))
+        found = big_endian(days.fill_null(0))
+    elif pa.types.is_timestamp(kind):
+        instant = column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
+        found = big_endian(pc.subtract_checked(instant, epoch_microseconds).fill_null(0))
+    elif oid == numeric_oid:
+        values = column.to_pylist()
+        found = pa.array([None if each is None else as_binary(Decimal(each), oid) for each in values], binary)
+    else:
+        return text_of(column)
+    return pc.if_else(column.is_valid(), found, pa.scalar(None, binary))
+
+
+def big_endian(column: Values) -> Values:
+    """Numbers without nulls as their bytes, the first one first."""
+    size = column.type.bit_width // 8
+    values = array(codes[size])
+    data = column.buffers()[1]
+    if len(column):
+        values.frombytes(memoryview(data)[column.offset * size : (column.offset + len(column)) * size])
+    if sys.byteorder == "little":
+        values.byteswap()
+    found = pa.Array.from_buffers(pa.binary(size), len(column), [None, pa.py_buffer(values.tobytes())])
+    return found.cast(binary)

@@ -3,8 +3,9 @@
 import pytest
 
 from sluice import bronze, gold, silver
-from sluice.engine.catalogue import Catalogue, described
+from sluice.engine.catalogue import Catalogue
 from sluice.model.truncation import epoch, finest
+from sluice.operate.describe import describe
 from sluice.windows import window
 from tests.kit import at
 
@@ -33,7 +34,8 @@ groups = [
 def test_an_aggregate_by_a_unit_of_event_time_has_days(group: str, has_days: bool) -> None:
     found = gold.aggregate("by_time", source=facts, group_by=["id", group], measures={"facts": "count(*)"})
     assert found.has_days is has_days
-    assert described(found, Catalogue((found,))).has_days is has_days
+    (described,) = describe(Catalogue((found,)))
+    assert described.has_days is has_days
 
 
 def test_the_finest_unit_of_event_time_tells_the_groups_of_a_range() -> None:

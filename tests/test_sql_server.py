@@ -559,6 +559,104 @@ def test_numbers_in_binary_are_the_numbers(value: Any, text: str) -> None:
     assert scale == max(0, -int(Decimal(text).as_tuple().exponent))
 
 
+def ended_after(raw: Raw, seconds: float) -> bool:
+    """Whether the server ends a connection within this time."""
+    raw.socket.settimeout(seconds)
+    with suppress(ConnectionError):
+        try:
+            while raw.socket.recv(65536):
+                pass
+        except TimeoutError:
+            return False
+    return True
+
+
+drips = [b"\0", first[:9], struct.pack("!ii", 8, wire.tls_code), first + b"Q\0\0\0\x20SELECT", first + b"P"]
+
+
+@pytest.mark.parametrize("begun", drips)
+def test_a_client_that_stalls_within_a_message_is_let_go(
+    server: Server, raw: Raw, begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("greeting_seconds_max", "message_seconds_max"):
+        monkeypatch.setattr(f"sluice.operate.postgres.server.{name}", 0.5)
+    # One that is silent between two messages may be.
+    raw.begin()
+    # One that drips does not begin anew with each byte.
+    with Raw(server).socket as other:
+        dripping = Raw.__new__(Raw)
+        dripping.socket = other
+        other.sendall(begun)
+        time.sleep(0.3)
+        with suppress(ConnectionError):
+            other.sendall(b"\0")
+        assert ended_after(dripping, 5)
+    assert not ended_after(raw, 1)
+
+
+def test_nobody_sends_much_before_a_password(lake: Lake) -> None:
+    for server in running(lake, Options(port=0, users={"me": "secret"})):
+        raw = Raw(server)
+        with raw.socket:
+            raw.socket.sendall(first)
+            raw.until("R")
+            raw.socket.sendall(b"p" + struct.pack("!i", wire.startup_bytes_max + 1))
+            assert b"wrong length" in raw.rest()
+
+
+@pytest.mark.parametrize("sent", [b"z\0\0\0\4", b"p\0\0\0\5x", b"F\0\0\0\4", b"\0\0\0\0\4", b"Q\x7f\xff\xff\xff"])
+def test_what_is_no_message_ends_one_connection_alone(raw: Raw, client: Any, sent: bytes) -> None:
+    raw.begin()
+    raw.socket.sendall(sent)
+    assert b"08P01" in raw.rest()
+    client.execute("SELECT count(*) FROM gold.sold")
+    assert client.fetchall() == [(3,)]
+
+
+def test_a_wrong_key_cancels_nothing(server: Server, raw: Raw) -> None:
+    raw.begin()
+    raw.socket.sendall(wire.message("Q", wire.text("SELECT count(*) FROM range(60000) a, range(20000) b")))
+    for number in range(50):
+        with Raw(server).socket as other:
+            other.sendall(struct.pack("!iiq", 16, wire.cancel_code, number))
+            assert other.recv(1) == b""
+    assert "".join(kind for kind, _ in raw.until("Z")) == "TDCZ"
+
+
+def test_statements_are_kept_up_to_a_limit_and_others_go_on(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw.begin()
+    end = wire.message("S")
+
+    def kept(name: str, sql: str) -> str:
+        raw.socket.sendall(wire.message("P", wire.text(name), wire.text(sql), b"\0\0") + end)
+        return raw.until("Z")[0][0]
+
+    counted = [kept(f"s{number}", "SELECT 1") for number in range(session.prepared_max + 1000)]
+    assert counted == ["1"] * session.prepared_max + ["E"] * 1000
+    raw.socket.sendall(b"".join(wire.message("C", b"S", wire.text(f"s{n}")) for n in range(session.prepared_max)) + end)
+    raw.until("Z")
+    # Nor does one keep few that are long, or bind one without end.
+    monkeypatch.setattr(session, "kept_max", 100_000)
+    assert [kept(f"l{number}", f"SELECT '{'x' * 45_000}'") for number in range(3)] == ["1", "1", "E"]
+    raw.socket.sendall(wire.message("B", wire.text("p"), wire.text("l0"), b"\0" * 6) + end)
+    assert b"53400" in raw.until("Z")[0][1]
+    raw.socket.sendall(wire.message("Q", b"SELECT 1\0"))
+    assert "".join(kind for kind, _ in raw.until("Z")) == "TDCZ"
+
+
+@pytest.mark.parametrize("columns", ["range", "[range] AS a"])
+def test_an_answer_is_no_larger_than_the_memory_of_a_connection(lake: Lake, columns: str) -> None:
+    for server in running(lake, Options(port=0, memory_limit="50MB")):
+        cursor = connected(server).cursor()
+        with pytest.raises(psycopg2.Error, match="ask for fewer rows") as refused:
+            cursor.execute(f"SELECT {columns} FROM range(100000000000)")
+        assert refused.value.pgcode == "53200"
+        cursor.connection.rollback()
+        cursor.execute("SELECT 1")
+        assert cursor.fetchall() == [(1,)]
+        cursor.connection.close()
+
+
 every_type = """SELECT i = 7 AS a, i::TINYINT b, i::UBIGINT c, -i::HUGEINT d, i / 3 e, (i / 3)::FLOAT f,
     i::DECIMAL(18, 8) / 1000 g, 'é' || i h, DATE '1999-12-31' + i::INTEGER i,
     TIMESTAMP '1999-12-31 23:59:58.5' + i * INTERVAL 1 SECOND j,
@@ -580,8 +678,7 @@ def test_rows_in_columns_are_the_same_as_rows_by_themselves(
     answers = []
     names = ", ".join("abcdefghijklmnop")
     # With a list none is encoded in columns.
-    for few_max, asked in ((8, names), (8, f"{names}, q[1:0]"), (200, names)):
-        monkeypatch.setattr(session, "few_max", few_max)
+    for asked in (names, f"{names}, q[1:0]"):
         sql = f"SELECT {asked} FROM ({every_type})"
         client.execute(sql)
         rows = [row[:16] for row in client.fetchall()]
@@ -592,8 +689,8 @@ def test_rows_in_columns_are_the_same_as_rows_by_themselves(
         in_binary = [binary_values(body) for kind, body in raw.until("Z") if kind == "D"]
         assert len(rows) == len(in_binary) == 100
         answers.append(repr((rows, in_binary)))
-    assert encoded == [92, 92]
-    assert answers[0] == answers[1] == answers[2]
+    assert encoded == [100, 100]
+    assert answers[0] == answers[1]
 
 
 def binary_values(body: bytes) -> list[bytes | None]:

@@ -1,11 +1,13 @@
 """The server: accepts connections, lets users in, and gives each a session in a thread of its own."""
 
 import logging
+import re
 import secrets
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 logger = logging.getLogger("sluice")
-# How long a client may take to say who it is.
+# How long a client may take to say who it is, and then for the rest of a message that it has begun.
 greeting_seconds_max = 10.0
+message_seconds_max = 60.0
 # The tables are looked at this often at most.
 look_seconds = 0.2
 watch_seconds = 0.1
@@ -89,7 +92,7 @@ class Server:
         options.require()
         self.options, self.tables = options, Tables(lake, options.memory_limit)
         self.sessions: dict[bytes, Session] = {}
-        self.sockets: set[socket.socket] = set()
+        self.connections: set[Connection] = set()
         self.threads: set[threading.Thread] = set()
         self.is_closed = threading.Event()
         self.tls = None
@@ -98,6 +101,7 @@ class Server:
                 self.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
                 self.tls.load_cert_chain(options.certificate, options.key)
             duckdb.connect(config={"memory_limit": options.memory_limit}).close()
+            bytes_of(options.memory_limit)
         except (OSError, duckdb.Error) as error:
             raise UsageError(f"The options cannot be used: {error}") from error
         try:
@@ -133,23 +137,25 @@ class Server:
         self.listener.close()
         for session in [*self.sessions.values()]:
             session.cancel("terminating connection due to administrator command")
-        for each in [*self.sockets]:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        for each in [*self.connections]:
+            each.end()
 
     def watch(self) -> None:
-        """Ends statements that take too long: one thread for all, as a timer for each costs more than most of them."""
+        """Ends what takes too long: one thread for all, as a timer for each statement costs more than most of them."""
         while not self.is_closed.wait(watch_seconds):
             for session in [*self.sessions.values()]:
                 session.cancel_if_late()
+            for connection in [*self.connections]:
+                if connection.is_late:
+                    connection.end()
 
     def attend(self, client: socket.socket) -> None:
         """One connection, from its first byte to its last; an error ends this connection alone."""
-        self.sockets.add(client)
-        client.settimeout(greeting_seconds_max)
         connection = Connection(client)
+        self.connections.add(connection)
+        connection.due_in(greeting_seconds_max)
         try:
-            if len(self.sockets) > self.options.connections_max:
+            if len(self.connections) > self.options.connections_max:
                 connection.send(wire.error("FATAL", "53300", "too many connections"))
                 return
             self.greet(connection)
@@ -163,7 +169,7 @@ class Server:
             logger.exception("a connection of the SQL server failed")
             connection.send_last(wire.error("FATAL", "XX000", "internal error"))
         finally:
-            self.sockets.discard(client)
+            self.connections.discard(connection)
             connection.close()
             self.threads.discard(threading.current_thread())
 
@@ -198,7 +204,9 @@ class Server:
         self.converse(connection)
 
     def converse(self, connection: "Connection") -> None:
-        session = Session(self.tables, connection.send, self.options.statement_seconds_max)
+        session = Session(
+            self.tables, connection.send, self.options.statement_seconds_max, bytes_of(self.options.memory_limit)
+        )
         key = secrets.token_bytes(8)
         self.sessions[key] = session
         try:
@@ -209,13 +217,21 @@ class Server:
             connection.send(status("standard_conforming_strings", "on") + status("IntervalStyle", "postgres"))
             connection.send(wire.message("K", key))
             session.ready()
-            # From now on a client may be silent as long as it likes.
-            connection.socket.settimeout(None)
+            # From now on a client may be silent as long as it likes, between two messages.
+            connection.due_in(None)
             while (found := connection.message()) is not None:
                 session.take(*found)
         finally:
             del self.sessions[key]
             session.close()
+
+
+def bytes_of(memory_limit: str) -> int:
+    """A limit such as 1GB in bytes; DuckDB has accepted it already."""
+    found = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)(i?)b?\s*", memory_limit, re.IGNORECASE)
+    if found is None:
+        raise UsageError(f"The memory limit is '{memory_limit}'; write for example 1GB")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " "))
 
 
 def status(name: str, value: str) -> bytes:
@@ -244,6 +260,20 @@ class Connection:
         self.socket = client
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.is_tls = False
+        self.due: float | None = None
+
+    def due_in(self, seconds: float | None) -> None:
+        """What the client has begun must be done in so many seconds; None: it may take its time."""
+        self.due = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def is_late(self) -> bool:
+        return self.due is not None and time.monotonic() > self.due
+
+    def end(self) -> None:
+        """Ends the connection, from another thread: what waits for its bytes gets none."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def secure(self, tls: ssl.SSLContext) -> None:
         self.socket = tls.wrap_socket(self.socket, server_side=True)
@@ -258,14 +288,21 @@ class Connection:
     def message(self) -> tuple[str, bytes] | None:
         """The next message; None at the end."""
         kind = self.take(1)
+        self.due_in(message_seconds_max)
+        found = self.message_of(kind, wire.message_bytes_max)
+        self.due_in(None)
+        return found
+
+    def message_of(self, kind: bytes, bytes_max: int) -> tuple[str, bytes] | None:
         (length,) = struct.unpack("!i", self.take(4))
-        if not 4 <= length <= wire.message_bytes_max:
+        if not 4 <= length <= bytes_max:
             raise ProtocolError("a message has a wrong length")
         body = self.take(length - 4)
         return None if kind == b"X" else (kind.decode("latin-1"), body)
 
     def password(self) -> bytes:
-        found = self.message()
+        """What a client proves itself with; nobody may send much, or take long, before that."""
+        found = self.message_of(self.take(1), wire.startup_bytes_max)
         if found is None:
             raise EOFError
         if found[0] != "p":

@@ -4,11 +4,11 @@ import re
 import struct
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -22,11 +22,13 @@ from sluice.operate.postgres.wire import Column, ProtocolError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+Part = TypeVar("Part")
 Encoder = Callable[[Any], bytes | None]
-rows_at_once, few_max = 5000, 128
-# The rows of an answer are copied once more, which costs less than to bind a statement twice.
-warnings.filterwarnings("ignore", message="Arrow output on a DB-API result")
-prepared_max = 1000
+rows_at_once = 5000
+# Of a connection: how many statements, and portals, and the characters of all of them.
+prepared_max, kept_max = 1000, 32 * 2**20
+# What a value takes that is kept by Python, about.
+value_bytes = 100
 begins, ends = {"BEGIN", "START"}, {"COMMIT", "END", "ROLLBACK", "ABORT"}
 ignored = {"SET", "RESET", "DISCARD", "DEALLOCATE", "LISTEN", "UNLISTEN", "NOTIFY", "SAVEPOINT", "RELEASE", "CLOSE"}
 reads = {"SELECT", "WITH", "VALUES", "TABLE", "FROM", "EXPLAIN", "DESCRIBE", "SUMMARIZE", "PIVOT", "UNPIVOT"}
@@ -65,26 +67,30 @@ class Source(Protocol):
 
 @dataclass
 class Rows:
-    """Rows of an answer that wait for the client: a few by themselves, and the others in Arrow."""
+    """Rows of an answer that wait for the client; those of Arrow are encoded column by column."""
 
-    few: Sequence[Sequence[Any]] = ()
-    others: "pa.Table | None" = None
+    rows: "Sequence[Sequence[Any]] | pa.Table" = ()
     at: int = 0
 
     @property
     def left(self) -> int:
-        return len(self.few) + (self.others.num_rows if self.others is not None else 0) - self.at
+        return len(self.rows) - self.at
 
     def taken(self, count: int, oids: Sequence[int], formats: Sequence[int]) -> bytes:
-        """The messages of the next rows, those of Arrow encoded column by column."""
+        """The messages of the next rows."""
         start, self.at = self.at, self.at + count
+        if isinstance(self.rows, pa.Table):
+            batches = self.rows.slice(start, count).to_batches()
+            return b"".join(data_rows(batch, oids, formats) for batch in batches)
         by_column = [encoder(*each) for each in zip(oids, formats, strict=True)]
-        found = [wire.data_row(encoded(row, by_column)) for row in self.few[start : self.at]]
-        first = max(start - len(self.few), 0)
-        if self.others is not None and self.at > len(self.few):
-            batches = self.others.slice(first, self.at - len(self.few) - first).to_batches()
-            found += [data_rows(batch, oids, formats) for batch in batches]
-        return b"".join(found)
+        return b"".join(wire.data_row(encoded(row, by_column)) for row in self.rows[start : self.at])
+
+    @property
+    def bytes(self) -> int:
+        """What they take, about."""
+        if isinstance(self.rows, pa.Table):
+            return self.rows.nbytes
+        return len(self.rows) * len(self.rows[0]) * value_bytes if self.rows else 0
 
 
 @dataclass
@@ -113,11 +119,12 @@ class Portal:
 
 @dataclass
 class Session:
-    """Answers the messages of one client; `send` takes what goes to it."""
+    """Answers the messages of one client; `send` takes what goes to it. An answer may have `bytes_max`."""
 
     source: Source
     send: "Any"
     seconds_max: float
+    bytes_max: int = 10**9
     status: str = "I"
     statements: dict[str, Statement] = field(default_factory=dict)
     portals: dict[str, Portal] = field(default_factory=dict)
@@ -146,6 +153,7 @@ class Session:
         """Ends the statement that is under way if it takes too long, from another thread."""
         with self.lock:
             if self.deadline is not None and time.monotonic() > self.deadline:
+                self.deadline = None
                 self.cancel(f"canceling statement due to statement timeout ({self.seconds_max:g} s)")
 
     def take(self, kind: str, body: bytes) -> None:
@@ -215,9 +223,8 @@ class Session:
             raise StatementError("42601", "cannot insert multiple commands into a prepared statement")
         if asked.name and asked.name in self.statements:
             raise StatementError("42P05", f'prepared statement "{asked.name}" already exists')
-        if len(self.statements) >= prepared_max:
-            raise StatementError("53400", f"there are {prepared_max} prepared statements already; close some")
         sql = found[0] if found else ""
+        self.require_room(sql, asked.name, self.statements)
         count = dialect.parameters_in(sql)
         if count > 32767:
             raise StatementError("54023", "too many parameters")
@@ -235,8 +242,18 @@ class Session:
             literals = [literal(*each) for each in zip(asked.values, statement.types, forms, strict=True)]
         except ProtocolError as error:
             raise StatementError(error.state, str(error)) from error
-        self.portals[asked.portal] = Portal(dialect.filled(statement.sql, literals), asked.result_formats)
+        sql = dialect.filled(statement.sql, literals)
+        self.require_room(sql, asked.portal, self.portals)
+        self.portals[asked.portal] = Portal(sql, asked.result_formats)
         self.send(wire.message("2"))
+
+    def require_room(self, sql: str, name: str, among: "Mapping[str, Statement] | Mapping[str, Portal]") -> None:
+        """A StatementError where a client keeps more statements or bound ones than anybody needs."""
+        if name not in among and len(among) >= prepared_max:
+            raise StatementError("53400", f"there are {prepared_max} prepared statements already; close some")
+        kept: list[Statement | Portal] = [*self.statements.values(), *self.portals.values()]
+        if sum(len(each.sql) for each in kept) + len(sql) > kept_max:
+            raise StatementError("53400", "the prepared statements are too long together; close some")
 
     def describe(self, asked: wire.Named) -> None:
         if asked.kind == "P":
@@ -337,17 +354,37 @@ class Session:
 
     def read(self, sql: str) -> Answer:
         text = self.readable(sql)
+        # All of it, because another statement may come before the client has read all of this one.
         with self.limited() as connection:
+            if dialect.first_word(sql) != "EXPLAIN":
+                relation = connection.sql(text)
+                kinds = [str(kind) for kind in relation.types]
+                columns = [column_of(*each) for each in zip(relation.columns, kinds, strict=True)]
+                if is_known(kinds):
+                    # A result of `execute` would give Arrow all of its rows at once, however many they are.
+                    with closing(relation.to_arrow_reader(rows_at_once)) as reader:
+                        batches = self.within_bytes(reader, lambda batch: batch.nbytes)
+                        table = pa.Table.from_batches(batches, reader.schema)
+                    return Answer("SELECT", columns, Rows(table), has_rows=True)
             found = connection.execute(text)
-            kinds = [str(each[1]) for each in found.description or []]
-            columns = [column_of(each[0], kind) for each, kind in zip(found.description or [], kinds, strict=True)]
-            # All of it, because another statement may come before the client has read all of this one.
-            if not is_known(kinds):
-                return Answer("SELECT", columns, Rows(found.fetchall()), has_rows=True)
-            # Arrow costs as much as a few rows.
-            few = found.fetchmany(few_max)
-            others = found.to_arrow_reader(rows_at_once) if len(few) == few_max else None
-            return Answer("SELECT", columns, Rows(few, others.read_all() if others else None), has_rows=True)
+            columns = [column_of(each[0], str(each[1])) for each in found.description or []]
+            parts = iter(lambda: found.fetchmany(rows_at_once), [])
+            try:
+                rows = self.within_bytes(parts, lambda some: len(some) * len(columns) * value_bytes)
+            except StatementError:
+                connection.abort()
+                raise
+            return Answer("SELECT", columns, Rows([*chain.from_iterable(rows)]), has_rows=True)
+
+    def within_bytes(self, parts: Iterable[Part], size: Callable[[Part], int]) -> list[Part]:
+        """All parts of an answer; a StatementError where they are more than a client may have here at a time."""
+        kept, total = [], sum(portal.answer.rows.bytes for portal in self.portals.values() if portal.answer)
+        for part in parts:
+            total += size(part)
+            if total > self.bytes_max:
+                raise StatementError("53200", f"the answer has more than {self.bytes_max:,} bytes; ask for fewer rows")
+            kept.append(part)
+        return kept
 
     def columns(self, sql: str) -> Sequence[Column]:
         """The columns that a statement would give; none when it gives no rows."""

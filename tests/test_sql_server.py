@@ -228,6 +228,32 @@ def require_ended(raw: "Raw", said: bytes) -> None:
     assert "".join(kind for kind, _ in raw.until("Z")) == "TDCZ"
 
 
+def test_a_client_gets_the_tables_that_another_left_unless_they_are_old(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    write_deltalake(lake.path("gold.sold"), pa.table({"n": [1]}))
+    for server in running(lake, Options(port=0)):
+        for waiting in (0, 1, 1):
+            assert len(server.tables.waiting) == waiting
+            assert counted(server) == 1
+        write_deltalake(lake.path("gold.sold"), pa.table({"n": [2]}), mode="append")
+        time.sleep(0.3)
+        assert [counted(server), counted(server)] == [2, 2]
+        tables = server.tables
+    assert tables.waiting == []
+
+
+def counted(server: Server) -> int:
+    """The rows, as a client counts them that comes for it alone and is gone."""
+    client = connected(server)
+    cursor = client.cursor()
+    cursor.execute("SELECT count(*) FROM gold.sold")
+    (row,) = cursor.fetchall()
+    client.close()
+    while server.sessions:
+        time.sleep(0.01)
+    return int(row[0])
+
+
 def test_files_that_duckdb_reads_itself_are_the_table_and_nothing_else(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     write_deltalake(lake.path("gold.grown"), pa.table({"n": [1]}))

@@ -36,6 +36,8 @@ message_seconds_max = 60.0
 # The tables are looked at this often at most.
 look_seconds = 0.2
 watch_seconds = 0.1
+# How many connections to the tables wait for a client.
+waiting_max = 4
 closing_seconds_max = 5.0
 loopback = ("127.0.0.1", "::1", "localhost")
 
@@ -67,12 +69,17 @@ class Options:
 
 
 class Tables:
-    """The newest consistent versions of all tables, and connections to them."""
+    """The newest consistent versions of all tables, and connections to them.
+
+    To open all tables takes longer than most statements, and some clients connect anew for each. So a connection that
+    one has left waits for another: it has only read, and is as it was.
+    """
 
     def __init__(self, lake: Lake, memory_limit: str) -> None:
         self.lake, self.memory_limit = lake, memory_limit
         self.lock = threading.Lock()
         self.newest = Newest(lake, look_seconds)
+        self.waiting: list[tuple[object, DuckDBPyConnection]] = []
 
     def is_newest(self, versions: object) -> bool:
         return versions == self.newest.versions()
@@ -80,8 +87,26 @@ class Tables:
     def connect(self) -> "tuple[object, DuckDBPyConnection]":
         versions = self.newest.versions()
         with self.lock:
+            while self.waiting:
+                known, connection = self.waiting.pop()
+                if known == versions:
+                    return known, connection
+                connection.close()
             prepare = partial(dialect.prepare, memory_limit=self.memory_limit)
             return versions, connected(self.lake, versions=versions, reads_only=True, prepare=prepare)
+
+    def release(self, versions: object, connection: "DuckDBPyConnection") -> None:
+        """Takes back a connection that nobody uses any more."""
+        with self.lock:
+            if self.is_newest(versions) and len(self.waiting) < waiting_max:
+                self.waiting.append((versions, connection))
+            else:
+                connection.close()
+
+    def close(self) -> None:
+        with self.lock:
+            while self.waiting:
+                self.waiting.pop()[1].close()
 
 
 class Server:
@@ -128,6 +153,7 @@ class Server:
         # A thread in DuckDB would not survive the end of Python.
         for thread in [*self.threads]:
             thread.join(closing_seconds_max)
+        self.tables.close()
 
     def close(self) -> None:
         """Ends all connections."""
@@ -222,8 +248,8 @@ class Server:
             while (found := connection.message()) is not None:
                 session.take(*found)
         finally:
-            del self.sessions[key]
             session.close()
+            del self.sessions[key]
 
 
 def bytes_of(memory_limit: str) -> int:

@@ -64,6 +64,9 @@ class Source(Protocol):
     def connect(self) -> "tuple[object, DuckDBPyConnection]":
         """The versions of the tables, and a connection in which they are."""
 
+    def release(self, versions: object, connection: "DuckDBPyConnection") -> None:
+        """Takes back the connection."""
+
 
 @dataclass
 class Rows:
@@ -134,20 +137,22 @@ class Session:
     is_skipping: bool = False
     ended: str = ""
     deadline: float | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
     def close(self) -> None:
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
+        # Whoever gets it next is not to be cancelled in place of this session.
+        with self.lock:
+            connection, self.connection = self.connection, None
+        if connection is not None:
+            self.source.release(self.versions, connection)
 
     def cancel(self, why: str = "canceling statement due to user request") -> None:
         """Ends the statement that is under way, from another thread."""
-        connection = self.connection
-        if connection is not None:
-            self.ended = why
-            with suppress(duckdb.Error):
-                connection.interrupt()
+        with self.lock:
+            if self.connection is not None:
+                self.ended = why
+                with suppress(duckdb.Error):
+                    self.connection.interrupt()
 
     def cancel_if_late(self) -> None:
         """Ends the statement that is under way if it takes too long, from another thread."""

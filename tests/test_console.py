@@ -112,6 +112,8 @@ def ran(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Path
         "  - {title: Revenue, table: gold.revenue_daily, measure: revenue_euro, where: {product: Tea}}\n"
         '  - {title: Orders, sql: "SELECT product, sum(orders) AS orders FROM gold.revenue_daily GROUP BY 1"}\n'
     )
+    view = "CREATE OR REPLACE VIEW gold.revenue_daily AS SELECT 666 AS revenue"
+    (folder / "dashboards" / "evil.yaml").write_text(f"title: Evil\ncharts:\n  - {{title: All, sql: {view}}}\n")
     (folder / "dashboards" / "wrong.yaml").write_text("title: Wrong\ncharts:\n  - {title: Both, table: a.b, sql: x}\n")
     return folder
 
@@ -280,6 +282,12 @@ def test_dashboards_are_files_of_the_project(reader: Reader) -> None:
     assert "give either a table or sql" in reader.page("/dashboards/wrong")
     assert "There is no dashboard" in reader.page("/dashboards/nothing")
     assert "There is no such chart" in reader.json("/api/dashboards/sales/9")["error"]
+
+
+def test_a_dashboard_cannot_replace_a_table_for_others(reader: Reader) -> None:
+    before = reader.json("/api/tables/gold.revenue_daily/rows")["rows"]
+    assert "only reads" in reader.json("/api/dashboards/evil/0")["error"]
+    assert reader.json("/api/tables/gold.revenue_daily/rows")["rows"] == before
 
 
 def test_only_its_own_pages_and_names_are_answered(reader: Reader) -> None:

@@ -162,6 +162,12 @@ def test_a_format_that_is_not_known_is_an_error_that_names_it(client: Any) -> No
         ("DROP VIEW gold.sold", "25006"),
         ("CREATE TABLE x AS SELECT 1", "25006"),
         ("WITH x AS (SELECT 1) INSERT INTO gold.sold SELECT * FROM x", "25006"),
+        ("WITH x AS (UPDATE _catalog._types SET typname = 'x' RETURNING *) SELECT count(*) FROM x", "25006"),
+        ("WITH x AS (DELETE FROM _catalog._types RETURNING *) SELECT count(*) FROM x", "25006"),
+        ("WITH x AS MATERIALIZED (COPY (SELECT 1) TO '/tmp/x') SELECT * FROM x", "25006"),
+        ("SELECT * FROM (WITH x AS (DELETE FROM _catalog._types RETURNING *) SELECT * FROM x)", "25006"),
+        ("SELECT 1 WHERE 1 IN (WITH x AS (DELETE FROM _catalog._types RETURNING 1) FROM x)", "25006"),
+        ("EXPLAIN ANALYZE WITH x AS (DELETE FROM _catalog._types RETURNING *) SELECT * FROM x", "25006"),
         ("EXPLAIN ANALYZE CREATE TABLE x AS SELECT 1", "25006"),
         ("EXPLAIN (ANALYZE) INSERT INTO main.y SELECT 1", "25006"),
         ("COPY gold.sold TO '/tmp/x'", "25006"),
@@ -180,6 +186,54 @@ def test_what_is_no_read_is_refused_with_its_state(client: Any, sql: str, state:
     client.connection.rollback()
     client.execute("SELECT count(*) FROM gold.sold")
     assert client.fetchall() == [(3,)]
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_client_cannot_write_the_files_that_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_checked: bool
+) -> None:
+    lake = Lake(str(tmp_path))
+    write_deltalake(lake.path("gold.sold"), pa.table({"n": [1]}))
+    (file,) = tmp_path.rglob("*.parquet")
+    before = file.read_bytes()
+    if not is_checked:
+        monkeypatch.setattr(session, "only_reads", lambda sql: True)
+    copy = f"COPY (SELECT 666 AS n) TO '{file}' (FORMAT parquet, USE_TMP_FILE false)"
+    for server in running(lake, Options(port=0)):
+        raw = Raw(server)
+        raw.begin()
+        sql = f"WITH x AS ({copy}) SELECT * FROM x"
+        raw.socket.sendall(prepared(sql) + bound() + wire.message("E", b"\0\0\0\0\0") + wire.message("S"))
+        assert ("E" in {kind for kind, _ in raw.until("Z")}) is is_checked
+        raw.socket.close()
+    assert (file.read_bytes() == before) is is_checked
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "FROM gold.sold",
+        "DESCRIBE gold.sold",
+        "SUMMARIZE gold.sold",
+        "VALUES (1), (2)",
+        "TABLE gold.sold",
+        "EXPLAIN SELECT 1",
+        "EXPLAIN (FORMAT json) SELECT 1",
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 3) SELECT * FROM r",
+        "WITH x AS MATERIALIZED (SELECT 1 AS n) SELECT n FROM x UNION SELECT 2 EXCEPT SELECT 3",
+        "SELECT name, amount FROM gold.sold QUALIFY row_number() OVER (ORDER BY name) = 1",
+        "SELECT 'INSERT_QUERY_NODE' AS type, {'type': 'COPY_QUERY_NODE'} AS other",
+        "SELECT name FROM (SELECT 'a' AS name) t",
+        "SELECT * FROM (SELECT 1 AS name)",
+        'SELECT x.session_user FROM (SELECT 5 AS "session_user") x',
+        "SELECT CAST(CAST('a' AS name) AS VARCHAR), ('b' || (CAST(1 AS TEXT)))::name",
+    ],
+)
+def test_whatever_reads_is_answered(client: Any, sql: str) -> None:
+    client.execute(sql)
+    assert client.fetchall()
+    if "AS name)" in sql and "CAST" not in sql:
+        assert client.description[0].name == "name"
 
 
 @pytest.mark.parametrize("sql", ["SET lock_configuration = false", "SET enable_external_access = true"])
@@ -459,6 +513,23 @@ def test_a_prepared_statement_is_described_bound_and_read_in_parts(raw: Raw) -> 
     assert "".join(kind for kind, _ in raw.until("Z")) == "TDCTDCZ"
 
 
+@pytest.mark.parametrize(
+    ("sql", "oid", "expected"),
+    [
+        ("SELECT $1 + 1", 20, 20),
+        ("SELECT $1", 20, 20),
+        ("SELECT coalesce($1, 1)", 701, 701),
+        ("SELECT abs($1)", 23, 23),
+        ("SELECT date_trunc('day', $1)", 1114, 1114),
+    ],
+)
+def test_a_statement_is_described_by_the_types_of_its_parameters(raw: Raw, sql: str, oid: int, expected: int) -> None:
+    raw.begin()
+    raw.socket.sendall(prepared(sql, oid) + wire.message("D", b"S\0") + wire.message("S"))
+    (described,) = [body for kind, body in raw.until("Z") if kind == "T"]
+    assert struct.unpack("!I", described[-12:-8]) == (expected,)
+
+
 first = struct.pack("!ii", 16, 3 << 16) + b"user\0a\0\0"
 session_bytes = [
     first + wire.message("Q", b"SELECT 1\0"),
@@ -730,6 +801,43 @@ def binary_values(body: bytes) -> list[bytes | None]:
 def test_a_time_without_end_is_the_same_in_columns(client: Any, value: str) -> None:
     client.execute(f"SELECT {value} FROM range(1000)")
     assert len({row[0].replace(tzinfo=None) if "STAMP" in value else row[0] for row in client.fetchall()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "text"),
+    [
+        ("INTERVAL '1 month'", "1 mon"),
+        ("INTERVAL '1 year 2 months 3 days 04:05:06.7'", "1 year 2 mons 3 days 04:05:06.7"),
+        ("-INTERVAL '14 months' - INTERVAL '1 day 1 second'", "-1 years -2 mons -1 days -00:00:01"),
+        ("INTERVAL '0 days'", "00:00:00"),
+        ("340282366920938463463374607431768211455::UHUGEINT", "340282366920938463463374607431768211455"),
+        ("DATE 'infinity'", "infinity"),
+        ("TIMESTAMP '-infinity'", "-infinity"),
+    ],
+)
+def test_a_value_is_printed_as_postgres_prints_it(raw: Raw, sql: str, text: str) -> None:
+    raw.begin()
+    # Beside a column that is encoded by itself.
+    raw.socket.sendall(wire.message("Q", f"SELECT {sql}, INTERVAL '1 day'\0".encode()))
+    (row,) = [wire.Fields(body) for kind, body in raw.until("Z") if kind == "D"]
+    row.int16()
+    assert row.value() == text.encode()
+
+
+def test_times_without_end_are_those_of_postgres_in_binary(raw: Raw) -> None:
+    raw.begin()
+    sql = "SELECT DATE 'infinity', DATE '-infinity', TIMESTAMP 'infinity', TIMESTAMPTZ '-infinity', INTERVAL '1 month'"
+    bind = wire.message("B", b"\0\0", struct.pack("!hhhh", 0, 0, 1, 1))
+    raw.socket.sendall(prepared(sql) + bind + wire.message("E", b"\0\0\0\0\0") + wire.message("S"))
+    (row,) = [wire.Fields(body) for kind, body in raw.until("Z") if kind == "D"]
+    row.int16()
+    assert [row.value() for _ in range(5)] == [
+        b"\x7f" + b"\xff" * 3,
+        b"\x80" + b"\0" * 3,
+        b"\x7f" + b"\xff" * 7,
+        b"\x80" + b"\0" * 7,
+        struct.pack("!qii", 0, 0, 1),
+    ]
 
 
 def test_values_have_the_text_of_postgres() -> None:

@@ -81,7 +81,10 @@ def print_audit(found: Audit) -> None:
         [[*[getattr(each, name) for name in names], "yes" if each.balanced else "NO"] for each in found.fates],
     )
     out.print()
-    print_table(["dataset", "must not be", "rows"], [[each.dataset, each.law, each.broken] for each in found.laws])
+    print_table(
+        ["dataset", "must not be", "rows"],
+        [[each.dataset, each.law, each.unknown or each.broken] for each in found.laws],
+    )
     if found.stopped:
         out.print()
         rows = [[each.dataset, each.since, each.reason] for each in found.stopped]

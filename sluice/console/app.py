@@ -23,7 +23,7 @@ from sluice.api import Change, Project
 from sluice.console import chart, dashboards, downloads
 from sluice.console.facts import Facts, Table
 from sluice.console.guard import Guard, Options, logged_in
-from sluice.console.snapshots import Rows, Snapshot, Snapshots
+from sluice.console.snapshots import Rows, Snapshot, Snapshots, require_query
 from sluice.errors import SluiceError, UsageError
 from sluice.model.labels import label_of
 from sluice.model.sql import double_quoted
@@ -268,6 +268,8 @@ class Console:
         panel, snapshot = found.charts[number], self.snapshot(request)
         if panel.sql is not None:
             source, table = "The answer", None
+            # Other readers have the same connection: what a file says must not make or replace anything in it.
+            require_query(panel.sql)
             answer = snapshot.query(panel.sql, rows_max=chart.points_max + 1)
             plan = chart.chart_of_answer(answer.types)
         else:

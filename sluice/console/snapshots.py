@@ -67,6 +67,18 @@ class Snapshot:
         return {str(column): str(kind) for column, kind in found}
 
 
+def require_query(sql: str) -> None:
+    """A UsageError for a text that is not one query, or that would do more than read."""
+    import duckdb
+
+    from sluice.operate.query import answering, only_reads
+
+    with answering():
+        duckdb.extract_statements(sql)
+    if not only_reads(sql):
+        raise UsageError("A chart shows the answer of one query that only reads: SELECT …")
+
+
 def distinct(names: Sequence[str]) -> list[str]:
     """The names of an answer's columns, numbered as DuckDB does where two are the same."""
     found: list[str] = []

@@ -7,6 +7,8 @@ import duckdb
 
 from sluice.engine.blocked import blocks
 from sluice.engine.catalogue import Catalogue
+from sluice.errors import SluiceError
+from sluice.model.datasets import Dataset
 from sluice.model.integrity import of_dataset
 from sluice.operate.query import connection
 from sluice.quality.conservation import Fates, fates_of, without_fates
@@ -21,24 +23,36 @@ def audit(lake: Lake, catalogue: Catalogue) -> list[Fates]:
         if fates_table not in present:
             without_fates(found)
         return [
-            fates_of(found, dataset, topic)
+            fates_known(found, dataset, topic)
             for dataset in catalogue.datasets
             for topic, landed in dataset.landed_in.items()
             if dataset.name in present and landed in present
         ]
 
 
+def fates_known(found: "duckdb.DuckDBPyConnection", dataset: Dataset, topic: str) -> Fates:
+    """The fates of one topic's records; a SluiceError where a table cannot be read, without which none is known."""
+    try:
+        return fates_of(found, dataset, topic)
+    except duckdb.Error as error:
+        raise SluiceError(f"The records of {dataset.name} cannot be accounted for: {error}") from error
+
+
 @dataclass(frozen=True)
 class IntegrityCheck:
-    """An integrity check of a dataset against its inputs, and how many rows break it."""
+    """An integrity check of a dataset against its inputs, and how many rows break it.
+
+    Where a table cannot be read, `unknown` says why nothing is known of them.
+    """
 
     dataset: str
     law: str
     broken: int
+    unknown: str = ""
 
     @property
     def balanced(self) -> bool:
-        return self.broken == 0
+        return self.broken == 0 and not self.unknown
 
 
 def integrity(lake: Lake, catalogue: Catalogue) -> list[IntegrityCheck]:
@@ -46,11 +60,18 @@ def integrity(lake: Lake, catalogue: Catalogue) -> list[IntegrityCheck]:
     present = set(lake.tables())
     with connection(lake) as found:
         return [
-            IntegrityCheck(dataset.name, law, count_of(found, sql))
+            checked(found, dataset.name, law, sql)
             for dataset in catalogue.datasets
             if {dataset.name, *[each.source.name for each in dataset.inputs.values()]} <= present
             for law, sql in of_dataset(dataset).items()
         ]
+
+
+def checked(found: "duckdb.DuckDBPyConnection", dataset: str, law: str, sql: str) -> IntegrityCheck:
+    try:
+        return IntegrityCheck(dataset, law, count_of(found, sql))
+    except duckdb.Error as error:
+        return IntegrityCheck(dataset, law, 0, unknown=" ".join(str(error).split()))
 
 
 def count_of(found: "duckdb.DuckDBPyConnection", sql: str) -> int:

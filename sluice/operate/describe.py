@@ -13,6 +13,7 @@ from sluice.model.datasets import Dataset, Topic, bronze_columns
 from sluice.model.expectations import Expectation
 from sluice.model.labels import label_of
 from sluice.model.lineage import Made, Source, every_column
+from sluice.model.sql import fold
 from sluice.quality.built_in import expected
 from sluice.storage.delta import Lake
 
@@ -86,11 +87,12 @@ class Described:
     has_days: bool = False
 
     def column(self, name: str) -> Column | None:
-        return next((each for each in self.columns if each.name == name), None)
+        """A column, or a field of one, by its name in any case, as Spark finds it."""
+        return next((each for each in self.columns if fold(each.name) == fold(name)), None)
 
     def has_fields(self, column: str) -> bool:
         """Whether the fields of a struct are listed, each with its own lineage."""
-        return any(each.name.startswith(f"{column}.") for each in self.columns)
+        return any(fold(each.name).startswith(f"{fold(column)}.") for each in self.columns)
 
 
 def describe(catalogue: Catalogue, lake: Lake | None = None) -> list[Described]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sluice.errors import UsageError
 from sluice.model.lineage import How, Source, every_column
+from sluice.model.sql import fold
 from sluice.operate.describe import Described, made_from
 
 
@@ -130,6 +131,7 @@ def followers(known: Mapping[str, Described], table: str, column: str) -> list[L
 
 def is_read(column: str, source: str, *, fields: bool) -> bool:
     """Whether what reads `source` reads the column: itself, the struct that it is in, or one of its `fields`."""
+    column, source = fold(column), fold(source)
     if every_column in (column, source) or column == source or column.startswith(f"{source}."):
         return True
     return fields and source.startswith(f"{column}.")

@@ -1,5 +1,6 @@
 """SQL over the tables of a lake, without Spark: as they are, or as they were known at a time."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,10 @@ from sluice.storage.delta import Lake
 
 # DuckDB looks into each file at each query.
 files_max = 100
+# What a parsed query is made of that reads and does nothing else. DuckDB lets INSERT, UPDATE, DELETE and COPY stand in
+# a WITH, and calls the whole a SELECT.
+reading_nodes = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+parser = duckdb.connect()
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,14 @@ def connected(
     """A DuckDB connection in which every table of the lake is a view of its name, as it is or as it was known.
 
     With `versions` there are only these tables, at these versions, or as they are (None). A query cannot reach other
-    files or addresses, unless `allow_files`. `prepare` is called before the settings are locked. Who executes nothing
-    but what `reads_only` lets DuckDB read the files of tables itself, which is faster; it could write them, too.
+    files or addresses, unless `allow_files`. `prepare` is called before the settings are locked. Who executes only what
+    `only_reads` lets DuckDB read the files of tables itself (`reads_only`), which is faster; it could write them, too.
     """
     found = duckdb.connect()
     files: list[str] = []
     try:
+        # It would be drawn in the terminal of a server.
+        found.execute("SET enable_progress_bar = false")
         found.execute("SET TimeZone = 'UTC'")
         for layer in ("bronze", "silver", "gold"):
             found.execute(f"CREATE SCHEMA {layer}")
@@ -141,6 +148,28 @@ def query(lake: Lake, sql: str, known_at: datetime | None = None, *, allow_files
     with connection(lake, known_at, allow_files=allow_files) as found, answering():
         answer = executed(found, sql)
         return Table(columns_of(answer), answer.fetchall())
+
+
+def only_reads(sql: str) -> bool:
+    """Whether a text is one query that reads, all of its parts included."""
+    (text,) = parser.cursor().execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone() or ("{}",)
+    statements = json.loads(text).get("statements", [])
+    return len(statements) == 1 and kinds_of_nodes(statements) <= reading_nodes
+
+
+def kinds_of_nodes(parsed: Any) -> set[str]:
+    """The kinds of queries that a parsed one is made of."""
+    found, waiting = set(), [parsed]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            kind = each.get("type")
+            if isinstance(kind, str) and kind.endswith("_NODE"):
+                found.add(kind)
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+    return found
 
 
 def executed(found: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.DuckDBPyConnection":

@@ -17,7 +17,7 @@ from sluice.operate.postgres.values import as_binary, numeric_oid
 Values = Any
 # The types of DuckDB whose columns are encoded here; all others are encoded by `values`.
 known = re.compile(
-    r"BOOLEAN|U?(TINY|SMALL|BIG|HUGE)INT|U?INTEGER|FLOAT|DOUBLE|DECIMAL\(.*\)|VARCHAR|JSON|DATE"
+    r"BOOLEAN|U?(TINY|SMALL|BIG)INT|HUGEINT|U?INTEGER|INTERVAL|FLOAT|DOUBLE|DECIMAL\(.*\)|VARCHAR|JSON|DATE"
     r'|TIMESTAMP(_\w+| WITH TIME ZONE)?|"NULL"'
 )
 binary = pa.binary()
@@ -69,11 +69,27 @@ def text_of(column: Values) -> Values:
         found = plain(column, column.cast(pa.string()))
     elif pa.types.is_timestamp(kind):
         found = time_text(column)
+    elif pa.types.is_interval(kind):
+        found = pa.array([each and interval_text(each) for each in column.to_pylist()], pa.string())
     else:
         found = column.cast(pa.string())
     if pa.types.is_temporal(kind) and pc.any(pc.match_substring(found, "out of range")).as_py():
         found = infinite(found)
     return found.cast(binary)
+
+
+def interval_text(value: Any) -> str:
+    """An interval as Postgres prints it: `1 year 2 mons 3 days -04:05:06.7`."""
+    years, months = divmod(abs(value.months), 12)
+    sign = -1 if value.months < 0 else 1
+    counted = ((sign * years, "year"), (sign * months, "mon"), (value.days, "day"))
+    parts = [f"{number} {unit}{'' if number == 1 else 's'}" for number, unit in counted if number]
+    seconds, microseconds = divmod(abs(value.nanoseconds) // 1000, 1_000_000)
+    if value.nanoseconds or not parts:
+        fraction = f".{microseconds:06}".rstrip("0") if microseconds else ""
+        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{fraction}"
+        parts.append(f"{'-' if value.nanoseconds < 0 else ''}{clock}")
+    return " ".join(parts)
 
 
 def infinite(text: Values) -> Values:
@@ -119,17 +135,32 @@ def binary_of(column: Values, oid: int) -> Values:
     elif pa.types.is_boolean(kind):
         found = pc.if_else(column, pa.scalar(b"\1"), pa.scalar(b"\0"))
     elif pa.types.is_date(kind):
-        days = pc.subtract_checked(column.cast(pa.int32()), pa.scalar(epoch_days, pa.int32()))
-        found = big_endian(days.fill_null(0))
+        found = big_endian(since_epoch(column.cast(pa.int32()), epoch_days))
     elif pa.types.is_timestamp(kind):
         instant = column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
-        found = big_endian(pc.subtract_checked(instant, epoch_microseconds).fill_null(0))
+        found = big_endian(since_epoch(instant, epoch_microseconds))
+    elif pa.types.is_interval(kind):
+        parts = [
+            each and struct.pack("!qii", each.nanoseconds // 1000, each.days, each.months)
+            for each in column.to_pylist()
+        ]
+        found = pa.array(parts, binary)
     elif oid == numeric_oid:
         values = column.to_pylist()
         found = pa.array([None if each is None else as_binary(Decimal(each), oid) for each in values], binary)
     else:
         return text_of(column)
     return pc.if_else(column.is_valid(), found, pa.scalar(None, binary))
+
+
+def since_epoch(column: Values, epoch: int) -> Values:
+    """Days or microseconds since the epoch of Postgres; its infinities are the least number and the greatest."""
+    greatest = 2 ** (column.type.bit_width - 1) - 1
+    is_first, is_last = pc.equal(column, -greatest), pc.equal(column, greatest)
+    finite = pc.if_else(pc.or_(is_first, is_last), pa.scalar(epoch, column.type), column)
+    found = pc.subtract_checked(finite, pa.scalar(epoch, column.type))
+    first, last = pa.scalar(-greatest - 1, column.type), pa.scalar(greatest, column.type)
+    return pc.if_else(is_first, first, pc.if_else(is_last, last, found)).fill_null(0)
 
 
 def big_endian(column: Values) -> Values:

@@ -33,7 +33,7 @@ settings = {
 }
 # Text, quoted names, comments and text in dollars are one piece each; what is left between them is code.
 pieces = re.compile(
-    r"""(?P<text>[eE]?'(?:[^']|'')*')|(?P<name>"(?:[^"]|"")*")|(?P<comment>--[^\n]*|/\*.*?\*/)"""
+    r"""(?P<text>\b[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*')|(?P<name>"(?:[^"]|"")*")|(?P<comment>--[^\n]*|/\*.*?\*/)"""
     r"""|(?P<dollars>\$(?P<tag>(?:[A-Za-z_]\w*)?)\$.*?\$(?P=tag)\$)|(?P<end>;)|(?P<parameter>\$\d{1,5})""",
     re.DOTALL,
 )
@@ -93,10 +93,9 @@ rules: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"::\s*(regclass|regproc|regprocedure|regnamespace|regrole)\b(\[\])?", r"::VARCHAR\2"),
     (r"::\s*regtype\b(\[\])?", r"::VARCHAR\1"),
     (r"::\s*(name|\"char\"|cstring|pg_node_tree|int2vector|oidvector|aclitem)\b", "::VARCHAR"),
-    (r"\bAS\s+(regclass|regproc|regnamespace|regrole|regtype|name)\b(?=\s*\))", "AS VARCHAR"),
     (r"\bjson_build_object\s*\(", "json_object("),
     (r"::\s*xid\b", "::BIGINT"),
-    (r"\b(session_user|current_catalog)\b(?!\s*\()", r"\1()"),
+    (r"(?<![.])\b(session_user|current_catalog)\b(?!\s*\()", r"\1()"),
     (r"\bcurrent_database\s*\(\s*\)", "'lake'"),
 )
 compiled = [(re.compile(pattern, re.IGNORECASE), by) for pattern, by in rules]
@@ -107,7 +106,7 @@ of_class = re.compile(
 
 def for_duckdb(sql: str) -> str:
     """The statement as DuckDB understands it."""
-    found, text = list(with_formats(pieces_of(sql))), ""
+    found, text = list(with_casts(with_formats(pieces_of(sql)))), ""
     for number, piece in enumerate(found):
         code = piece.text
         if piece.kind == "code":
@@ -145,6 +144,31 @@ def with_formats(found: Iterable[Piece]) -> Iterator[Piece]:
                 function, count = reading.pop()
                 reading.append((function, count + 1))
         yield piece
+
+
+cast_marks = re.compile(
+    r"(?P<function>\w*)\s*(?P<open>[(\[{])|(?P<close>[)\]}])"
+    r"|\bAS\s+(?P<type>regclass|regproc|regnamespace|regrole|regtype|name)\b(?=\s*\))",
+    re.IGNORECASE,
+)
+
+
+def with_casts(found: Iterable[Piece]) -> Iterator[Piece]:
+    """The pieces, in which a cast to a type that only Postgres has is one to text; elsewhere `AS name` is an alias."""
+    reading: list[str] = []
+    for piece in found:
+        if piece.kind != "code":
+            yield piece
+            continue
+        text, at = "", 0
+        for mark in cast_marks.finditer(piece.text):
+            if mark["open"]:
+                reading.append(mark["function"].lower())
+            elif mark["close"]:
+                reading = reading[:-1]
+            elif reading and reading[-1] in ("cast", "try_cast"):
+                text, at = f"{text}{piece.text[at : mark.start()]}AS VARCHAR", mark.end()
+        yield Piece("code", text + piece.text[at:])
 
 
 catalog = Path(__file__).with_name("catalog.sql")

@@ -16,8 +16,9 @@ import pyarrow as pa
 from sluice.operate.postgres import dialect, wire
 from sluice.operate.postgres.columns import data_rows, is_known
 from sluice.operate.postgres.formats import FormatError
-from sluice.operate.postgres.values import column_of, encoder, literal
+from sluice.operate.postgres.values import column_of, encoder, literal, null_of
 from sluice.operate.postgres.wire import Column, ProtocolError
+from sluice.operate.query import only_reads
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -269,7 +270,7 @@ class Session:
         statement = self.statement(asked.name)
         types = [each or 25 for each in statement.types]
         self.send(wire.message("t", struct.pack(f"!h{len(types)}I", len(types), *types)))
-        columns = self.columns(dialect.filled(statement.sql, ["NULL"] * len(types)))
+        columns = self.columns(dialect.filled(statement.sql, [null_of(each) for each in statement.types]))
         self.send_description(columns, [0] * len(columns)) if columns is not None and columns else self.no_data()
 
     def send_description(self, columns: Sequence[Column], formats: Sequence[int]) -> None:
@@ -419,6 +420,9 @@ class Session:
             found = duckdb.extract_statements(text)
         if [each.type for each in found] not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
             raise StatementError("25006", "the tables are read-only here")
+        explained = explains.match(text)
+        if not only_reads(text[explained.end() :] if explained else text):
+            raise StatementError("25006", "the tables are read-only here, in each part of a statement")
         return text
 
     def refresh(self) -> None:

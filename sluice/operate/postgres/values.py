@@ -201,6 +201,11 @@ def literal(value: bytes | None, oid: int, form: int) -> str:
     return f"CAST({quoted} AS {sql_types[oid]})" if oid in sql_types else quoted
 
 
+def null_of(oid: int) -> str:
+    """A parameter of a type, which has no value yet."""
+    return f"CAST(NULL AS {sql_types[oid]})" if oid in sql_types else "NULL"
+
+
 def from_binary(value: bytes, oid: int) -> str:
     """The text of a parameter that was sent in binary."""
     form = {16: "!?", 20: "!q", 21: "!h", 23: "!i", 26: "!I", 700: "!f", 701: "!d", 1082: "!i", 1114: "!q", 1184: "!q"}
@@ -221,4 +226,4 @@ def from_binary(value: bytes, oid: int) -> str:
     return str(found)
 
 
-__all__ = ["as_binary", "as_text", "column_of", "encoder", "literal"]
+__all__ = ["as_binary", "as_text", "column_of", "encoder", "literal", "null_of"]

@@ -162,6 +162,10 @@ def test_a_project_of_ones_own_runs(tmp_path: Path) -> None:
         sluice("lineage", "gold.revenue_daily.revenue_euro", *named, here=tmp_path).stdout
     )
     assert "gold.revenue_daily.orders" in sluice("lineage", *named, here=tmp_path).stdout
+    assert "decimal(31,2) in €\n" in sluice("lineage", "gold.revenue_daily.revenue_euro", *named, here=tmp_path).stdout
+    whole = sluice("lineage", "gold.revenue_daily", *named, here=tmp_path).stdout.splitlines()
+    assert any("gold.revenue_daily.orders " in line and "count(*)" in line for line in whole)
+    assert any("silver.priced_orders.quantity" in line for line in whole)
     assert "There is no table gold.nothing" in refused("lineage", "gold.nothing", *named, here=tmp_path)
     index = sluice("docs", "--out", "pages", *named, here=tmp_path).stdout.strip()
     assert index == (tmp_path / "pages" / "index.html").as_uri()

@@ -37,6 +37,13 @@ def test_the_audit_notices_facts_that_are_missing_doubled_or_invented_and_versio
         "versions with a wrong is_current": 1,
     }
 
+    for file in Path(lakehouse.lake.path("silver.prices")).glob("*.parquet"):
+        file.write_bytes(b"no Parquet")
+    found = lakehouse.laws()
+    assert {each.dataset for each in found if each.unknown} == {"silver.prices"}
+    assert not any(each.balanced for each in found if each.unknown)
+    assert "rows that are there twice" in {each.law for each in found if not each.unknown}
+
 
 def test_the_end_of_all_time_can_be_queried(lakehouse: Lakehouse) -> None:
     contracts = silver.history(

@@ -200,6 +200,29 @@ def test_it_gives_up_after_its_time_and_goes_on_there_later(lake: Lake, tmp_path
     assert bag(taken(receiver).rows) == actual(lake)
 
 
+def test_an_outage_is_told_once_and_so_is_its_end(lake: Lake, tmp_path: Path) -> None:
+    said: list[str] = []
+    with receiving(iter([200, 503, 503, 503, *[200] * 100])) as receiver:
+        delivered(lake, receiver, tmp_path / "position", warn=said.append)
+    assert len(said) == 2
+    assert "answered 503" in said[0]
+    assert "It is sent again, for 30 s at most." in said[0]
+    assert "accepted" in said[1]
+
+
+def test_the_example_of_a_receiver_takes_what_is_signed_and_nothing_else(lake: Lake, tmp_path: Path) -> None:
+    page = Path(__file__).parents[1] / "docs" / "how-to" / "subscribe-to-changes.md"
+    (example,) = [each for each in page.read_text().split("```python\n")[1:] if "def change_of" in each]
+    names: dict[str, Any] = {}
+    exec(example.partition("```")[0], names)
+    body = b'{"type": "gold.sold.insert", "data": {"new": {"id": 1}}}'
+    headers = Webhook("", secret_key(secret)).signed("id", body)
+    assert names["change_of"](headers, body, secret) == {"new": {"id": 1}}
+    for wrong_headers, wrong_body in ((headers | {"webhook-id": "other"}, body), (headers, body + b" ")):
+        with pytest.raises(PermissionError):
+            names["change_of"](wrong_headers, wrong_body, secret)
+
+
 def test_a_receiver_that_is_gone_is_an_error_without_its_path(lake: Lake, tmp_path: Path) -> None:
     with receiving(iter([])) as receiver:
         pass

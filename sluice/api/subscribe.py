@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from sluice.api.opened import Opened
+from sluice.api.opened import Message, Opened
 from sluice.engine.catalogue import package
 from sluice.operate.subscribe import Change, Cursor, Subscription
 from sluice.operate.webhook import PositionFile, Webhook, deliver, require_address, require_installed, secret_key
@@ -49,7 +49,8 @@ def deliver_changes(
     """Delivers the changes after the position, or after `since` where there is none; how many there were."""
     require_installed()
     require_address(url)
-    webhook, kept = Webhook(url, secret_key(secret), give_up_seconds), PositionFile(position, table)
+    webhook = Webhook(url, secret_key(secret), give_up_seconds, warn=lambda text: here.notify(Message("warning", text)))
+    kept = PositionFile(position, table)
     with kept.held():
         known = kept.read()
         at = since if known is None else known

@@ -25,9 +25,11 @@ def lineage(
     It is read from the declarations and their SQL. What a Python function computes cannot be followed, and is said so.
     """
     with opened(project) as here:
-        found = here.lineage(name) if name else here.catalogue(tables=True)
+        known = here.catalogue(tables=True)
+        found = here.lineage(name) if name else known
     if isinstance(found, Traced):
-        print_json(asdict(found)) if as_json else print_traced(found)
+        table = next(each for each in known if each.name == found.table)
+        print_json(asdict(found)) if as_json else print_traced(found, table)
     elif as_json:
         print_json([{"table": each.name, "columns": asdict(each)["columns"], "rows": each.rows} for each in found])
     else:
@@ -49,13 +51,19 @@ def print_columns(tables: Sequence[Described]) -> None:
     print_table(["column", "made from", "by"], rows)
 
 
-def print_traced(found: Traced) -> None:
+def print_traced(found: Traced, table: Described) -> None:
     """The lineage of a column as a tree, and that of a table as a list."""
-    if found.column is None:
+    column = None if found.column is None else table.column(found.column)
+    if column is None:
         near = [each for each in found.upstream if each.table == found.table and each.is_of_values]
-        print_table(["column", "made from", "how", "by"], [row_of(each) for each in near])
+        others = [each for each in table.columns if each.name not in {link.column for link in near}]
+        counted = [[f"{table.name}.{each.name}", "", "", each.made.unknown or each.made.by] for each in others]
+        print_table(["column", "made from", "how", "by"], [*map(row_of, near), *counted])
     else:
         out.print(escape(printable(f"{found.table}.{found.column}")), style="bold", highlight=False)
+        kind = " in ".join(text for text in (column.type, column.unit) if text)
+        about = [kind, column.meaning, f"Owner: {table.owner}" if table.owner else ""]
+        out.print(escape(printable(". ".join(each.rstrip(".") for each in about if each))), highlight=False)
         print_tree(found.upstream, f"{found.table}.{found.column}", depth=1, above=())
     if found.rows:
         said = ", ".join(f"{each} ({each.how})" for each in found.rows)

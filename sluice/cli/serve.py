@@ -41,7 +41,11 @@ def serve_sql(
         server = SqlServer(here.lake, options)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: threading.Thread(target=server.close).start())
-        err.print(f"Listening on {host}:{server.port}; connect for example with: psql -h {host} -p {server.port} lake")
+        user = f" -U {next(iter(users))}" if users else ""
+        example = f"psql -h {host} -p {server.port}{user} lake"
+        err.print(
+            f"Listening on {host}:{server.port}; connect for example with: {example}", highlight=False, markup=False
+        )
         server.serve()
 
 

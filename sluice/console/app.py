@@ -168,7 +168,8 @@ class Console:
         tables: dict[str, list[str]] = {}
         for table, column in names:
             tables.setdefault(table, []).append(column)
-        return "sql.html", {"tables": tables, "sql": request.query_params.get("sql", "")}
+        asked = {name: request.query_params.get(name, "") for name in ("sql", "known_at")}
+        return "sql.html", {"tables": tables, **asked}
 
     def dashboard(self, request: Request) -> tuple[str, dict[str, Any]]:
         name = request.path_params["name"]
@@ -201,7 +202,13 @@ class Console:
         if request.query_params.get("minus"):
             earlier = self.snapshot(request, "minus")
             before = points(earlier, plan, found.name, measure, where).by_name
-        drawn = chart.drawn(plan, measure, points(snapshot, plan, found.name, measure, where).by_name, before)
+        drawn = chart.drawn(
+            plan,
+            measure,
+            points(snapshot, plan, found.name, measure, where).by_name,
+            before,
+            unit=found.unit_of(measure),
+        )
         return drawn | {
             "title": f"{label_of(measure).text} of {found.name}",
             "version": None if snapshot.versions is None else snapshot.versions.get(found.name),
@@ -283,7 +290,7 @@ class Console:
         if plan is None or measure not in plan.measures:
             raise UsageError(f"{source} has no {f'measure {measure}' if measure else 'number to draw'}.")
         rows = answer if table is None else points(snapshot, plan, source, measure, dict(panel.where))
-        drawn = chart.drawn(plan, measure, rows.by_name)
+        drawn = chart.drawn(plan, measure, rows.by_name, unit="" if table is None else table.unit_of(measure))
         return drawn | {"title": panel.title} | ({"unit": panel.unit} if panel.unit else {})
 
     def quarantined(self, request: Request) -> list[dict[str, Any]]:

@@ -90,8 +90,13 @@ def sql_of(chart: Chart, source: str, measure: str, conditions: Sequence[str] = 
     )
 
 
-def drawn(chart: Chart, measure: str, rows: Sequence[Row], before: Sequence[Row] | None = None) -> dict[str, Any]:
-    """The chart as data for the page; with the rows `before`, the difference between the two."""
+def drawn(
+    chart: Chart, measure: str, rows: Sequence[Row], before: Sequence[Row] | None = None, *, unit: str = ""
+) -> dict[str, Any]:
+    """The chart as data for the page; with the rows `before`, the difference between the two.
+
+    `unit` is that of the measure, where its name does not say it.
+    """
     label = label_of(measure)
     side = "newest" if is_newest_first(chart, rows) else "first"
     notes = [f"Only the {side} {points_max:,} points are drawn."] if len(rows) > points_max else []
@@ -101,7 +106,7 @@ def drawn(chart: Chart, measure: str, rows: Sequence[Row], before: Sequence[Row]
     head = {
         "kind": chart.kind,
         "label": label.text,
-        "unit": label.unit,
+        "unit": label.unit or unit,
         "keys": list(chart.columns),
         "difference": before is not None,
         "notes": notes,

@@ -36,6 +36,11 @@ class Table:
     is_declared: bool = True
     described: Described | None = None
 
+    def unit_of(self, column: str) -> str:
+        """The unit that the declaration gives a column; empty where it gives none."""
+        found = self.described.column(column) if self.described else None
+        return found.unit if found else ""
+
     @property
     def state(self) -> str:
         """One word for it, which the stylesheet has a colour for."""

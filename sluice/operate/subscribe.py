@@ -162,7 +162,9 @@ class Subscription:
         """Why the changes after a place cannot be read; None when they can."""
         newest, oldest = self.lake.newest_version(self.table), self.lake.oldest_version(self.table)
         if at.version > newest:
-            return f"its newest version is {newest}, before {at.version}: it was made again, or restored."
+            return (
+                f"its newest version is {newest}, before {at.version}: that was never one, or the table was made again."
+            )
         if at.version + (at.position is None) < oldest:
             return f"its log begins at version {oldest}, and the changes after version {at.version} are gone."
         known = self.lake.commit_ms(self.table, at.version) if at.commit_ms and at.version >= oldest else at.commit_ms

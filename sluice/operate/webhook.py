@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -47,7 +47,8 @@ class Unavailable(PublishError):
 class Webhook:
     """A receiver of signed requests, as the Standard Webhooks specification has them.
 
-    A request that fails is repeated for `give_up_seconds`, with longer and longer pauses.
+    A request that fails is repeated for `give_up_seconds`, with longer and longer pauses. `warn` hears of it once, and
+    of the end of it.
     """
 
     # It may have a token in its path.
@@ -56,6 +57,7 @@ class Webhook:
     give_up_seconds: float = 3600.0
     answer_seconds: float = 20.0
     pause_seconds: float = 1.0
+    warn: Callable[[str], None] = field(default=lambda text: None, repr=False)
 
     @property
     def host(self) -> str:
@@ -73,6 +75,7 @@ class Webhook:
             stop=stop_after_delay(self.give_up_seconds) | stop_when_event_set(stop),
             wait=self.pause,
             sleep=sleep_using_event(stop),
+            before_sleep=self.tell,
             reraise=True,
         )
         try:
@@ -81,7 +84,15 @@ class Webhook:
             if stop.is_set():
                 return False
             raise
+        if retrying.statistics.get("attempt_number", 1) > 1:
+            self.warn(f"{self.host} accepted {message_id}.")
         return True
+
+    def tell(self, state: "RetryCallState") -> None:
+        """Says why a change has to be sent again, the first time."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        if state.attempt_number == 1 and error is not None:
+            self.warn(f"{error} It is sent again, for {self.give_up_seconds:,.0f} s at most.")
 
     def pause(self, state: "RetryCallState") -> float:
         """The seconds until the next attempt: as many as the receiver asks for, or a random number below a bound."""
@@ -215,7 +226,7 @@ def body_of(change: Change) -> bytes:
 def require_installed() -> None:
     """A UsageError where the libraries for requests are not installed."""
     if find_spec("tenacity") is None or find_spec("urllib3") is None:
-        raise UsageError("To deliver by webhook, install what it needs: sluice-lakehouse[publish].")
+        raise UsageError("tenacity or urllib3 is not installed: pip install 'sluice-lakehouse[publish]'")
 
 
 def secret_key(secret: str) -> bytes:

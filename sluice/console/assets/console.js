@@ -287,10 +287,15 @@ function tablePage() {
 
   function showTime() {
     const index = Number(slider.value), commit = times[index];
-    at("known-text").textContent = time() ? `${timeText(commit.at)} UTC, version ${commit.version}` : "now";
+    const isPast = time() && !onlyChanges.checked;
+    const text = time() ? `${timeText(commit.at)} UTC, version ${commit.version}` : "now";
+    at("known-text").textContent = time() && !isPast ? `${text}; the rows below are those of now` : text;
+    const query = at("query"), ask = new URL(query.href);
+    isPast ? ask.searchParams.set("known_at", time().slice(0, 23)) : ask.searchParams.delete("known_at");
+    query.href = ask;
     for (const form of ["csv", "parquet"]) {
       const link = at(form), url = new URL(link.href);
-      url.search = time() && !onlyChanges.checked ? new URLSearchParams({ known_at: time() }) : "";
+      url.search = isPast ? new URLSearchParams({ known_at: time() }) : "";
       link.href = url;
     }
   }

@@ -376,7 +376,7 @@ class Session:
             columns = [column_of(each[0], str(each[1])) for each in found.description or []]
             parts = iter(lambda: found.fetchmany(rows_at_once), [])
             try:
-                rows = self.within_bytes(parts, lambda some: len(some) * len(columns) * value_bytes)
+                rows = self.within_bytes(parts, lambda some: sum(size_of(row) for row in some))
             except StatementError:
                 connection.abort()
                 raise
@@ -469,6 +469,18 @@ def said() -> Iterator[None]:
 
 def done(answer: Answer) -> str:
     return f"{answer.tag} {answer.count}" if answer.tag == "SELECT" else answer.tag
+
+
+def size_of(value: Any) -> int:
+    """What a value takes that is kept by Python, about, with all that is in it."""
+    match value:
+        case str() | bytes():
+            return value_bytes + len(value)
+        case dict():
+            return sum(size_of(each) for each in value.values())
+        case list() | tuple():
+            return sum(map(size_of, value)) if len(value) < rows_at_once else len(value) * value_bytes
+    return value_bytes
 
 
 def encoded(row: Sequence[Any], by_column: Sequence[Encoder]) -> list[bytes | None]:

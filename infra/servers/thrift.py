@@ -72,7 +72,7 @@ class Thrift(Server):
         return True
 
     def settings(self) -> dict[str, str]:
-        return {"SLUICE_THRIFT": f"jdbc:hive2://{self.address}"}
+        return {"THRIFT_URL": f"jdbc:hive2://{self.address}"}
 
     @property
     def configuration(self) -> Path:

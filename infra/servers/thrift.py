@@ -21,6 +21,8 @@ from sluice.storage import s3 as object_store
 from sluice.storage.location import is_bucket
 
 database = "metastore"
+# For executors with nothing, with blocks that are cached, and with files of a shuffle.
+idle_timeouts = ("executorIdleTimeout", "cachedExecutorIdleTimeout", "shuffleTracking.timeout")
 log4j2 = Path(__file__).with_name("log4j2.xml")
 
 
@@ -60,7 +62,7 @@ class Thrift(Server):
             "PYTHONPATH": str(project),
             "SPARK_CONF_DIR": str(self.configuration),
             "SPARK_LOCAL_IP": loopback,
-            **keys_of(self.store),
+            **(keys_of(self.store) if is_bucket(self.lake) else {}),
         }
 
     def is_healthy(self) -> bool:
@@ -95,6 +97,9 @@ class Thrift(Server):
             "spark.sql.extensions": f"{spark_settings['spark.sql.extensions']},{readonly.extension}",
             "spark.master": self.spark,
             "spark.driver.memory": self.memory,
+            # On a cluster it gives back the cores that it does not use, so that others find some.
+            "spark.dynamicAllocation.enabled": str(self.spark.startswith("spark://")).lower(),
+            **{f"spark.dynamicAllocation.{name}": "60s" for name in idle_timeouts},
             "spark.driver.host": loopback,
             "spark.driver.bindAddress": loopback,
             "spark.driver.extraClassPath": ":".join(map(str, class_path)),

@@ -7,7 +7,6 @@ import re
 import signal
 import sys
 import time
-from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -57,8 +56,7 @@ def register(spark: SparkSession, lake: Lake, before: set[str]) -> set[str]:
     known = catalogued(spark)
     wanted = {table: address(lake.path(table)) for table in found}
     for table, location in known.items():
-        is_gone = table not in found and location.startswith(f"{address(lake.root)}/")
-        if is_gone or wanted.get(table, location) != location:
+        if wanted.get(table) != location:
             # The catalogue forgets the name; the files of a table with a location stay.
             spark.sql(f"DROP TABLE IF EXISTS {table}")
     for table in sorted(found):
@@ -69,18 +67,19 @@ def register(spark: SparkSession, lake: Lake, before: set[str]) -> set[str]:
 
 
 def catalogued(spark: SparkSession) -> dict[str, str]:
-    """The location of each table that the catalogue has."""
+    """The location of each table that was registered by one; others are none of ours, and their files would go."""
     found = {}
     for layer in layers:
         for row in spark.sql(f"SHOW TABLE EXTENDED IN {layer} LIKE '*'").collect():
-            location = re.search(r"^Location: (.*)$", row.information, re.MULTILINE)
-            found[f"{layer}.{row.tableName}"] = location[1] if location else ""
+            location = re.search(r"^Type: EXTERNAL$.*^Location: (.*?)$", row.information, re.MULTILINE | re.DOTALL)
+            if location:
+                found[f"{layer}.{row.tableName}"] = location[1]
     return found
 
 
 def address(path: str) -> str:
     """As the catalogue writes it."""
-    return path if is_bucket(path) else Path(path).as_uri().replace("file:///", "file:/")
+    return path if is_bucket(path) else f"file:{path}"
 
 
 if __name__ == "__main__":

@@ -114,8 +114,9 @@ lock: $(VENV)/.installed ## Resolve the dependencies again (needs uv)
 	@uv pip compile infra/airflow/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet -o requirements-airflow.lock
 
-logstore: $(VENV)/.installed ## Build the jar of the log store from its source (needs a JDK)
+logstore: $(VENV)/.installed ## Build the jars of the log store and of infra/servers/readonly from their sources (needs a JDK)
 	@$(BIN)/python -m sluice.runtime.logstore
+	@$(BIN)/python -m infra.servers.readonly
 
 clean: ## Remove the demo's log and tables, and what the servers keep
 	@test ! -S $(SERVERS)/supervisor.sock || $(BIN)/python -m infra.servers down --folder $(SERVERS)

@@ -11,6 +11,7 @@ from infra.servers.running import Running, running
 from infra.servers.s3 import S3
 from infra.servers.server import Server, free_port
 from infra.servers.spark import SparkConnect, SparkMaster, SparkWorker
+from infra.servers.thrift import Thrift
 
 __all__ = [
     "S3",
@@ -22,6 +23,7 @@ __all__ = [
     "SparkConnect",
     "SparkMaster",
     "SparkWorker",
+    "Thrift",
     "free_port",
     "running",
 ]

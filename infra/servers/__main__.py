@@ -1,4 +1,4 @@
-"""Kafka, Connect with Debezium, S3, Postgres and a Spark cluster on this machine, on loopback, without containers."""
+"""Kafka, Connect with Debezium, S3, Postgres, and Spark as a cluster and for SQL: on loopback, without containers."""
 
 import sys
 from pathlib import Path
@@ -10,11 +10,14 @@ from infra.servers import compose, debian
 from infra.servers.server import project
 from infra.servers.stack import Stack
 from sluice.errors import SluiceError, UsageError
+from sluice.storage.location import is_bucket
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None, pretty_exceptions_enable=False
 )
-Names = Annotated[list[str] | None, typer.Argument(help="postgres, kafka, s3, connect or spark; none: all of them.")]
+Names = Annotated[
+    list[str] | None, typer.Argument(help="postgres, kafka, s3, connect or spark; none: all of these; or thrift.")
+]
 Folder = Annotated[Path, typer.Option(help="Where their data, passwords and logs are.")]
 here = project / ".sluice" / "servers"
 
@@ -38,11 +41,20 @@ def up(
     names: Names = None,
     folder: Folder = here,
     port: Annotated[list[str] | None, typer.Option(help="NAME=NUMBER, kept for next time.")] = None,
+    lake: Annotated[
+        str | None, typer.Option(help="The tables of thrift: a folder or s3a://…, kept for next time.")
+    ] = None,
+    spark: Annotated[
+        str | None, typer.Option(help="Where thrift computes: a Spark master, kept for next time.")
+    ] = None,
 ) -> None:
     """Install, start and wait for health; print the settings by which programs find them."""
     stack = Stack(folder)
     if port:
         stack.change_ports(dict(parsed_port(each) for each in port))
+    of_thrift = {"lake": lake and absolute(lake), "spark": spark}
+    if changed := {name: value for name, value in of_thrift.items() if value}:
+        stack.change_thrift(changed)
     install(names)
     started = stack.up(names or ())
     typer.echo(f"Healthy: {', '.join(started)}. Logs: {stack.logs}", err=True)
@@ -86,6 +98,11 @@ def parsed_port(text: str) -> tuple[str, int]:
     if not number.isdecimal() or not 0 < int(number) < 65536:
         raise UsageError(f"--port {text} cannot be used; write NAME=NUMBER, such as kafka=19092.")
     return name, int(number)
+
+
+def absolute(lake: str) -> str:
+    """The same lake, from whichever folder."""
+    return lake if is_bucket(lake) else str(Path(lake).resolve())
 
 
 def hidden(name: str, value: str) -> str:

@@ -64,6 +64,28 @@ class Postgres(Server):
         command = [program("pg_isready"), "-q", "-h", loopback, "-p", str(self.port), "-d", database, "-t", "2"]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
+    def make_database(self, name: str) -> None:
+        """Makes another database where none has this name; the server must run."""
+        exists = "SELECT FROM pg_database WHERE datname = :'name'"
+        statement = f"SELECT format('CREATE DATABASE %I', :'name') WHERE NOT EXISTS ({exists}) \\gexec\n"
+        command = [
+            program("psql"),
+            "-h",
+            loopback,
+            "-p",
+            str(self.port),
+            "-U",
+            user,
+            "-d",
+            database,
+            "-qXv",
+            f"name={name}",
+        ]
+        environment = {**os.environ, "PGPASSWORD": self.password}
+        done = subprocess.run(command, env=environment, input=statement, capture_output=True, text=True, check=False)
+        if done.returncode or done.stderr:
+            raise SluiceError(f"Postgres does not make the database {name}: {done.stderr[-1000:]}")
+
     def settings(self) -> dict[str, str]:
         return {"SLUICE_POSTGRES": self.url}
 

@@ -84,9 +84,11 @@ class Running(Generic[S]):
                 # It ended by itself.
                 continue
         self.process.wait()
-        # The children of a dead server belong to init, and keep its ports and data until they end too.
+        # The children of a dead server belong to init, and keep its ports and data until all their threads end too.
         wait_until(
-            lambda: not any(is_alive(pid) for pid in pids), lambda: f"{type(self.server).__name__} does not die", 10
+            lambda: not any(is_alive(pid) for pid in pids) and self.server.has_free_ports(),
+            lambda: f"{type(self.server).__name__} does not die",
+            10,
         )
         self.process = None
 

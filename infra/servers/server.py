@@ -79,6 +79,14 @@ class Server(ABC):
             if field_of.name.endswith("port"):
                 require_free(getattr(self, field_of.name))
 
+    def has_free_ports(self) -> bool:
+        """Whether nothing listens on any of them."""
+        try:
+            self.require_free_ports()
+        except SluiceError:
+            return False
+        return True
+
     @property
     def address(self) -> str:
         return f"{loopback}:{self.port}"

@@ -18,6 +18,7 @@ from infra.servers.running import is_alive
 from infra.servers.s3 import S3
 from infra.servers.server import Server, loopback, project, wait_until, write_private
 from infra.servers.spark import SparkMaster, SparkWorker
+from infra.servers.thrift import Thrift
 from sluice.errors import SluiceError, UsageError
 
 # Every port of the stack. `up --port` changes one; what was changed is kept in the folder's ports.json.
@@ -33,10 +34,13 @@ default_ports = {
     "spark-worker-1-web": 7082,
     "spark-worker-2": 7083,
     "spark-worker-2-web": 7084,
+    "thrift": 10000,
 }
 # Each stage waits for the health of the one before.
-stages = (("postgres", "kafka", "s3"), ("connect", "spark-master"), ("spark-worker-1", "spark-worker-2"))
-needs = {"connect": "kafka", "spark-worker-1": "spark-master", "spark-worker-2": "spark-master"}
+stages = (("postgres", "kafka", "s3"), ("connect", "spark-master"), ("spark-worker-1", "spark-worker-2"), ("thrift",))
+needs = {"connect": "kafka", "spark-worker-1": "spark-master", "spark-worker-2": "spark-master", "thrift": "postgres"}
+# They start only when they are named.
+optional = {"thrift"}
 healthy_within_seconds = 120
 ends_within_seconds = 40
 
@@ -73,23 +77,26 @@ class Stack:
             name: SparkWorker(folder / name, port[name], web_port=port[f"{name}-web"], master=master.address, store=s3)
             for name in ("spark-worker-1", "spark-worker-2")
         }
+        postgres = Postgres(folder / "postgres", port["postgres"])
+        thrift = {"lake": str(project / ".sluice" / "lake")} | self.kept("thrift.json")
         return {
-            "postgres": Postgres(folder / "postgres", port["postgres"]),
+            "postgres": postgres,
             "kafka": kafka,
             "s3": s3,
             "connect": Connect(folder / "connect", port["connect"], kafka=kafka.address),
             "spark-master": master,
             **workers,
+            "thrift": Thrift(folder / "thrift", port["thrift"], metastore=postgres, store=s3, **thrift),
         }
 
     def chosen(self, names: Iterable[str]) -> list[str]:
-        """The servers that are meant, in order; none named: all; `spark`: its master and workers."""
+        """The servers that are meant, in order; none named: all but optional ones; `spark`: its master and workers."""
         named = set(names)
         known = {name: {name, name.split("-")[0]} for name in self.servers}
         unknown = named - set().union(*known.values())
         if unknown:
             raise UsageError(f"There is no server {', '.join(sorted(unknown))}; there are {', '.join(self.servers)}.")
-        return [name for name, words in known.items() if not named or named & words]
+        return [name for name, words in known.items() if (named & words if named else name not in optional)]
 
     def up(self, names: Iterable[str] = ()) -> list[str]:
         """Starts servers and those that they need, each stage when the one before is healthy; says which."""
@@ -165,8 +172,19 @@ class Stack:
         self.ports = default_ports | self.changed_ports()
         self.servers = self.made()
 
+    def change_thrift(self, changed: dict[str, str]) -> None:
+        """Keeps the lake or the Spark of the Thrift server of this folder, for its next start."""
+        if self.is_supervised() and self.process("thrift")["statename"] in ("RUNNING", "STARTING", "BACKOFF"):
+            raise UsageError("Its lake cannot change while it runs. First: python -m infra.servers down thrift")
+        self.make_folder()
+        write_private(self.folder / "thrift.json", json.dumps(self.kept("thrift.json") | changed, indent=2))
+        self.servers = self.made()
+
     def changed_ports(self) -> dict[str, int]:
-        path = self.folder / "ports.json"
+        return self.kept("ports.json")
+
+    def kept(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
     def make_folder(self) -> None:

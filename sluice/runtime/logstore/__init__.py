@@ -22,8 +22,8 @@ java_release = "17"
 long_ago = (1980, 1, 1, 0, 0, 0)
 
 
-def build(to: Path, class_path: list[Path]) -> None:
-    """Compiles the source into a jar; a UsageError when it cannot be compiled."""
+def build(to: Path, class_path: list[Path], source: Path = source) -> None:
+    """Compiles a source into a jar; a UsageError when it cannot be compiled."""
     javac = shutil.which("javac")
     if javac is None:
         raise UsageError(

@@ -44,7 +44,7 @@ class Thrift(Server):
         of_servers.install_jars()
 
     def prepare(self) -> None:
-        """The files that Spark and Hive read. The password of the catalogue is in Hive's, which no client can read."""
+        """The files that Spark and Hive read. The password of the catalogue is in Hive's alone."""
         private_folder(self.folder)
         private_folder(self.configuration)
         # Hive writes there, and makes no folder for it.

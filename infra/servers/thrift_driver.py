@@ -8,10 +8,12 @@ import signal
 import sys
 import time
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sluice.runtime.session import is_alive
+from sluice.runtime.session import is_alive, spark_message
 from sluice.storage.delta import Lake
 from sluice.storage.location import is_bucket
 
@@ -46,7 +48,7 @@ def end_jvm() -> None:
 
 
 def register(spark: SparkSession, lake: Lake, before: set[str]) -> set[str]:
-    """Makes the catalogue name the tables that the lake has, unless these are those of before; says which they are."""
+    """Makes the catalogue name the tables that the lake has, unless these are those of before; says which it names."""
     found = set(lake.tables())
     if found == before:
         return found
@@ -62,7 +64,12 @@ def register(spark: SparkSession, lake: Lake, before: set[str]) -> set[str]:
     for table in sorted(found):
         if known.get(table) != wanted[table]:
             location = lake.path(table).replace("\\", "\\\\").replace("'", "\\'")
-            spark.sql(f"CREATE TABLE IF NOT EXISTS {table} USING DELTA LOCATION '{location}'")
+            try:
+                spark.sql(f"CREATE TABLE IF NOT EXISTS {table} USING DELTA LOCATION '{location}'")
+            except (PySparkException, Py4JError) as error:
+                # One broken table hides no other, and is tried again at the next look.
+                sys.stderr.write(f"{table} could not be registered. {spark_message(error)}\n")
+                found.remove(table)
     return found
 
 

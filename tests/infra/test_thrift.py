@@ -57,7 +57,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.servers
-@pytest.mark.skipif(os.environ.get("SLUICE_TEST_THRIFT") != "1", reason="takes minutes; set SLUICE_TEST_THRIFT=1")
+@pytest.mark.skipif(os.environ.get("SLUICE_TEST_THRIFT") != "1", reason="takes 90 s; set SLUICE_TEST_THRIFT=1")
 def test_clients_see_the_tables_as_they_become_and_change_nothing(folder: Path, lakehouse: Lakehouse) -> None:
     lakehouse.lake = dataclasses.replace(lakehouse.lake, deletion_vectors_from_rows=1)
     lakehouse.declare(orders, sales)

@@ -129,6 +129,8 @@ class Snapshots:
 
         def limit(connection: "DuckDBPyConnection") -> None:
             connection.execute(f"SET memory_limit = '{self.memory}'")
+            # It would be drawn in the terminal of the server.
+            connection.execute("SET enable_progress_bar = false")
 
         connection = connected(self.project.lake, known_at, versions, prepare=limit)
         return Snapshot(connection, versions, self.seconds_max)

@@ -22,6 +22,7 @@ files_max = 100
 # a WITH, and calls the whole a SELECT.
 reading_nodes = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 parser = duckdb.connect()
+kept_characters_max = 10_000
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,6 @@ def connected(
     found = duckdb.connect()
     files: list[str] = []
     try:
-        # It would be drawn in the terminal of a server.
-        found.execute("SET enable_progress_bar = false")
         found.execute("SET TimeZone = 'UTC'")
         for layer in ("bronze", "silver", "gold"):
             found.execute(f"CREATE SCHEMA {layer}")
@@ -152,9 +151,17 @@ def query(lake: Lake, sql: str, known_at: datetime | None = None, *, allow_files
 
 def only_reads(sql: str) -> bool:
     """Whether a text is one query that reads, all of its parts included."""
+    return reads_again(sql) if len(sql) <= kept_characters_max else reads(sql)
+
+
+def reads(sql: str) -> bool:
     (text,) = parser.cursor().execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone() or ("{}",)
     statements = json.loads(text).get("statements", [])
     return len(statements) == 1 and kinds_of_nodes(statements) <= reading_nodes
+
+
+# Tools ask the same again and again, and to parse a query takes as long as to answer a small one.
+reads_again = lru_cache(maxsize=1000)(reads)
 
 
 def kinds_of_nodes(parsed: Any) -> set[str]:

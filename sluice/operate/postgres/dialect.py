@@ -203,4 +203,6 @@ def prepare(found: "duckdb.DuckDBPyConnection", memory_limit: str) -> None:
     cases = f"CASE lower(name) {values} END"
     found.execute(f"CREATE MACRO main.current_setting(name) AS {cases}, (name, missing_ok) AS {cases}")
     found.execute(f"SET memory_limit = '{memory_limit}'")
+    # It would be drawn in the terminal of the server.
+    found.execute("SET enable_progress_bar = false")
     found.execute("SET search_path = 'gold,main'")

@@ -79,6 +79,14 @@ class Server(ABC):
             if field_of.name.endswith("port"):
                 require_free(getattr(self, field_of.name))
 
+    def listens(self) -> bool:
+        """Whether its port takes connections."""
+        try:
+            socket.create_connection((loopback, self.port), 1).close()
+        except OSError:
+            return False
+        return True
+
     def has_free_ports(self) -> bool:
         """Whether nothing listens on any of them."""
         try:

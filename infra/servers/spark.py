@@ -1,7 +1,6 @@
 """Spark standalone: a master and its workers, and Spark Connect, by the scripts of the pyspark that is installed."""
 
 import json
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -147,11 +146,7 @@ class SparkConnect(OfSpark):
         }
 
     def is_healthy(self) -> bool:
-        try:
-            socket.create_connection((loopback, self.port), 1).close()
-        except OSError:
-            return False
-        return True
+        return self.listens()
 
     def settings(self) -> dict[str, str]:
         return {"SLUICE_SPARK": f"sc://{self.address}"}

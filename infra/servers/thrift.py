@@ -1,7 +1,6 @@
 """Spark's Thrift server: SQL for JDBC and Hive's drivers, over the tables of a lake in a catalogue in Postgres."""
 
 import os
-import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,11 +66,7 @@ class Thrift(Server):
 
     def is_healthy(self) -> bool:
         """It listens when it has registered the tables."""
-        try:
-            socket.create_connection((loopback, self.port), 1).close()
-        except OSError:
-            return False
-        return True
+        return self.listens()
 
     def settings(self) -> dict[str, str]:
         return {"THRIFT_URL": f"jdbc:hive2://{self.address}"}

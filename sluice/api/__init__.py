@@ -10,7 +10,7 @@ from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.describe import Column, Described, Expected
 from sluice.operate.explain import Origin, Value
 from sluice.operate.json_text import as_text, json_line
-from sluice.operate.lineage import Link, Traced
+from sluice.operate.lineage import Link, Traced, trace
 from sluice.operate.postgres import Options as SqlOptions
 from sluice.operate.postgres import Server as SqlServer
 from sluice.operate.publish import Published
@@ -53,4 +53,5 @@ __all__ = [
     "json_line",
     "severity_of",
     "state_of",
+    "trace",
 ]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from sluice.api import Described, Link, Traced
+from sluice.api import Described, Link, Traced, trace
 from sluice.cli.options import AsJson, ProjectFolder, opened
 from sluice.cli.printing import out, print_json, print_table, printable
 
@@ -26,7 +26,7 @@ def lineage(
     """
     with opened(project) as here:
         known = here.catalogue(tables=True)
-        found = here.lineage(name) if name else known
+        found = trace(known, name) if name else known
     if isinstance(found, Traced):
         table = next(each for each in known if each.name == found.table)
         print_json(asdict(found)) if as_json else print_traced(found, table)

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
@@ -125,12 +126,8 @@ class Snapshots:
 
     def opened(self, known_at: datetime | None, versions: Mapping[str, int | None] | None) -> Snapshot:
         """A connection of its own, which reads the tables alone."""
-        from sluice.operate.query import connected
+        from sluice.operate.query import connected, serve_within
 
-        def limit(connection: "DuckDBPyConnection") -> None:
-            connection.execute(f"SET memory_limit = '{self.memory}'")
-            # It would be drawn in the terminal of the server.
-            connection.execute("SET enable_progress_bar = false")
-
+        limit = partial(serve_within, memory_limit=self.memory)
         connection = connected(self.project.lake, known_at, versions, prepare=limit)
         return Snapshot(connection, versions, self.seconds_max)

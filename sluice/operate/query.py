@@ -129,6 +129,13 @@ def described(connection: "duckdb.DuckDBPyConnection", source: str) -> tuple[tup
     return tuple((each[0], each[1]) for each in found)
 
 
+def serve_within(connection: "duckdb.DuckDBPyConnection", memory_limit: str) -> None:
+    """Sets what a server's connection may use; before its settings are locked."""
+    connection.execute(f"SET memory_limit = '{memory_limit}'")
+    # It would be drawn in the server's terminal.
+    connection.execute("SET enable_progress_bar = false")
+
+
 def lock_down(connection: "duckdb.DuckDBPyConnection", files: Sequence[str] = (), *, allow_files: bool = False) -> None:
     """From now on queries reach what is registered and, unless `allow_files`, nothing but `files`, whatever is set."""
     # Otherwise a name in a query could also mean a variable of this program.

@@ -11,27 +11,20 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sluice import bronze, gold, silver
+from sluice import gold
 from sluice.engine.backfill import BackfillRange
 from sluice.log import Record
 from sluice.model import truncation
 from sluice.model.datasets import Dataset
 from tests.damage import damage
 from tests.kit import Lakehouse, Row, at, text
+from tests.laws.test_windows import visits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 new_york = ZoneInfo("America/New_York")
 local = "from_utc_timestamp(at, 'America/New_York')"
-visits = silver.events(
-    "visits",
-    source=bronze.topic("visits"),
-    schema="visit_id string, user string, at timestamp, amount int",
-    keys=["visit_id"],
-    event_time="at",
-    future_tolerance="1000 days",
-)
 
 
 def by(name: str, *groups: str) -> Dataset:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sluice.operate.postgres import formats
 from sluice.operate.postgres.values import arrays, names, types
+from sluice.operate.query import serve_within
 
 if TYPE_CHECKING:
     import duckdb
@@ -202,7 +203,5 @@ def prepare(found: "duckdb.DuckDBPyConnection", memory_limit: str) -> None:
     values = " ".join(f"WHEN '{name}' THEN '{value}'" for name, value in settings.items())
     cases = f"CASE lower(name) {values} END"
     found.execute(f"CREATE MACRO main.current_setting(name) AS {cases}, (name, missing_ok) AS {cases}")
-    found.execute(f"SET memory_limit = '{memory_limit}'")
-    # It would be drawn in the terminal of the server.
-    found.execute("SET enable_progress_bar = false")
+    serve_within(found, memory_limit)
     found.execute("SET search_path = 'gold,main'")

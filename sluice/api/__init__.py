@@ -9,6 +9,7 @@ from sluice.log import Record
 from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.describe import Column, Described, Expected
 from sluice.operate.explain import Origin, Value
+from sluice.operate.forecast import Step
 from sluice.operate.json_text import as_text, json_line
 from sluice.operate.lineage import Link, Traced, trace
 from sluice.operate.postgres import Options as SqlOptions
@@ -44,6 +45,7 @@ __all__ = [
     "RunResult",
     "SqlOptions",
     "SqlServer",
+    "Step",
     "Stopped",
     "TopicOffsets",
     "Traced",

@@ -33,6 +33,7 @@ from sluice.operate import (
     doctor,
     documents,
     explain,
+    forecast,
     lineage,
     maintain,
     recompute,
@@ -42,6 +43,7 @@ from sluice.operate import (
 from sluice.operate.describe import Described
 from sluice.operate.doctor import Finding
 from sluice.operate.explain import Value as ExplainedValue
+from sluice.operate.forecast import Step
 from sluice.operate.lineage import Traced
 from sluice.operate.publish import Published
 from sluice.operate.recompute import Recomputed
@@ -246,6 +248,19 @@ class Project:
         """
         here = self._here
         return status.status(here.lake, here.log, here.catalogue())
+
+    def plan(self) -> list[Step]:
+        """What the next `run` will do to each topic and dataset, and why, upstream first; nothing is run.
+
+        `rows` are those that the table has now: of one to `recompute`, all of them may change. After them come tables
+        that nothing declares. A LogUnreachable when Kafka does not answer.
+
+        >>> [step.name for step in project.plan() if step.action == "recompute"]
+        []
+        """
+        here = self._here
+        hold_changed = here.settings.changed_declarations == "hold"
+        return forecast.forecast(here.lake, here.log, here.catalogue(), hold_changed=hold_changed)
 
     def audit(self, recompute: float | None = None, seed: int | None = None) -> Audit:
         """Adds up what became of every landed record and every row; `balanced` is False when one is lost or doubled.

@@ -24,6 +24,7 @@ from sluice.ingest.receivers.cli import listen_app
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 commands: dict[str, Callable[..., None]] = {
     "init": project.init,
+    "plan": look.plan,
     "run": run.run,
     "doctor": project.doctor,
     "status": look.status,

@@ -44,6 +44,40 @@ def status(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
     )
 
 
+def plan(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
+    """Say what the next run will do to each dataset, and how many rows are at stake; nothing is run."""
+    with opened(project) as here:
+        steps = here.plan()
+    if as_json:
+        print_json([asdict(step) for step in steps])
+        return
+    shown = [step for step in steps if step.action != "nothing" or step.blocked]
+    any_blocked = any(step.blocked for step in shown)
+    if shown:
+        names = ["dataset", "will", "because", "rows now", "new records"]
+        print_table(
+            [*names, *(["blocked before"] if any_blocked else [])],
+            [
+                [
+                    step.name,
+                    step.action,
+                    step.because,
+                    step.rows,
+                    step.records or "",
+                    *([step.blocked] if any_blocked else []),
+                ]
+                for step in shown
+            ],
+        )
+    recomputed = [step for step in steps if step.action == "recompute"]
+    rows = sum(step.rows or 0 for step in recomputed)
+    unchanged = len(steps) - len(shown)
+    out.print(
+        f"Recomputes {len(recomputed)} of {len(steps)} tables ({rows:,} rows now); {unchanged} unchanged.",
+        highlight=False,
+    )
+
+
 def audit(
     project: ProjectFolder = Path(),
     recompute: Annotated[

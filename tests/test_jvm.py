@@ -1,7 +1,9 @@
 """How the driver speaks to its JVM: each class is asked for once, and what no longer answers is left."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,6 +12,8 @@ from py4j.java_gateway import JVMView
 from py4j.protocol import REFLECTION_COMMAND_NAME
 from pyspark import SparkContext
 
+from sluice.runtime import session
+from sluice.runtime.java import require_java
 from sluice.runtime.session import stop
 from tests.kit import Lakehouse, text
 from tests.shop import sales
@@ -80,3 +84,42 @@ def test_a_jvm_that_is_gone_does_not_hide_why_the_session_ends() -> None:
     stop(cast("SparkSession", Stopping(answers=False)))
     with pytest.raises(ConnectionRefusedError):
         stop(cast("SparkSession", Stopping(answers=True)))
+
+
+def test_a_jvm_reads_its_classes_from_the_archive(spark: "SparkSession") -> None:
+    process = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}")  # type: ignore[union-attr]
+    options = process.joinpath("cmdline").read_text().split("\0") if process.exists() else []
+    archive = next((each.partition("=")[2] for each in options if each.startswith("-XX:SharedArchiveFile=")), None)
+    if archive is None:
+        pytest.skip("the archive was not there yet")
+    assert archive in process.joinpath("maps").read_text(), "the JVM refused it"
+
+
+@pytest.mark.process
+def test_an_archive_is_of_one_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM refuses one that was written from jars elsewhere, or from others at the same place."""
+
+    def name() -> str:
+        return session.ClassArchive.of(tmp_path, require_java(), []).path.name
+
+    jars = [tmp_path / home / "jars" / "spark.jar" for home in ("one", "other")]
+    for jar in jars:
+        jar.parent.mkdir(parents=True)
+        jar.touch()
+    monkeypatch.setattr(session, "_find_spark_home", lambda: str(tmp_path / "one"))
+    first = name()
+    assert name() == first
+    os.utime(jars[0], ns=(0, 0))
+    assert name() != first
+    again = name()
+    monkeypatch.setattr(session, "_find_spark_home", lambda: str(tmp_path / "other"))
+    assert name() not in (first, again)
+
+
+def test_archives_that_nobody_uses_are_removed(tmp_path: Path) -> None:
+    old, used, made = tmp_path / "classes-1.jsa", tmp_path / "classes-2.jsa", tmp_path / ".classes-3.jsa.1"
+    for each in (old, used, made):
+        each.touch()
+    os.utime(old, (0, 0))
+    session.ClassArchive(tmp_path / "classes-3.jsa", made).keep()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["classes-2.jsa", "classes-3.jsa"]

@@ -9,14 +9,16 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.logger import PySparkLogger
 
 from sluice.errors import SparkEnded
@@ -35,6 +37,8 @@ spark_ended = (
     "Spark stopped: its JVM ended. Run again: nothing was lost. If it was killed for memory, "
     "lower SLUICE_DRIVER_MEMORY."
 )
+# An archive has some 200 MB, and each installation of Spark its own.
+unused_archive_seconds = 30 * 24 * 3600
 spark_settings = {
     "spark.app.name": "sluice",
     "spark.ui.enabled": "false",
@@ -264,8 +268,9 @@ def tasks_of(spark: "SparkSession", name: str) -> tuple[int, int]:
 class ClassArchive:
     """Spark's classes as the JVM has them when they are loaded: a start from it takes half the work.
 
-    The first run writes it when it ends, which takes some seconds once; all others read it. A JVM that cannot use it
-    goes on without.
+    The first run writes it when it ends, which takes some seconds once; all others read it. A JVM refuses, without a
+    word, one that was written from other files, so the name stands for Java, the jars, and where and when Spark was
+    installed. Those that nobody has used for a month are removed.
     """
 
     path: Path
@@ -273,9 +278,11 @@ class ClassArchive:
 
     @classmethod
     def of(cls, cache: Path, java: Path, files: Sequence[Path]) -> "ClassArchive":
-        """The archive for this Java with these jars."""
-        version = subprocess.run([java, "-version"], capture_output=True, check=False).stderr
-        known = hashlib.sha256(version + "".join(f"{file.name}\n" for file in files).encode()).hexdigest()[:16]
+        """The archive for this Java with these jars and this installation of Spark."""
+        version = subprocess.run([java, "-version"], capture_output=True, check=False).stderr.decode()
+        spark = sorted(Path(_find_spark_home(), "jars").glob("*.jar"))
+        described = [version, *map(str, files), *(f"{jar} {jar.stat().st_mtime_ns}" for jar in spark)]
+        known = hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]
         path = cache / f"classes-{known}.jsa"
         return cls(path, path.with_name(f".{path.name}.{os.getpid()}"))
 
@@ -289,6 +296,10 @@ class ClassArchive:
         """Gives the archive its name when it is whole: the JVM that wrote it has ended."""
         if self.made.exists():
             self.made.replace(self.path)
+            for old in self.path.parent.glob("*classes-*.jsa*"):
+                with suppress(FileNotFoundError):
+                    if time.time() - old.stat().st_atime > unused_archive_seconds:
+                        old.unlink()
 
 
 def spark_log(settings: Settings, lock: Lock | None) -> Path:

@@ -4,12 +4,16 @@ MONTHS ?= 12
 DEMO ?= .sluice
 VENV := .venv
 BIN := $(VENV)/bin
+# What is never imported need not be compiled: half of the work of an installation.
+PIP := --quiet --disable-pip-version-check --no-compile
 # A separate environment: Airflow pins its dependencies, and never imports the engine.
 AIRFLOW := .venv-airflow
 PORT ?= 8080
 # Processes that run tests side by side, each a file at a time; the longest come first, by tests/durations.json.
 # A third one for two cores: tests with servers wait a third of their time.
 WORKERS ?= 3
+# The environments are installed side by side.
+MAKEFLAGS += --jobs=2
 # How long `make soak` runs, or the only seeds that it tries.
 MINUTES ?= 60
 SEEDS ?=
@@ -34,14 +38,14 @@ prerequisites:
 $(VENV)/.installed: requirements.lock pyproject.toml | prerequisites
 	@echo "Installing into $(VENV) (once, a minute or two) …"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@$(BIN)/python -m pip install $(PIP) --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install $(PIP) --no-deps -e .
 	@touch $@
 
 $(AIRFLOW)/.installed: requirements-airflow.lock | prerequisites
 	@echo "Installing Airflow into $(AIRFLOW) (once, a minute) …"
 	@$(PYTHON) -m venv $(AIRFLOW)
-	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-airflow.lock
+	@$(AIRFLOW)/bin/python -m pip install $(PIP) --require-hashes -r requirements-airflow.lock
 	@touch $@
 
 # What the tests start beside Python and Java. The cache outlives the checkout: a second one finds everything there.

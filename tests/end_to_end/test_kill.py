@@ -34,9 +34,7 @@ def is_committed(table: str) -> Callable[[Path], bool]:
 
 moments = {
     "while bronze is written": is_begun("bronze.orders"),
-    "when bronze is committed": is_committed("bronze.orders"),
     "between the fates and the rows that they belong to": is_committed("silver._fates"),
-    "while silver is written": is_begun("silver.orders"),
     "when silver is committed": is_committed("silver.priced_orders"),
 }
 

@@ -646,6 +646,12 @@ def test_differences_of_decimals_are_exact() -> None:
     assert drawn(Chart("bars", ("k",), ("n",)), "n", now, was)["values"] == [0.02]
 
 
+def test_a_charts_unit_is_the_declared_one_before_that_of_the_name() -> None:
+    rows = [{"k": "a", "delay_minutes": 1}]
+    bars = Chart("bars", ("k",), ("delay_minutes",))
+    assert [drawn(bars, "delay_minutes", rows, unit=unit)["unit"] for unit in ("hours", "", None)] == ["hours", "", "min"]
+
+
 def test_a_heat_map_tells_null_from_its_name_and_sorts_numbers() -> None:
     rows = [
         {"a": a, "b": b, "n": n} for n, (a, b) in enumerate([(10, "null"), (9, None), (None, "null"), (None, "null")])

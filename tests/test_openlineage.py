@@ -25,7 +25,8 @@ from sluice.errors import SluiceError, UsageError
 from sluice.log import KafkaLog, KafkaSecurity
 from sluice.model.datasets import Dataset
 from sluice.model.expectations import expect, suite
-from sluice.operate.openlineage import emitting, places, sending
+from sluice.operate.describe import describe
+from sluice.operate.openlineage import emitting, facets, places, sending
 from sluice.runtime.settings import Settings, read_settings
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, text
@@ -85,6 +86,25 @@ def declared(scale: int = 1) -> Catalogue:
     totals = gold.aggregate("totals", source=twice, group_by=["length(id) AS length"], measures={"total": "sum(twice)"})
     rule = expect("column_values_to_be_between", column="total", max_value=100, severity="critical")
     return expecting(ordered([totals]), {"gold.totals": suite("gold.totals", rule)})
+
+
+def test_only_what_is_declared_is_a_description() -> None:
+    """`order_id` means no more than its name, and a receiver would show "Order id" as what somebody wrote."""
+    totals = gold.aggregate(
+        "totals",
+        source=silver.events(
+            "orders", source=bronze.topic("orders"), schema="order_id string, n int", keys=["order_id"]
+        ),
+        group_by=["order_id"],
+        measures={"pieces": "sum(n)", "waited_minutes": "sum(n)"},
+        comments={"pieces": "How many pieces [pieces]"},
+    )
+    columns = next(each for each in describe(ordered([totals])) if each.name == "gold.totals").columns
+    assert {each.name: each.description for each in facets.schema(columns).fields or []} == {
+        "order_id": None,
+        "pieces": "How many pieces [pieces]",
+        "waited_minutes": "[min]",
+    }
 
 
 def settings_of(folder: Path, address: str = "", **others: str) -> Settings:

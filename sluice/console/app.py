@@ -290,7 +290,7 @@ class Console:
         if plan is None or measure not in plan.measures:
             raise UsageError(f"{source} has no {f'measure {measure}' if measure else 'number to draw'}.")
         rows = answer if table is None else points(snapshot, plan, source, measure, dict(panel.where))
-        drawn = chart.drawn(plan, measure, rows.by_name, unit="" if table is None else table.unit_of(measure))
+        drawn = chart.drawn(plan, measure, rows.by_name, unit=table.unit_of(measure) if table else None)
         return drawn | {"title": panel.title} | ({"unit": panel.unit} if panel.unit else {})
 
     def quarantined(self, request: Request) -> list[dict[str, Any]]:

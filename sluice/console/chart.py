@@ -91,11 +91,11 @@ def sql_of(chart: Chart, source: str, measure: str, conditions: Sequence[str] = 
 
 
 def drawn(
-    chart: Chart, measure: str, rows: Sequence[Row], before: Sequence[Row] | None = None, *, unit: str = ""
+    chart: Chart, measure: str, rows: Sequence[Row], before: Sequence[Row] | None = None, *, unit: str | None = None
 ) -> dict[str, Any]:
     """The chart as data for the page; with the rows `before`, the difference between the two.
 
-    `unit` is that of the measure, where its name does not say it.
+    `unit` is that of the measure, None where only its name can say it.
     """
     label = label_of(measure)
     side = "newest" if is_newest_first(chart, rows) else "first"
@@ -106,7 +106,7 @@ def drawn(
     head = {
         "kind": chart.kind,
         "label": label.text,
-        "unit": label.unit or unit,
+        "unit": label.unit if unit is None else unit,
         "keys": list(chart.columns),
         "difference": before is not None,
         "notes": notes,

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sluice.api import Project
+from sluice.model.labels import Label, label_of
 from sluice.operate.describe import Described, with_verdicts
 from sluice.operate.status import newest_checks, time_of
 
@@ -37,9 +38,13 @@ class Table:
     described: Described | None = None
 
     def unit_of(self, column: str) -> str:
-        """The unit that the declaration gives a column; empty where it gives none."""
+        """The unit of a column as the list of columns has it: declared, or else by its name."""
         found = self.described.column(column) if self.described else None
-        return found.unit if found else ""
+        return label_of(column).unit if found is None else found.unit
+
+    def label_of(self, column: str) -> str:
+        """A column's name as people read it, with its unit."""
+        return Label(label_of(column).text, self.unit_of(column)).with_unit
 
     @property
     def state(self) -> str:

@@ -615,6 +615,14 @@ def test_what_is_cut_off_is_said(others: Reader) -> None:
     assert "1,000 rows" in found["charts"][0]["notes"][0]
 
 
+def test_events_after_a_position_that_does_not_exist_are_refused_before_they_begin(others: Reader) -> None:
+    path = "/tables/gold.others/events"
+    for wrong, said in {"0:7": "0 to 1, and 7 is none", "9": "its newest version is 0", "x": "is no place"}.items():
+        for answer in (others.ask(path, Last_Event_ID=wrong), others.ask(f"{path}?since={wrong}")):
+            assert answer[0] == 400
+            assert said in answer[1].decode()
+
+
 def test_a_proxy_may_have_another_scheme(others: Reader) -> None:
     ask = {"sql": "SELECT 1"}
     assert others.ask("/api/sql", ask, Origin="https://127.0.0.1", Sec_Fetch_Site="same-origin")[0] == 200
@@ -649,7 +657,11 @@ def test_differences_of_decimals_are_exact() -> None:
 def test_a_charts_unit_is_the_declared_one_before_that_of_the_name() -> None:
     rows = [{"k": "a", "delay_minutes": 1}]
     bars = Chart("bars", ("k",), ("delay_minutes",))
-    assert [drawn(bars, "delay_minutes", rows, unit=unit)["unit"] for unit in ("hours", "", None)] == ["hours", "", "min"]
+    assert [drawn(bars, "delay_minutes", rows, unit=unit)["unit"] for unit in ("hours", "", None)] == [
+        "hours",
+        "",
+        "min",
+    ]
 
 
 def test_a_heat_map_tells_null_from_its_name_and_sorts_numbers() -> None:

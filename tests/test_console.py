@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -664,6 +664,22 @@ def test_a_charts_unit_is_the_declared_one_before_that_of_the_name() -> None:
     ]
 
 
+def test_money_has_its_places_and_days_have_no_hours() -> None:
+    types = {"day": "DATE", "price": "DECIMAL(10,2)", "rate": "DOUBLE"}
+    chart = chart_of(types, ["day"])
+    assert chart is not None
+    rows = [{"day": date(2026, 3, day), "price": Decimal("4.50"), "rate": 0.5} for day in (1, 2)]
+    price, rate = (drawn(chart, name, rows) for name in ("price", "rate"))
+    assert (price["places"], rate["places"], price["is_daily"]) == (2, None, True)
+    hours = Chart("series", (), ("n",), "window_start", "window_end")
+    begins = datetime(2026, 3, 1, tzinfo=UTC)
+    windows = [
+        {"window_start": begins, "window_end": begins + length, "n": 1} for length in (timedelta(1), timedelta(hours=1))
+    ]
+    assert [drawn(hours, "n", [each])["is_daily"] for each in windows] == [True, False]
+    assert [text_of(Decimal(text)) for text in ("4.50", "0E-8", "1E+2")] == ["4.50", "0.00000000", "100"]
+
+
 def test_a_heat_map_tells_null_from_its_name_and_sorts_numbers() -> None:
     rows = [
         {"a": a, "b": b, "n": n} for n, (a, b) in enumerate([(10, "null"), (9, None), (None, "null"), (None, "null")])
@@ -716,6 +732,16 @@ value_of = "point => (point.value ?? point)[1]"
 drawn_option = "() => window.echarts?.getInstanceByDom(document.getElementById('chart'))?.getOption() ?? null"
 
 
+# How many points of the lineage's picture are drawn in its outermost lines.
+ink_at_the_edge = """() => {
+  const canvas = document.querySelector("#lineage canvas"), { width, height } = canvas;
+  const alphas = (...box) => canvas.getContext("2d").getImageData(...box).data.filter((_, at) => at % 4 === 3);
+  const ink = (...box) => alphas(...box).reduce((sum, alpha) => sum + (alpha > 0), 0);
+  if (!ink(0, 0, width, height)) return -1;
+  return ink(0, 0, width, 2) + ink(0, height - 2, width, 2) + ink(0, 0, 2, height) + ink(width - 2, 0, 2, height);
+}"""
+
+
 @pytest.mark.browser
 def test_people_see_a_figure_move_and_find_out_why(
     ran: Path, spark: "SparkSession", tmp_path: Path, page: "Page"
@@ -732,6 +758,7 @@ def test_people_see_a_figure_move_and_find_out_why(
         assert page.evaluate(f"({drawn_option})().yAxis[0].name") == "Orders"
         before = tea_of_the_first(page)
         assert hostile in page.inner_text("#rows"), "what a producer sent is text"
+        assert "45.00" in page.locator("#rows td.number").all_inner_texts()
 
         project.append("orders", [order(9, "tea", quantity=3)], key_field="order_id")
         project.run()
@@ -795,6 +822,7 @@ def test_people_query_follow_the_flow_and_read_a_dashboard(reader: Reader, page:
     assert page.locator("#sql-chart canvas").count() == 1
     page.goto(f"{reader.server.url}/flow")
     page.get_by_text("Everything adds up").wait_for()
+    assert page.evaluate(ink_at_the_edge) == 0, "an arrow of the lineage is cut off"
     page.get_by_text("malformed_json").click()
     page.get_by_text("orders/").first.wait_for()
     page.goto(f"{reader.server.url}/dashboards/sales")

@@ -450,7 +450,8 @@ def listed(answer: Rows, rows_max: int) -> dict[str, Any]:
     rows = [[shown(value) for value in row] for row in answer.rows[:rows_max]]
     return {
         "columns": [
-            {"name": name, "type": kind, "is_number": chart.is_number(kind)} for name, kind in answer.types.items()
+            {"name": name, "type": kind, "is_number": chart.is_number(kind), "places": chart.decimal_places(kind)}
+            for name, kind in answer.types.items()
         ],
         "rows": rows,
         "has_more": len(answer.rows) > rows_max,

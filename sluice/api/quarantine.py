@@ -1,12 +1,17 @@
 """The quarantined records of a project."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from sluice.api.driver import observing
 from sluice.api.opened import Opened
+from sluice.engine.observer import Watch, Work
 from sluice.errors import UsageError
+from sluice.model.datasets import Dataset
 from sluice.operate import quarantine
 from sluice.operate.quarantine import QuarantinedByRule, QuarantinedRecord
+from sluice.shapes.fates import releases
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,10 @@ class Quarantine:
 
         A UsageError for a position at which nothing has landed.
         """
-        consumer = quarantine.consumer(self._here.catalogue(), dataset)
-        return quarantine.add(self._here.lake, self._here.log, consumer, positions, because)
+        with self.watched("quarantine", dataset, because) as (consumer, watch):
+            count = quarantine.add(self._here.lake, self._here.log, consumer, positions, because)
+            watch.done(count)
+            return count
 
     def release(
         self, dataset: str, *, because: str, reason: str | None = None, positions: Sequence[str] = ()
@@ -58,11 +65,26 @@ class Quarantine:
         """
         if (reason is None) == (not positions):
             raise UsageError("Say what to release: reason='late', or positions=['topic/partition/offset'].")
-        consumer = quarantine.consumer(self._here.catalogue(), dataset)
-        found = quarantine.quarantined_records(self._here.lake, consumer, reason=reason, positions=positions)
-        unknown = set(positions) - {each.position for each in found}
-        if unknown or not found:
-            raise UsageError(
-                f"{consumer.name} has no quarantined record {', '.join(sorted(unknown)) or f'for {reason}'}."
-            )
-        return Released(consumer.name, quarantine.release(self._here.log, consumer, found, because))
+        with self.watched("release", dataset, because) as (consumer, watch):
+            found = quarantine.quarantined_records(self._here.lake, consumer, reason=reason, positions=positions)
+            unknown = set(positions) - {each.position for each in found}
+            if unknown or not found:
+                raise UsageError(
+                    f"{consumer.name} has no quarantined record {', '.join(sorted(unknown)) or f'for {reason}'}."
+                )
+            count = quarantine.release(self._here.log, consumer, found, because)
+            watch.done(count)
+            return Released(consumer.name, count)
+
+    @contextmanager
+    def watched(self, work: Work, dataset: str, because: str) -> Iterator[tuple[Dataset, Watch]]:
+        """The dataset that consumes the records, and what hears of the work: the records are read where they landed."""
+        catalogue, lake = self._here.catalogue(), self._here.lake
+        consumer = quarantine.consumer(catalogue, dataset)
+        with (
+            observing(self._here) as observer,
+            observer.watching(work, [consumer.name], catalogue, target=releases.topic) as watch,
+        ):
+            landed = {table: lake.last_commit(table) for table in consumer.landed_in.values()}
+            watch.began(because, {table: commit.as_input for table, commit in landed.items() if commit})
+            yield consumer, watch

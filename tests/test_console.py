@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 import shutil
 import ssl
 import subprocess
@@ -29,7 +30,16 @@ from deltalake import write_deltalake
 from sluice import Project, console
 from sluice.api import SqlOptions, SqlServer
 from sluice.console import Options, Server, dashboards
-from sluice.console.chart import Chart, chart_of, chart_of_answer, condition_of, drawn, points_max, text_of
+from sluice.console.chart import (
+    Chart,
+    chart_of,
+    chart_of_answer,
+    condition_of,
+    decimal_places,
+    drawn,
+    points_max,
+    text_of,
+)
 from sluice.errors import UsageError
 from sluice.model.labels import label_of
 from tests.test_project import append_lines
@@ -152,7 +162,11 @@ def test_each_page_answers_and_carries_the_policy(reader: Reader) -> None:
         assert headers["cache-control"] == "no-store"
         assert b"<script>" not in body
         assert b"style=" not in body
-    assert "gold.revenue_daily" in reader.page("/")
+    overview = reader.page("/")
+    assert "gold.revenue_daily" in overview
+    assert "No run is under way." in overview
+    assert re.search(r"<td class=\"number\">[\d,.]+ s</td>", overview), "what a refresh took"
+    assert reader.json("/api/running") == {"is_running": False}
     assert reader.ask("/nothing")[0] == 404
     assert "There is no table gold.nothing" in reader.page("/tables/gold.nothing")
 
@@ -188,6 +202,11 @@ def test_a_figure_as_it_was_known_and_what_changed_since(reader: Reader, shop: P
     assert (hostile, 4) not in before
     difference = points(reader.json(chart_path, measure="orders", minus=first))
     assert difference == {("Tea", 1): 1, (hostile, 4): 1}
+    path = "/api/tables/gold.revenue_daily/state"
+    was, is_now = reader.json(path, known_at=first), reader.json(path)
+    assert (was["version"], was["rows"]) == (0, len(before))
+    assert (is_now["version"], is_now["rows"]) == (shop.lake.newest_version("gold.revenue_daily"), len(now))
+    assert "was not there yet" in reader.json(path, known_at="2001-01-01")["error"]
     assert "was not there yet" in reader.json(chart_path, known_at="2001-01-01")["error"]
     assert "is no time" in reader.json(chart_path, known_at="yesterday")["error"]
 
@@ -275,10 +294,14 @@ def test_rows_are_downloaded_as_they_are(reader: Reader, shop: Project) -> None:
     assert reader.ask("/download/silver.priced_orders.exe")[0] == 404
 
 
-def test_dashboards_are_files_of_the_project(reader: Reader) -> None:
+def test_dashboards_are_files_of_the_project(reader: Reader, shop: Project) -> None:
     assert "Revenue" in reader.page("/dashboards/sales")
     assert {name for name, _ in points(reader.json("/api/dashboards/sales/0"))} == {"Tea"}
     assert reader.json("/api/dashboards/sales/1")["kind"] == "bars"
+    stops = shop.lake.commits("gold.revenue_daily")
+    assert reader.page("/dashboards/sales").count("&#34;at&#34;") == len(stops)
+    first = datetime.fromtimestamp(stops[0].timestamp_ms / 1000, UTC).isoformat()
+    assert reader.json("/api/dashboards/sales/0", known_at=first) != reader.json("/api/dashboards/sales/0")
     assert "give either a table or sql" in reader.page("/dashboards/wrong")
     assert "There is no dashboard" in reader.page("/dashboards/nothing")
     assert "There is no such chart" in reader.json("/api/dashboards/sales/9")["error"]
@@ -475,10 +498,10 @@ def test_labels_carry_the_units_of_names() -> None:
 def test_a_chart_suits_its_table() -> None:
     windows = {"k": "VARCHAR", "window_start": "TIMESTAMP WITH TIME ZONE", "window_end": "TIMESTAMP", "n": "BIGINT"}
     assert chart_of(windows, ["k", "window_start", "window_end"]) == Chart(
-        "series", ("k",), ("n",), "window_start", "window_end"
+        "series", ("k",), ("n",), "window_start", "window_end", places={"n": 0}
     )
     assert chart_of({"day": "DATE", "k": "VARCHAR", "n": "DECIMAL(10,2)"}, ["k", "day"]) == Chart(
-        "series", ("k",), ("n",), "day"
+        "series", ("k",), ("n",), "day", places={"n": 2}
     )
     two = chart_of({"a": "VARCHAR", "b": "VARCHAR", "n": "DOUBLE"}, ["a", "b"])
     assert two is not None
@@ -671,6 +694,7 @@ def test_money_has_its_places_and_days_have_no_hours() -> None:
     rows = [{"day": date(2026, 3, day), "price": Decimal("4.50"), "rate": 0.5} for day in (1, 2)]
     price, rate = (drawn(chart, name, rows) for name in ("price", "rate"))
     assert (price["places"], rate["places"], price["is_daily"]) == (2, None, True)
+    assert [decimal_places(kind) for kind in ("BIGINT", "DECIMAL(31,2)", "DOUBLE", "VARCHAR")] == [0, 2, None, None]
     hours = Chart("series", (), ("n",), "window_start", "window_end")
     begins = datetime(2026, 3, 1, tzinfo=UTC)
     windows = [
@@ -750,15 +774,17 @@ def test_people_see_a_figure_move_and_find_out_why(
     with Project(tmp_path / "shop", spark=spark) as project, served(project) as reader:
         page.goto(f"{reader.server.url}/tables/gold.revenue_daily")
         page.wait_for_function(drawn_option, polling=100)
+        page.get_by_role("cell", name="img src=x").first.wait_for()
+        assert hostile in page.inner_text("#rows"), "what a producer sent is text"
         page.select_option("select[name=measure]", "orders")
         page.select_option("select[name=product]", "Tea")
         page.wait_for_function(
             f"() => ({drawn_option})()?.series.map((line) => line.name).join() === 'Tea'", polling=100
         )
+        page.wait_for_function("() => !document.querySelector('#rows').innerText.includes('img src')", polling=100)
         assert page.evaluate(f"({drawn_option})().yAxis[0].name") == "Orders"
         before = tea_of_the_first(page)
-        assert hostile in page.inner_text("#rows"), "what a producer sent is text"
-        assert "45.00" in page.locator("#rows td.number").all_inner_texts()
+        assert "9.50" in page.locator("#rows td.number").all_inner_texts()
 
         project.append("orders", [order(9, "tea", quantity=3)], key_field="order_id")
         project.run()
@@ -780,6 +806,7 @@ def test_people_see_a_figure_move_and_find_out_why(
             f"() => ({drawn_option})().series[0].data.map({value_of})[0] === {before - 1}", polling=100
         )
         assert "version 0" in page.inner_text("#known-text")
+        page.wait_for_function("() => document.querySelector('[data-fact=version]').innerText === '0'", polling=100)
 
 
 def tea_of_the_first(page: "Page") -> int:
@@ -825,6 +852,7 @@ def test_people_query_follow_the_flow_and_read_a_dashboard(reader: Reader, page:
     assert page.evaluate(ink_at_the_edge) == 0, "an arrow of the lineage is cut off"
     page.get_by_text("malformed_json").click()
     page.get_by_text("orders/").first.wait_for()
+    page.get_by_text("They cannot be used as they are").wait_for()
     page.goto(f"{reader.server.url}/dashboards/sales")
     page.locator("[data-panel] canvas").nth(1).wait_for()
     page.set_viewport_size({"width": 390, "height": 800})

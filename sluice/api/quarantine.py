@@ -11,7 +11,6 @@ from sluice.errors import UsageError
 from sluice.model.datasets import Dataset
 from sluice.operate import quarantine
 from sluice.operate.quarantine import QuarantinedByRule, QuarantinedRecord
-from sluice.shapes.fates import releases
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Quarantine:
         consumer = quarantine.consumer(catalogue, dataset)
         with (
             observing(self._here) as observer,
-            observer.watching(work, [consumer.name], catalogue, target=releases.topic) as watch,
+            observer.watching(work, [consumer.name], catalogue, target=quarantine.commands_topic) as watch,
         ):
             landed = {table: lake.last_commit(table) for table in consumer.landed_in.values()}
             watch.began(because, {table: commit.as_input for table, commit in landed.items() if commit})

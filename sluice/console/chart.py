@@ -78,7 +78,9 @@ def is_number(kind: str) -> bool:
 
 
 def decimal_places(kind: str) -> int | None:
-    """The places after the point of a DECIMAL type, which each of its values has; None for another type."""
+    """The places after the point that each value of a type has; None where they have as many as they need."""
+    if kind in integers:
+        return 0
     found = re.fullmatch(r"DECIMAL\(\d+,\s*(\d+)\)", kind)
     return int(found[1]) if found else None
 
@@ -323,7 +325,7 @@ def is_midnight(value: Any) -> bool:
 def milliseconds(value: Any) -> int:
     """A time in milliseconds since the epoch; a day begins at midnight UTC."""
     if isinstance(value, datetime):
-        return int(utc(value).timestamp() * 1000)
+        return int((value if value.tzinfo else utc(value)).timestamp() * 1000)
     if isinstance(value, date):
         return int(datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp() * 1000)
     raise TypeError(f"{value!r} is no time")

@@ -199,7 +199,7 @@ def described(
 
 def columns_of_topic(topic: Topic) -> tuple[Column, ...]:
     """The columns of a bronze table, which all have the same."""
-    made = Made(by="as the log has it")
+    made = Made(by="the record in the log")
     comments = {**bronze_meanings, **topic.comments}
     return tuple(column_of(name, kind, comments.get(name), made, None) for name, kind in bronze_columns.items())
 

@@ -18,6 +18,9 @@ from sluice.operate.query import connection
 from sluice.shapes.fates import Events, by_command, fates_table, releases
 from sluice.storage.delta import Lake
 
+# Where it is said which records are released or set aside.
+commands_topic = releases.topic
+
 
 @dataclass(frozen=True)
 class QuarantinedByRule:

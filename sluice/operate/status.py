@@ -18,12 +18,16 @@ from sluice.operate.query import query
 from sluice.quality.results import checks_table
 from sluice.storage.delta import Lake
 
+# The verdicts of the newest check of a dataset.
+verdicts_sql = f"SELECT verdict FROM {checks_table} WHERE dataset = ? QUALIFY checked_at = max(checked_at) OVER ()"
+
 
 @dataclass(frozen=True)
 class State:
     """One dataset as it stands; `lag` counts records of the log, or versions of inputs, that it has not seen.
 
-    `lags` has the records by partition. `held` says why it does not follow its declaration, or the log; None: it does.
+    `lags` has the records by partition. `held` says why it does not follow its declaration, or the log; None: it
+    does. The newest commit took `seconds`, None where the ledger does not say.
     """
 
     dataset: str
@@ -35,6 +39,7 @@ class State:
     updated_at: datetime | None
     held: str | None = None
     lags: Mapping[int, int] = field(default_factory=dict)
+    seconds: float | None = None
 
 
 def status(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[State]:
@@ -70,6 +75,7 @@ def topic_state(lake: Lake, log: AnyLog, topic: Topic, blocked: Mapping[str, Blo
         updated_at=time_of(commit.timestamp_ms) if commit else None,
         held=wrong,
         lags=lags,
+        seconds=commit.seconds if commit else None,
     )
 
 
@@ -148,6 +154,7 @@ def dataset_state(
         updated_at=time_of(commit.timestamp_ms),
         held=stopped
         or (f"refused: {broken}" if checked_at > time_of(commit.timestamp_ms) else not_current(commit.entry, dataset)),
+        seconds=commit.seconds,
     )
 
 

@@ -94,7 +94,7 @@ function frame(figure) {
   const name = figure.unit ? `${figure.label} (${figure.unit})` : figure.label;
   return {
     axis,
-    value: { ...axis, type: "value", name: figure.difference ? `Change in ${name}` : name, nameLocation: "end", nameTextStyle: { color: quiet, align: "left" }, axisLabel: { color: quiet, formatter: (value) => compactFormat.format(value) } },
+    value: { ...axis, type: "value", minInterval: figure.places === 0 ? 1 : 0, name: figure.difference ? `Change in ${name}` : name, nameLocation: "end", nameTextStyle: { color: quiet, align: "left" }, axisLabel: { color: quiet, formatter: (value) => compactFormat.format(value) } },
     tooltip: { renderMode: "richText", confine: true, backgroundColor: style("--raised"), borderColor: line, textStyle: { color: style("--text") } },
     grid: { left: 8, right: 16, top: 40, bottom: 8, containLabel: true },
     color: palette,
@@ -202,29 +202,38 @@ function fill(table, columns, rows, onRow) {
   table.replaceChildren(head, body);
 }
 
+// The stops of a slider are commits; the last one is now.
+function timeAt(slider, times) {
+  const index = Number(slider.value);
+  return index >= times.length - 1 || times.length < 2 ? null : times[index].at;
+}
+
+const timeElement = (text) => element("time", { datetime: text }, timeText(text));
+
 // One table: its chart, its rows, its past
 
 function tablePage() {
   const rows = at("rows"), chart = at("chart"), pickers = at("pickers"), known = at("known");
   const times = JSON.parse(known.dataset.times), slider = at("known-at"), onlyChanges = at("difference");
+  const facts = [...document.querySelectorAll("[data-fact]")];
   let offset = 0;
 
-  function time() {
-    const index = Number(slider.value);
-    return index >= times.length - 1 || times.length < 2 ? null : times[index].at;
-  }
+  const time = () => timeAt(slider, times);
 
   function parameters(more = {}) {
     const found = new URLSearchParams(more);
-    if (time() && !found.has("known_at") && !onlyChanges.checked) found.set("known_at", time());
+    if (time() && !found.has("known_at") && !onlyChanges?.checked) found.set("known_at", time());
     return found;
   }
+
+  // The first choice of a group is all of it; the empty text is a value as others are.
+  const chosen = () => [...(pickers?.elements ?? [])].filter((picker) => picker.name !== "measure" && picker.selectedIndex > 0).map((picker) => [picker.name, picker.value]);
 
   async function showChart() {
     if (!chart) return;
     const wanted = parameters();
-    // The first choice of a group is all of it; the empty text is a value as others are.
-    for (const picker of pickers.elements) if (picker.name === "measure" || picker.selectedIndex > 0) wanted.set(picker.name, picker.value);
+    wanted.set("measure", pickers.elements.measure.value);
+    for (const [name, value] of chosen()) wanted.set(name, value);
     if (onlyChanges.checked && time()) wanted.set("minus", time());
     try {
       const figure = await answered(chart, `${chart.dataset.source}?${wanted}`);
@@ -239,7 +248,7 @@ function tablePage() {
 
   async function showRows() {
     try {
-      const found = await answered(rows, `${rows.dataset.source}?${parameters({ offset })}`);
+      const found = await answered(rows, `${rows.dataset.source}?${parameters({ offset, ...Object.fromEntries(chosen()) })}`);
       if (!found) return;
       const names = found.columns.map((each) => each.name);
       const choose = (row, line) => {
@@ -251,6 +260,17 @@ function tablePage() {
       at("newer").hidden = offset === 0;
       at("older").hidden = !found.has_more;
     } catch (error) { rows.replaceChildren(element("caption", { class: "alert" }, error.message)); }
+  }
+
+  async function showFacts() {
+    try {
+      const found = await answered(facts, `/api/tables/${encodeURIComponent(rows.dataset.table)}/state?${parameters()}`);
+      if (!found) return;
+      const checks = found.passed + found.broken ? `${found.passed} passed, ${found.broken} broken` : "none made";
+      const texts = { rows: found.rows?.toLocaleString("en"), version: found.version, updated_at: found.updated_at && timeElement(found.updated_at), watermark: found.watermark && timeElement(found.watermark), checks };
+      for (const fact of facts) fact.replaceChildren(texts[fact.dataset.fact] ?? "–");
+      showTimes();
+    } catch { for (const fact of facts) fact.replaceChildren("–"); }
   }
 
   async function why(key) {
@@ -301,7 +321,7 @@ function tablePage() {
 
   function showTime() {
     const index = Number(slider.value), commit = times[index];
-    const isPast = time() && !onlyChanges.checked;
+    const isPast = time() && !onlyChanges?.checked;
     const text = time() ? `${timeText(commit.at)} UTC, version ${commit.version}` : "now";
     at("known-text").textContent = time() && !isPast ? `${text}; the rows below are those of now` : text;
     const query = at("query"), ask = new URL(query.href);
@@ -315,15 +335,16 @@ function tablePage() {
   }
 
   const refresh = () => { showTime(); showChart(); showRows(); };
+  const moved = () => { offset = 0; refresh(); showFacts(); };
   slider.addEventListener("input", showTime);
-  slider.addEventListener("change", refresh);
-  onlyChanges.addEventListener("change", refresh);
-  pickers?.addEventListener("change", showChart);
+  slider.addEventListener("change", moved);
+  onlyChanges?.addEventListener("change", moved);
+  pickers?.addEventListener("change", () => { offset = 0; showChart(); showRows(); });
   pickers?.addEventListener("submit", (event) => event.preventDefault());
   at("older").addEventListener("click", () => { offset += 100; showRows(); });
   at("newer").addEventListener("click", () => { offset = Math.max(0, offset - 100); showRows(); });
   refresh();
-  return (moved) => { if (moved.includes(rows.dataset.table) && !time()) { showChart(); showRows(); } };
+  return (tables) => { if (tables.includes(rows.dataset.table) && !time()) { showChart(); showRows(); showFacts(); } };
 }
 
 // The flow of records
@@ -342,20 +363,20 @@ async function flowPage() {
       const names = ["dataset", "topic", "landed", "accepted", "duplicate", "conflicts", "quarantined", "late", "missing", "doubled"];
       fill(at("fates"), names.map((name, index) => ({ name, type: "", is_number: index > 1 })), flow.fates.map((each) => names.map((name) => each[name])));
       const columns = ["dataset", "fate", "reason", "records", "first_at", "last_at"];
-      fill(at("quarantined"), columns.map((name) => ({ name, type: "", is_number: name === "records" })), flow.quarantined.map((each) => columns.map((name) => name.endsWith("_at") ? timeText(each[name]) : each[name])), (row) => quarantined(row[0], row[2]));
+      fill(at("quarantined"), columns.map((name) => ({ name, type: "", is_number: name === "records" })), flow.quarantined.map((each) => columns.map((name) => name.endsWith("_at") ? timeText(each[name]) : each[name])), (row) => quarantined(flow.quarantined.find((each) => each.dataset === row[0] && each.reason === row[2])));
     } catch (error) { at("balance").textContent = error.message; }
   }
   show();
   return show;
 }
 
-async function quarantined(dataset, reason) {
+async function quarantined({ dataset, reason, can_be_released: canBeReleased }) {
   const found = await answered(at("records"), `/api/quarantine/${encodeURIComponent(dataset)}?${new URLSearchParams({ reason })}`);
   if (!found) return;
   const table = element("table", { class: "rows" });
   table.append(element("thead", {}, element("tr", {}, element("th", {}, "record"), element("th", {}, "arrived"), element("th", {}, "value"))));
   table.append(element("tbody", {}, ...found.map((each) => element("tr", {}, element("td", {}, each.position), element("td", {}, timeText(each.timestamp)), element("td", {}, element("pre", { class: "value" }, each.value ?? "null"))))));
-  at("records").replaceChildren(element("h2", {}, `${dataset}: ${reason}`), element("p", { class: "quiet" }, "The oldest 100. Let them through with: ", element("code", {}, `sluice quarantine release ${dataset} --reason ${reason} --because "…"`)), table);
+  at("records").replaceChildren(element("h2", {}, `${dataset}: ${reason}`), element("p", { class: "quiet" }, "The oldest 100. ", ...(canBeReleased ? ["Let them through with: ", element("code", {}, `sluice quarantine release ${dataset} --reason ${reason} --because "…"`)] : ["They cannot be used as they are: append them corrected, or change the declaration."])), table);
 }
 
 function drawSankey(place, flow) {
@@ -488,14 +509,18 @@ function sqlPage() {
 // Dashboards
 
 function dashboardPage() {
+  const times = JSON.parse(at("known").dataset.times), slider = at("known-at");
+  const time = () => timeAt(slider, times);
   const show = () => document.querySelectorAll("[data-panel]").forEach(async (place) => {
     try {
-      const figure = await answered(place, place.dataset.panel), note = place.nextElementSibling;
+      const figure = await answered(place, time() ? `${place.dataset.panel}?${new URLSearchParams({ known_at: time() })}` : place.dataset.panel), note = place.nextElementSibling;
       if (!figure) return;
       drawFigure(place, figure);
       note.textContent = [note.dataset.note, ...figure.notes].filter(Boolean).join(" ");
     } catch (error) { undraw(place, error.message); }
   });
+  slider.addEventListener("input", () => { at("known-text").textContent = time() ? `${timeText(time())} UTC` : "now"; });
+  slider.addEventListener("change", show);
   show();
   return show;
 }
@@ -532,9 +557,14 @@ function showTimes() {
   }
 }
 
+async function showRunning() {
+  try { at("running").textContent = (await fetched("/api/running")).is_running ? "A run writes the tables now." : "No run is under way."; } catch { /* The sign of life says that the console is away. */ }
+}
+
 async function begin() {
   showTimes();
   setInterval(showTimes, 30_000);
+  if (at("running")) setInterval(showRunning, 5_000);
   if (at("rows")) follow(tablePage());
   else if (at("sankey")) follow(await flowPage());
   else if (document.querySelector("[data-panel]")) follow(dashboardPage());

@@ -1,14 +1,14 @@
 """The quarantined records of a project."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sluice.api.driver import observing
 from sluice.api.opened import Opened
+from sluice.engine.catalogue import Catalogue
 from sluice.engine.observer import Watch, Work
 from sluice.errors import UsageError
-from sluice.model.datasets import Dataset
 from sluice.operate import quarantine
 from sluice.operate.quarantine import QuarantinedByRule, QuarantinedRecord
 
@@ -50,7 +50,9 @@ class Quarantine:
 
         A UsageError for a position at which nothing has landed.
         """
-        with self.watched("quarantine", dataset, because) as (consumer, watch):
+        catalogue = self._here.catalogue()
+        consumer = quarantine.consumer(catalogue, dataset)
+        with self.watched("quarantine", catalogue, consumer.name, consumer.landed_in.values(), because) as watch:
             count = quarantine.add(self._here.lake, self._here.log, consumer, positions, because)
             watch.done(count)
             return count
@@ -64,7 +66,9 @@ class Quarantine:
         """
         if (reason is None) == (not positions):
             raise UsageError("Say what to release: reason='late', or positions=['topic/partition/offset'].")
-        with self.watched("release", dataset, because) as (consumer, watch):
+        catalogue = self._here.catalogue()
+        consumer = quarantine.consumer(catalogue, dataset)
+        with self.watched("release", catalogue, consumer.name, consumer.landed_in.values(), because) as watch:
             found = quarantine.quarantined_records(self._here.lake, consumer, reason=reason, positions=positions)
             unknown = set(positions) - {each.position for each in found}
             if unknown or not found:
@@ -76,14 +80,14 @@ class Quarantine:
             return Released(consumer.name, count)
 
     @contextmanager
-    def watched(self, work: Work, dataset: str, because: str) -> Iterator[tuple[Dataset, Watch]]:
-        """The dataset that consumes the records, and what hears of the work: the records are read where they landed."""
-        catalogue, lake = self._here.catalogue(), self._here.lake
-        consumer = quarantine.consumer(catalogue, dataset)
+    def watched(
+        self, work: Work, catalogue: Catalogue, dataset: str, landed_in: Iterable[str], because: str
+    ) -> Iterator[Watch]:
+        """What hears of work on the records of a dataset, which are read from the tables where they landed."""
+        commits = {table: self._here.lake.last_commit(table) for table in landed_in}
         with (
             observing(self._here) as observer,
-            observer.watching(work, [consumer.name], catalogue, target=quarantine.commands_topic) as watch,
+            observer.watching(work, [dataset], catalogue, target=quarantine.commands_topic) as watch,
         ):
-            landed = {table: lake.last_commit(table) for table in consumer.landed_in.values()}
-            watch.began(because, {table: commit.as_input for table, commit in landed.items() if commit})
-            yield consumer, watch
+            watch.began(because, {table: commit.as_input for table, commit in commits.items() if commit})
+            yield watch

@@ -478,6 +478,9 @@ def test_a_broken_table_is_told_kindly_and_hides_no_other(ran: Path, spark: "Spa
             assert reader.ask("/tables/gold.revenue_daily")[0] == 200
             assert reader.ask("/tables/silver.products")[0] in (200, 404)
             assert "error" in reader.json("/api/tables/silver.products/rows")
+            flow = reader.json("/api/flow")
+            assert not flow["balanced"]
+            assert {each["dataset"] for each in flow["broken"]} >= {"silver.products"}
 
 
 def test_the_charts_are_drawn_by_the_library_that_is_named() -> None:

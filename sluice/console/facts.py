@@ -162,7 +162,7 @@ class Facts:
         return {
             "balanced": audit.balanced,
             "fates": [asdict(each) | {"balanced": each.balanced} for each in audit.fates],
-            "broken": [asdict(each) for each in audit.laws if each.broken],
+            "broken": [asdict(each) for each in audit.laws if not each.balanced],
             "laws": len(audit.laws),
             "stopped": [asdict(each) for each in audit.stopped],
             "quarantined": quarantined,

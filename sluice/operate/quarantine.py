@@ -56,7 +56,7 @@ def quarantined_by_rule(lake: Lake, catalogue: Catalogue) -> list[QuarantinedByR
     """The number of quarantined records by dataset and rule."""
     if fates_table not in lake.tables():
         return []
-    with connection(lake) as found:
+    with connection(lake, versions={fates_table: None}) as found:
         rows = found.execute(
             f"SELECT dataset, fate, reason, count(*), min(_timestamp), max(_timestamp) FROM {fates_table} "
             "WHERE fate IN ('quarantined', 'late') GROUP BY ALL ORDER BY ALL"

@@ -104,9 +104,8 @@ def newest_checks(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     """The results of the newest check of each dataset, as they are kept."""
     if checks_table not in lake.tables():
         return {}
-    found = query(
-        lake, f"SELECT * FROM {checks_table} QUALIFY checked_at = max(checked_at) OVER (PARTITION BY dataset)"
-    )
+    sql = f"SELECT * FROM {checks_table} QUALIFY checked_at = max(checked_at) OVER (PARTITION BY dataset)"
+    found = query(lake, sql, tables=[checks_table])
     rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
     return {name: [row for row in rows if row["dataset"] == name] for name in sorted({row["dataset"] for row in rows})}
 
@@ -120,6 +119,7 @@ def refusals(lake: Lake) -> dict[str, tuple[datetime, str]]:
         f"WITH checked AS (SELECT *, max(checked_at) OVER (PARTITION BY dataset) AS newest FROM {checks_table}) "
         "SELECT dataset, checked_at, string_agg(expectation, ', ' ORDER BY expectation) FROM checked "
         f"WHERE checked_at = newest AND version IS NULL AND {is_critical_sql} GROUP BY ALL",
+        tables=[checks_table],
     )
     return {dataset: (checked_at, broken) for dataset, checked_at, broken in found.rows}
 

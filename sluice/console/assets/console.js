@@ -356,8 +356,13 @@ async function flowPage() {
     try {
       const flow = await answered(at("sankey"), "/api/flow");
       if (!flow) return;
-      const broken = flow.fates.filter((each) => !each.balanced).length + flow.broken.length + flow.stopped.length;
-      at("balance").textContent = flow.balanced ? `Everything adds up: ${flow.fates.length} consumers of topics and ${flow.laws} integrity checks.` : `${broken} findings: see below, and run sluice audit.`;
+      const findings = [
+        ...flow.fates.filter((each) => !each.balanced).map((each) => `${each.dataset}: of the records of ${each.topic}, ${each.missing} are missing and ${each.doubled} doubled, and ${each.unknown} never landed`),
+        ...flow.broken.map((each) => `${each.dataset}: ${each.law}: ${each.unknown || each.broken}`),
+        ...flow.stopped.map((each) => `${each.dataset} has been blocked since ${timeText(each.since)}: ${each.reason}`),
+      ];
+      at("findings").replaceChildren(...findings.map((text) => element("li", {}, text)));
+      at("balance").textContent = flow.balanced ? `Everything adds up: ${flow.fates.length} consumers of topics and ${flow.laws} integrity checks.` : `${findings.length} ${findings.length === 1 ? "finding" : "findings"}, as sluice audit has them:`;
       at("balance").className = flow.balanced ? "quiet" : "alert";
       drawSankey(at("sankey"), flow);
       const names = ["dataset", "topic", "landed", "accepted", "duplicate", "conflicts", "quarantined", "late", "missing", "doubled"];

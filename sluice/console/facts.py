@@ -131,8 +131,8 @@ class Facts:
 
     def at(self, table: Table, known_at: datetime, snapshot: Snapshot) -> dict[str, Any]:
         """What the page says of a table, as it was known at a time."""
-        milliseconds = known_at.timestamp() * 1000
-        commits = [each for each in self.project.lake.commits(table.name) if each.timestamp_ms <= milliseconds]
+        until = known_at.timestamp()
+        commits = [each for each in self.project.lake.commits(table.name) if each.timestamp_ms / 1000 <= until]
         if not commits:
             raise UsageError(f"{table.name} was not there yet.")
         newest = commits[-1]

@@ -117,12 +117,14 @@ class Facts:
         return found
 
     def times(self, *tables: str) -> list[dict[str, Any]]:
-        """When the tables were committed, the oldest first: the stops of the slider."""
+        """When the tables were committed, since all of them are there, the oldest first: the stops of the slider."""
+        known = [self.project.lake.commits(table) for table in tables]
+        begin = max((commits[0].timestamp_ms for commits in known if commits), default=0)
         commits = [
             each
-            for table in tables
-            for each in self.project.lake.commits(table)
-            if each.entry.rows.total or each.version == 0
+            for table in known
+            for each in table
+            if each.timestamp_ms >= begin and (each.entry.rows.total or each.version == 0)
         ]
         return [
             {"at": time_of(each.timestamp_ms).isoformat(timespec="milliseconds"), "version": each.version}

@@ -381,16 +381,18 @@ def lineage_of_state(keys: tuple[str, ...], sequence: tuple[str, ...], reducer: 
     """The lineage of a folded state: of a column also what the columns that it is computed from are made from."""
     read = {name: from_sql(text, "", ("event", "state", *keys)) for name, text in reducer.reduce.items()}
 
-    def sources(name: str, seen: frozenset[str]) -> Iterator[Source]:
+    def sources(name: str, seen: frozenset[str], *, decides: bool = False) -> Iterator[Source]:
         for each in read[name].sources:
             scope, _, column = each.column.partition(".")
-            how: How = each.how if each.how == "conditional" else "aggregation"
+            # What another column is made from decides, too, where that column only decides.
+            only_decides = decides or each.how == "conditional"
+            how: How = "conditional" if only_decides else "aggregation"
             if scope in keys:
                 yield Source(source.name, scope, how)
             elif scope == "event":
                 yield Source(source.name, column or every_column, how)
             elif column in read and column not in seen:
-                yield from sources(column, seen | {column})
+                yield from sources(column, seen | {column}, decides=only_decides)
 
     columns = {name: replace(made, sources=unique(sources(name, frozenset([name])))) for name, made in read.items()}
     rows = (*taken(source.name, keys, "group by"), *taken(source.name, sequence, "sort"))

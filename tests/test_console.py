@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 import shutil
 import ssl
 import subprocess
@@ -12,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -29,7 +30,16 @@ from deltalake import write_deltalake
 from sluice import Project, console
 from sluice.api import SqlOptions, SqlServer
 from sluice.console import Options, Server, dashboards
-from sluice.console.chart import Chart, chart_of, chart_of_answer, condition_of, drawn, points_max, text_of
+from sluice.console.chart import (
+    Chart,
+    chart_of,
+    chart_of_answer,
+    condition_of,
+    decimal_places,
+    drawn,
+    points_max,
+    text_of,
+)
 from sluice.errors import UsageError
 from sluice.model.labels import label_of
 from tests.test_project import append_lines
@@ -152,7 +162,11 @@ def test_each_page_answers_and_carries_the_policy(reader: Reader) -> None:
         assert headers["cache-control"] == "no-store"
         assert b"<script>" not in body
         assert b"style=" not in body
-    assert "gold.revenue_daily" in reader.page("/")
+    overview = reader.page("/")
+    assert "gold.revenue_daily" in overview
+    assert "No run is under way." in overview
+    assert re.search(r"<td class=\"number\">[\d,.]+ s</td>", overview), "what a refresh took"
+    assert reader.json("/api/running") == {"is_running": False}
     assert reader.ask("/nothing")[0] == 404
     assert "There is no table gold.nothing" in reader.page("/tables/gold.nothing")
 
@@ -188,6 +202,11 @@ def test_a_figure_as_it_was_known_and_what_changed_since(reader: Reader, shop: P
     assert (hostile, 4) not in before
     difference = points(reader.json(chart_path, measure="orders", minus=first))
     assert difference == {("Tea", 1): 1, (hostile, 4): 1}
+    path = "/api/tables/gold.revenue_daily/state"
+    was, is_now = reader.json(path, known_at=first), reader.json(path)
+    assert (was["version"], was["rows"]) == (0, len(before))
+    assert (is_now["version"], is_now["rows"]) == (shop.lake.newest_version("gold.revenue_daily"), len(now))
+    assert "was not there yet" in reader.json(path, known_at="2001-01-01")["error"]
     assert "was not there yet" in reader.json(chart_path, known_at="2001-01-01")["error"]
     assert "is no time" in reader.json(chart_path, known_at="yesterday")["error"]
 
@@ -275,10 +294,14 @@ def test_rows_are_downloaded_as_they_are(reader: Reader, shop: Project) -> None:
     assert reader.ask("/download/silver.priced_orders.exe")[0] == 404
 
 
-def test_dashboards_are_files_of_the_project(reader: Reader) -> None:
+def test_dashboards_are_files_of_the_project(reader: Reader, shop: Project) -> None:
     assert "Revenue" in reader.page("/dashboards/sales")
     assert {name for name, _ in points(reader.json("/api/dashboards/sales/0"))} == {"Tea"}
     assert reader.json("/api/dashboards/sales/1")["kind"] == "bars"
+    stops = shop.lake.commits("gold.revenue_daily")
+    assert reader.page("/dashboards/sales").count("&#34;at&#34;") == len(stops)
+    first = datetime.fromtimestamp(stops[0].timestamp_ms / 1000, UTC).isoformat()
+    assert reader.json("/api/dashboards/sales/0", known_at=first) != reader.json("/api/dashboards/sales/0")
     assert "give either a table or sql" in reader.page("/dashboards/wrong")
     assert "There is no dashboard" in reader.page("/dashboards/nothing")
     assert "There is no such chart" in reader.json("/api/dashboards/sales/9")["error"]
@@ -455,6 +478,9 @@ def test_a_broken_table_is_told_kindly_and_hides_no_other(ran: Path, spark: "Spa
             assert reader.ask("/tables/gold.revenue_daily")[0] == 200
             assert reader.ask("/tables/silver.products")[0] in (200, 404)
             assert "error" in reader.json("/api/tables/silver.products/rows")
+            flow = reader.json("/api/flow")
+            assert not flow["balanced"]
+            assert {each["dataset"] for each in flow["broken"]} >= {"silver.products"}
 
 
 def test_the_charts_are_drawn_by_the_library_that_is_named() -> None:
@@ -475,10 +501,10 @@ def test_labels_carry_the_units_of_names() -> None:
 def test_a_chart_suits_its_table() -> None:
     windows = {"k": "VARCHAR", "window_start": "TIMESTAMP WITH TIME ZONE", "window_end": "TIMESTAMP", "n": "BIGINT"}
     assert chart_of(windows, ["k", "window_start", "window_end"]) == Chart(
-        "series", ("k",), ("n",), "window_start", "window_end"
+        "series", ("k",), ("n",), "window_start", "window_end", places={"n": 0}
     )
     assert chart_of({"day": "DATE", "k": "VARCHAR", "n": "DECIMAL(10,2)"}, ["k", "day"]) == Chart(
-        "series", ("k",), ("n",), "day"
+        "series", ("k",), ("n",), "day", places={"n": 2}
     )
     two = chart_of({"a": "VARCHAR", "b": "VARCHAR", "n": "DOUBLE"}, ["a", "b"])
     assert two is not None
@@ -615,6 +641,14 @@ def test_what_is_cut_off_is_said(others: Reader) -> None:
     assert "1,000 rows" in found["charts"][0]["notes"][0]
 
 
+def test_events_after_a_position_that_does_not_exist_are_refused_before_they_begin(others: Reader) -> None:
+    path = "/tables/gold.others/events"
+    for wrong, said in {"0:7": "0 to 1, and 7 is none", "9": "its newest version is 0", "x": "is no place"}.items():
+        for answer in (others.ask(path, Last_Event_ID=wrong), others.ask(f"{path}?since={wrong}")):
+            assert answer[0] == 400
+            assert said in answer[1].decode()
+
+
 def test_a_proxy_may_have_another_scheme(others: Reader) -> None:
     ask = {"sql": "SELECT 1"}
     assert others.ask("/api/sql", ask, Origin="https://127.0.0.1", Sec_Fetch_Site="same-origin")[0] == 200
@@ -644,6 +678,33 @@ def test_bytes_name_a_row_as_they_are_shown() -> None:
 def test_differences_of_decimals_are_exact() -> None:
     was, now = ([{"k": "a", "n": Decimal(f"12345678901234567890.0{cents}")}] for cents in (1, 3))
     assert drawn(Chart("bars", ("k",), ("n",)), "n", now, was)["values"] == [0.02]
+
+
+def test_a_charts_unit_is_the_declared_one_before_that_of_the_name() -> None:
+    rows = [{"k": "a", "delay_minutes": 1}]
+    bars = Chart("bars", ("k",), ("delay_minutes",))
+    assert [drawn(bars, "delay_minutes", rows, unit=unit)["unit"] for unit in ("hours", "", None)] == [
+        "hours",
+        "",
+        "min",
+    ]
+
+
+def test_money_has_its_places_and_days_have_no_hours() -> None:
+    types = {"day": "DATE", "price": "DECIMAL(10,2)", "rate": "DOUBLE"}
+    chart = chart_of(types, ["day"])
+    assert chart is not None
+    rows = [{"day": date(2026, 3, day), "price": Decimal("4.50"), "rate": 0.5} for day in (1, 2)]
+    price, rate = (drawn(chart, name, rows) for name in ("price", "rate"))
+    assert (price["places"], rate["places"], price["is_daily"]) == (2, None, True)
+    assert [decimal_places(kind) for kind in ("BIGINT", "DECIMAL(31,2)", "DOUBLE", "VARCHAR")] == [0, 2, None, None]
+    hours = Chart("series", (), ("n",), "window_start", "window_end")
+    begins = datetime(2026, 3, 1, tzinfo=UTC)
+    windows = [
+        {"window_start": begins, "window_end": begins + length, "n": 1} for length in (timedelta(1), timedelta(hours=1))
+    ]
+    assert [drawn(hours, "n", [each])["is_daily"] for each in windows] == [True, False]
+    assert [text_of(Decimal(text)) for text in ("4.50", "0E-8", "1E+2")] == ["4.50", "0.00000000", "100"]
 
 
 def test_a_heat_map_tells_null_from_its_name_and_sorts_numbers() -> None:
@@ -698,6 +759,16 @@ value_of = "point => (point.value ?? point)[1]"
 drawn_option = "() => window.echarts?.getInstanceByDom(document.getElementById('chart'))?.getOption() ?? null"
 
 
+# How many points of the lineage's picture are drawn in its outermost lines.
+ink_at_the_edge = """() => {
+  const canvas = document.querySelector("#lineage canvas"), { width, height } = canvas;
+  const alphas = (...box) => canvas.getContext("2d").getImageData(...box).data.filter((_, at) => at % 4 === 3);
+  const ink = (...box) => alphas(...box).reduce((sum, alpha) => sum + (alpha > 0), 0);
+  if (!ink(0, 0, width, height)) return -1;
+  return ink(0, 0, width, 2) + ink(0, height - 2, width, 2) + ink(0, 0, 2, height) + ink(width - 2, 0, 2, height);
+}"""
+
+
 @pytest.mark.browser
 def test_people_see_a_figure_move_and_find_out_why(
     ran: Path, spark: "SparkSession", tmp_path: Path, page: "Page"
@@ -706,14 +777,17 @@ def test_people_see_a_figure_move_and_find_out_why(
     with Project(tmp_path / "shop", spark=spark) as project, served(project) as reader:
         page.goto(f"{reader.server.url}/tables/gold.revenue_daily")
         page.wait_for_function(drawn_option, polling=100)
+        page.get_by_role("cell", name="img src=x").first.wait_for()
+        assert hostile in page.inner_text("#rows"), "what a producer sent is text"
         page.select_option("select[name=measure]", "orders")
         page.select_option("select[name=product]", "Tea")
         page.wait_for_function(
             f"() => ({drawn_option})()?.series.map((line) => line.name).join() === 'Tea'", polling=100
         )
+        page.wait_for_function("() => !document.querySelector('#rows').innerText.includes('img src')", polling=100)
         assert page.evaluate(f"({drawn_option})().yAxis[0].name") == "Orders"
         before = tea_of_the_first(page)
-        assert hostile in page.inner_text("#rows"), "what a producer sent is text"
+        assert "9.50" in page.locator("#rows td.number").all_inner_texts()
 
         project.append("orders", [order(9, "tea", quantity=3)], key_field="order_id")
         project.run()
@@ -735,6 +809,7 @@ def test_people_see_a_figure_move_and_find_out_why(
             f"() => ({drawn_option})().series[0].data.map({value_of})[0] === {before - 1}", polling=100
         )
         assert "version 0" in page.inner_text("#known-text")
+        page.wait_for_function("() => document.querySelector('[data-fact=version]').innerText === '0'", polling=100)
 
 
 def tea_of_the_first(page: "Page") -> int:
@@ -777,8 +852,10 @@ def test_people_query_follow_the_flow_and_read_a_dashboard(reader: Reader, page:
     assert page.locator("#sql-chart canvas").count() == 1
     page.goto(f"{reader.server.url}/flow")
     page.get_by_text("Everything adds up").wait_for()
+    assert page.evaluate(ink_at_the_edge) == 0, "an arrow of the lineage is cut off"
     page.get_by_text("malformed_json").click()
     page.get_by_text("orders/").first.wait_for()
+    page.get_by_text("They cannot be used as they are").wait_for()
     page.goto(f"{reader.server.url}/dashboards/sales")
     page.locator("[data-panel] canvas").nth(1).wait_for()
     page.set_viewport_size({"width": 390, "height": 800})

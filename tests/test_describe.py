@@ -1,15 +1,20 @@
 """The catalogue in words: columns, types, units, meanings, tests and owners; and that words rebuild no table."""
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
-from sluice import bronze, gold, silver
+from sluice import bronze, gold, silver, windows
+from sluice.console.facts import Table
 from sluice.engine.catalogue import Catalogue, expecting, ordered
 from sluice.errors import DeclarationError
 from sluice.model.datasets import Dataset
 from sluice.model.expectations import built_in, expect, suite
-from sluice.operate.describe import Column, Described, describe
+from sluice.operate.describe import Column, Described, describe, described
+from sluice.storage.delta import Lake
 
 topic = bronze.topic("ships", owner="fleet", comments={"value": "A position report as JSON."})
 hostile = "<script>alert('x')</script>\n[not a unit] `|** \u202e"
@@ -70,6 +75,51 @@ def test_a_column_that_is_another_one_has_its_type_unit_and_meaning() -> None:
     # A maximum is another column, and what is said here counts more than what is said above.
     assert column("gold.own.speed", own).meaning == ""
     assert column("gold.own.ship_id", own).meaning == "A ship."
+
+
+def test_the_columns_that_sluice_adds_are_listed_with_what_they_mean() -> None:
+    hours = gold.aggregate(
+        "hours", source=declared, group_by=[windows.window("at", "1 hour")], measures={"most": "max(speed)"}
+    )
+    state, revision, revised_at = words_of(ordered([hours]))["gold.hours"].columns[-3:]
+    assert [(each.name, each.type) for each in (state, revision, revised_at)] == [
+        ("_state", "string"),
+        ("_revision", "int"),
+        ("_revised_at", "timestamp"),
+    ]
+    assert "complete" in state.meaning
+    assert "once that refresh is committed" in revised_at.meaning
+    assert all(each.is_engine and each.made.by and not each.made.sources for each in (state, revision, revised_at))
+    without = gold.aggregate("ships", source=declared, group_by=["ship_id"], measures={"most": "max(speed)"})
+    assert not any(each.is_engine for each in words_of(ordered([without]))["gold.ships"].columns)
+
+
+def test_a_table_says_which_columns_sluice_added(tmp_path: Path) -> None:
+    row: dict[str, Any] = {"ship_id": ["a"], "_topic": ["ships"], "_lateness_seconds": [1.0], "_other": [1]}
+    write_deltalake(tmp_path / "silver" / "positions", pa.table(row))
+    catalogue = ordered([declared])
+    types = Lake(str(tmp_path)).types("silver.positions")
+    found = described(catalogue.by_name["silver.positions"], catalogue, types, {}, ())
+    assert [(each.name, each.type) for each in found.columns] == [
+        *((each, kind) for each, kind in (declared.columns or {}).items()),
+        ("_topic", "string"),
+        ("_lateness_seconds", "double"),
+    ]
+
+
+def test_a_unit_is_the_declared_one_before_that_of_the_name() -> None:
+    own = gold.aggregate(
+        "own",
+        source=declared,
+        group_by=["ship_id"],
+        measures={"wait_minutes": "max(speed)"},
+        comments={"wait_minutes": "How long it waited [hours]"},
+    )
+    table = Table("gold.own", described=words_of(ordered([own]))["gold.own"])
+    assert column("gold.own.wait_minutes", own).unit == table.unit_of("wait_minutes") == "hours"
+    assert table.label_of("wait_minutes") == "Wait (hours)"
+    # What nothing describes has only its name.
+    assert Table("gold.other").label_of("wait_minutes") == "Wait (min)"
 
 
 def test_a_struct_has_a_line_for_each_field() -> None:

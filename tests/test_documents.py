@@ -88,6 +88,8 @@ def test_there_is_a_page_for_each_table_and_it_says_what_is_known(
     assert "not checked" in orders
     assert "failed" in orders
     assert pages["columns.html"].text.count(signs) == 4
+    # Nobody said what `at` means, and its name is no meaning.
+    assert not any("At" in page.text.split() for page in pages.values())
 
 
 def test_what_a_project_says_is_text_and_never_markup(pages: dict[str, Page]) -> None:

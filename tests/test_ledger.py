@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice import bronze, gold, silver
-from sluice.model.ledger import Entry, InputVersion
+from sluice.model.ledger import Commit, Entry, InputVersion
 from sluice.operate import replay
 from sluice.operate.maintain import maintain
 from sluice.windows import window
@@ -202,3 +202,13 @@ def test_an_entry_without_identity_is_the_state_of_its_version() -> None:
     assert not old.is_state(new.model_copy(update={"version": 4}))
     assert Entry(dataset="d", inputs={"t": old}).is_computed_from(Entry(dataset="d", inputs={"t": new}))
     assert not Entry(dataset="d", inputs={"t": old}).is_computed_from(Entry(dataset="d"))
+
+
+def test_a_commit_says_how_long_it_took_and_an_entry_is_the_same_whenever_it_began() -> None:
+    began = Entry(dataset="silver.a", began_ms=1_000)
+    commit = Commit(table_id="t", version=0, timestamp_ms=3_500, entry=began)
+    assert commit.seconds == 2.5
+    assert commit.model_copy(update={"entry": Entry(dataset="silver.a")}).seconds is None
+    assert began.says_the_same(Entry(dataset="silver.a", began_ms=2_000))
+    assert not began.says_the_same(Entry(dataset="silver.b", began_ms=1_000))
+    assert not began.says_the_same(None)

@@ -94,6 +94,40 @@ def test_sql_is_read_by_a_parser(sql: str, found: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sql", "values", "decide"),
+    [
+        ("struct(note, quantity).quantity", "quantity", ""),
+        ("(named_struct('a', note, 'b', struct(quantity AS c)).B).c + 1", "quantity", ""),
+        ("coalesce(struct(note, 1), struct(order_id AS note, quantity)).note", "note order_id", ""),
+        ("max(struct(placed_at, note)).note", "note", "note placed_at"),
+        ("transform(array(quantity), each -> struct(each, note).note)", "note quantity", ""),
+        ("if(note = 'x', struct(quantity AS q), struct(order_id AS q)).q", "order_id quantity", "note"),
+        ("CASE note WHEN order_id THEN quantity ELSE product_id END", "product_id quantity", "note order_id"),
+        ("nvl2(note, quantity, product_id)", "product_id quantity", "note"),
+        ("decode(note, order_id, quantity, product_id)", "product_id quantity", "note order_id"),
+        ("decode(note, 'a', order_id, 'b', product_id)", "order_id product_id", "note"),
+        ("decode(note, 'utf-8')", "note", ""),
+        ("nullif(quantity, note)", "quantity", "note"),
+        ("elt(quantity, note, order_id)", "note order_id", "quantity"),
+        ("map('a', note)[order_id]", "note", "order_id"),
+        ("filter(array(note), each -> each > order_id)", "note", "order_id"),
+        ("max_by(note, placed_at)", "note", "placed_at"),
+        ("max_by(struct(note, order_id), placed_at).note", "note", "placed_at"),
+        ("count_if(note = 'x')", "", "note"),
+        ("array_agg(note) WITHIN GROUP (ORDER BY placed_at)", "note", "placed_at"),
+        ("percentile_cont(0.5) WITHIN GROUP (ORDER BY quantity)", "quantity", ""),
+        pytest.param(" + ".join(["quantity"] * 5000), "quantity", "", id="a sum of 5,000 terms"),
+    ],
+)
+def test_values_come_from_what_is_taken_and_not_from_what_decides(sql: str, values: str, decide: str) -> None:
+    made = from_sql(sql, orders.name, orders.columns)
+    parts = {
+        is_direct: {each.column for each in made.sources if each.is_direct == is_direct} for is_direct in (True, False)
+    }
+    assert (parts, made.unknown) == ({True: {*values.split()}, False: {*decide.split()}}, "")
+
+
+@pytest.mark.parametrize(
     "sql",
     ["quantity +", "((", "SELECT * FROM x", "(SELECT max(a) FROM b)", "'", "struct(*)", f"{'(' * 9000}1{')' * 9000}"],
 )
@@ -203,6 +237,30 @@ def test_a_state_is_made_from_what_its_other_columns_are_made_from() -> None:
     assert direct(state.lineage().of("noted")) == {
         "silver.orders.note": "conditional",
         "silver.orders.quantity": "aggregation",
+    }
+
+
+def test_what_only_decides_in_a_state_decides_over_other_columns_too() -> None:
+    state = gold.state(
+        "state",
+        source=orders,
+        keys=["product_id"],
+        sequence_by="placed_at",
+        schema="total int, note string",
+        initial={"total": "0", "note": "null"},
+        reduce={
+            "total": "state.total + nvl2(event.placed_at, event.quantity, 0)",
+            "note": "if(state.total > 3, event.note, state.note)",
+        },
+    )
+    assert direct(state.lineage().of("total")) == {
+        "silver.orders.quantity": "aggregation",
+        "silver.orders.placed_at": "conditional",
+    }
+    assert direct(state.lineage().of("note")) == {
+        "silver.orders.note": "aggregation",
+        "silver.orders.quantity": "conditional",
+        "silver.orders.placed_at": "conditional",
     }
 
 

@@ -1,10 +1,13 @@
 """The audit of rows: what contradicts between tables is counted."""
 
+import shutil
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from sluice import bronze, silver
 from sluice.cli.printing import shown
@@ -110,6 +113,19 @@ def test_the_folder_for_what_does_not_fit_into_memory_is_out_of_reach_too(
         with pytest.raises(UsageError, match="cannot be answered"):
             query(lake, sql)
     assert [each.name for each in (tmp_path / ".tmp").iterdir()] == ["secret"]
+
+
+def test_what_was_known_at_the_time_of_a_commit_includes_it_also_in_a_copy(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    for amount in range(3):
+        write_deltalake(lake.path("gold.sold"), pa.table({"amount": [amount]}), mode="append")
+        time.sleep(0.02)
+    stops = [each["timestamp"] / 1000 for each in reversed(DeltaTable(lake.path("gold.sold")).history())]
+    copied = Lake(str(tmp_path / "copy"))
+    shutil.copytree(tmp_path / "lake", tmp_path / "copy", copy_function=shutil.copyfile)
+    for each in (lake, copied):
+        counts = [query(each, "SELECT count(*) FROM gold.sold", datetime.fromtimestamp(at, UTC)).rows for at in stops]
+        assert counts == [[(1,)], [(2,)], [(3,)]]
 
 
 def test_files_are_reached_where_that_is_allowed(lake: Lake, tmp_path: Path) -> None:

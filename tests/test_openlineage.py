@@ -12,7 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, write_deltalake
 from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry, Resource
 
@@ -25,8 +27,11 @@ from sluice.errors import SluiceError, UsageError
 from sluice.log import KafkaLog, KafkaSecurity
 from sluice.model.datasets import Dataset
 from sluice.model.expectations import expect, suite
-from sluice.operate.openlineage import emitting, places, sending
+from sluice.model.ledger import Entry
+from sluice.operate.describe import describe
+from sluice.operate.openlineage import emitting, facets, places, sending
 from sluice.runtime.settings import Settings, read_settings
+from sluice.shapes.fates import by_command
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, text
 from tests.test_describe import hostile
@@ -85,6 +90,25 @@ def declared(scale: int = 1) -> Catalogue:
     totals = gold.aggregate("totals", source=twice, group_by=["length(id) AS length"], measures={"total": "sum(twice)"})
     rule = expect("column_values_to_be_between", column="total", max_value=100, severity="critical")
     return expecting(ordered([totals]), {"gold.totals": suite("gold.totals", rule)})
+
+
+def test_only_what_is_declared_is_a_description() -> None:
+    """`order_id` means no more than its name, and a receiver would show "Order id" as what somebody wrote."""
+    totals = gold.aggregate(
+        "totals",
+        source=silver.events(
+            "orders", source=bronze.topic("orders"), schema="order_id string, n int", keys=["order_id"]
+        ),
+        group_by=["order_id"],
+        measures={"pieces": "sum(n)", "waited_minutes": "sum(n)"},
+        comments={"pieces": "How many pieces [pieces]"},
+    )
+    columns = next(each for each in describe(ordered([totals])) if each.name == "gold.totals").columns
+    assert {each.name: each.description for each in facets.schema(columns).fields or []} == {
+        "order_id": None,
+        "pieces": "How many pieces [pieces]",
+        "waited_minutes": "[min]",
+    }
 
 
 def settings_of(folder: Path, address: str = "", **others: str) -> Settings:
@@ -246,6 +270,44 @@ def test_a_publication_is_told_by_where_it_goes(tmp_path: Path) -> None:
     (output,) = event["outputs"]
     assert (output["namespace"], output["name"]) == ("postgres://db.example:5433", "shop.public.totals")
     assert "secret" not in json.dumps(event)
+
+
+def test_records_that_are_set_aside_or_released_are_told_with_the_record_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").touch()
+    (tmp_path / "pipelines" / "orders.py").write_text(
+        "from sluice import bronze, silver\n"
+        "orders = silver.events('orders', source=bronze.topic('orders'), schema='id string', keys=['id'])\n"
+    )
+    entry = Entry(dataset="bronze.orders")
+    said = CommitProperties(custom_metadata={"userMetadata": entry.to_json()})
+    at = pa.array([datetime(2026, 1, 1, tzinfo=UTC)])
+    place: dict[str, Any] = {"topic": ["orders"], "partition": [0], "offset": pa.array([3], pa.int64())}
+    landed = {**place, "timestamp": at, "value": pa.array([b"{}"])}
+    fate = {**place, "dataset": ["silver.orders"], "fate": ["quarantined"], "reason": [by_command], "_timestamp": at}
+    write_deltalake(tmp_path / "lake" / "bronze" / "orders", pa.table(landed), commit_properties=said)
+    write_deltalake(tmp_path / "lake" / "silver" / "_fates", pa.table(fate))
+    settings = {"lake": f"{tmp_path}/lake", "log": f"{tmp_path}/log", "openlineage": f"file://{tmp_path}/events.jsonl"}
+    with Project(tmp_path, settings) as project:
+        assert project.quarantine.add("silver.orders", ["orders/0/3"], "a test") == 1
+        with pytest.raises(UsageError, match="nothing has landed"):
+            project.quarantine.add("silver.orders", ["orders/0/4"], "a test")
+        assert project.quarantine.release("silver.orders", because="it counts", reason=by_command).records == 1
+    events = events_in(tmp_path)
+    assert told(events) == [
+        ("silver.orders.quarantine", "START"),
+        ("silver.orders.quarantine", "COMPLETE"),
+        ("silver.orders.quarantine", "START"),
+        ("silver.orders.quarantine", "FAIL"),
+        ("silver.orders.release", "START"),
+        ("silver.orders.release", "COMPLETE"),
+    ]
+    assert "nothing has landed" in events[3]["run"]["facets"]["errorMessage"]["message"]
+    (landed_in,), (output,) = events[5]["inputs"], events[5]["outputs"]
+    assert (landed_in["name"], output["name"]) == (f"{tmp_path}/lake/bronze/orders", f"{tmp_path}/log/sluice_releases")
+    assert {each["name"] for each in landed_in["facets"]["schema"]["fields"]} >= {"topic", "offset", "value"}
+    assert output["outputFacets"]["outputStatistics"]["rowCount"] == 1
+    assert events[5]["run"]["facets"]["tags"]["tags"][0]["value"] == "it counts"
 
 
 def test_tables_and_topics_have_the_names_that_others_give_them(tmp_path: Path) -> None:

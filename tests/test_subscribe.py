@@ -167,6 +167,21 @@ def conserved(folder: Path, data: st.DataObject, key: tuple[str, ...], snapshot:
     assert bag(copy.rows) == actual(lake)
 
 
+def test_a_position_that_does_not_exist_is_an_error_and_no_silence(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    path = made(lake, [(n, 1.0, "a") for n in range(3)])
+    apply_commit(path, "append", [(7, 1.0, "a")])
+    apply_commit(path, "compact", None)
+    subscription = Subscription(lake, table, ("id",), "id = 0")
+    assert list(subscription.changes(Cursor.of("0:2"))) == []
+    with pytest.raises(UsageError, match="version 0 has the positions 0 to 2, and 3 is none of them"):
+        list(subscription.changes(Cursor.of("0:3")))
+    with pytest.raises(UsageError, match="version 2 has no changes"):
+        list(subscription.changes(Cursor.of("2:0")))
+    with pytest.raises(UsageError, match="version 2 has the positions 0 to 4"):
+        list(Subscription(lake, table, snapshot=True).changes(Cursor.of("2:5:0:snapshot")))
+
+
 @pytest.mark.parametrize("wrong", ["repeats", "skips"])
 def test_a_stream_that_repeats_or_skips_a_line_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str

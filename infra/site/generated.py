@@ -114,7 +114,7 @@ def table_reference() -> str:
 
 def table_section(table: Described) -> str:
     rows = [
-        f"| `{each.name}` | {cell(each.type or '')} | {cell(each.unit)} | {cell(each.meaning or each.label)} | "
+        f"| `{each.name}` | {cell(each.type or '')} | {cell(each.unit)} | {cell(each.meaning)} | "
         f"{', '.join(f'`{source}`' for source in each.made.sources if source.is_of_values)} |"
         for each in table.columns
         if not table.has_fields(each.name)

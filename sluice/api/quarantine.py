@@ -1,9 +1,13 @@
 """The quarantined records of a project."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from sluice.api.driver import observing
 from sluice.api.opened import Opened
+from sluice.engine.catalogue import Catalogue
+from sluice.engine.observer import Watch, Work
 from sluice.errors import UsageError
 from sluice.operate import quarantine
 from sluice.operate.quarantine import QuarantinedByRule, QuarantinedRecord
@@ -46,8 +50,12 @@ class Quarantine:
 
         A UsageError for a position at which nothing has landed.
         """
-        consumer = quarantine.consumer(self._here.catalogue(), dataset)
-        return quarantine.add(self._here.lake, self._here.log, consumer, positions, because)
+        catalogue = self._here.catalogue()
+        consumer = quarantine.consumer(catalogue, dataset)
+        with self.watched("quarantine", catalogue, consumer.name, consumer.landed_in.values(), because) as watch:
+            count = quarantine.add(self._here.lake, self._here.log, consumer, positions, because)
+            watch.done(count)
+            return count
 
     def release(
         self, dataset: str, *, because: str, reason: str | None = None, positions: Sequence[str] = ()
@@ -58,11 +66,28 @@ class Quarantine:
         """
         if (reason is None) == (not positions):
             raise UsageError("Say what to release: reason='late', or positions=['topic/partition/offset'].")
-        consumer = quarantine.consumer(self._here.catalogue(), dataset)
-        found = quarantine.quarantined_records(self._here.lake, consumer, reason=reason, positions=positions)
-        unknown = set(positions) - {each.position for each in found}
-        if unknown or not found:
-            raise UsageError(
-                f"{consumer.name} has no quarantined record {', '.join(sorted(unknown)) or f'for {reason}'}."
-            )
-        return Released(consumer.name, quarantine.release(self._here.log, consumer, found, because))
+        catalogue = self._here.catalogue()
+        consumer = quarantine.consumer(catalogue, dataset)
+        with self.watched("release", catalogue, consumer.name, consumer.landed_in.values(), because) as watch:
+            found = quarantine.quarantined_records(self._here.lake, consumer, reason=reason, positions=positions)
+            unknown = set(positions) - {each.position for each in found}
+            if unknown or not found:
+                raise UsageError(
+                    f"{consumer.name} has no quarantined record {', '.join(sorted(unknown)) or f'for {reason}'}."
+                )
+            count = quarantine.release(self._here.log, consumer, found, because)
+            watch.done(count)
+            return Released(consumer.name, count)
+
+    @contextmanager
+    def watched(
+        self, work: Work, catalogue: Catalogue, dataset: str, landed_in: Iterable[str], because: str
+    ) -> Iterator[Watch]:
+        """What hears of work on the records of a dataset, which are read from the tables where they landed."""
+        commits = {table: self._here.lake.last_commit(table) for table in landed_in}
+        with (
+            observing(self._here) as observer,
+            observer.watching(work, [dataset], catalogue, target=quarantine.commands_topic) as watch,
+        ):
+            watch.began(because, {table: commit.as_input for table, commit in commits.items() if commit})
+            yield watch

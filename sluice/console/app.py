@@ -65,10 +65,12 @@ class Console:
             Route("/login", self.login, methods=["GET", "POST"]),
             Route("/api/tables/{table}/chart", self.answer(self.chart)),
             Route("/api/tables/{table}/rows", self.answer(self.rows)),
+            Route("/api/tables/{table}/state", self.answer(self.state)),
             Route("/api/tables/{table}/why", self.answer(self.why)),
             Route("/api/tables/{table}/records", self.answer(self.records)),
             Route("/api/dashboards/{name}/{number:int}", self.answer(self.panel)),
             Route("/api/flow", self.answer(lambda request: self.facts.flow())),
+            Route("/api/running", self.answer(lambda request: {"is_running": self.project.is_being_written})),
             Route("/api/quarantine/{table}", self.answer(self.quarantined)),
             Route("/api/sql", self.post_sql, methods=["POST"]),
             Route("/download/{table}.{form}", self.download),
@@ -139,7 +141,8 @@ class Console:
         declared = [each for each in tables if each.is_declared]
         layers = {layer: [each for each in declared if each.layer == layer] for layer in ("gold", "silver", "bronze")}
         layers["bookkeeping"] = [each for each in tables if not each.is_declared]
-        return "overview.html", {"layers": layers, "passes": self.facts.passes()[:8]}
+        values = {"layers": layers, "passes": self.facts.passes()[:8]}
+        return "overview.html", values | {"is_running": self.project.is_being_written}
 
     def table(self, request: Request) -> tuple[str, dict[str, Any]]:
         found = self.known(request)
@@ -173,7 +176,14 @@ class Console:
 
     def dashboard(self, request: Request) -> tuple[str, dict[str, Any]]:
         name = request.path_params["name"]
-        return "dashboard.html", {"dashboard": dashboards.read(self.project.settings.project, name), "name": name}
+        found = dashboards.read(self.project.settings.project, name)
+        tables = self.facts.tables().values()
+        # What a query reads is not known; gold is what dashboards are made for.
+        wanted = {panel.table for panel in found.charts} | {
+            each.name for each in tables if each.layer == "gold" and any(panel.sql for panel in found.charts)
+        }
+        there = [each.name for each in tables if each.name in wanted and each.version is not None and each.is_declared]
+        return "dashboard.html", {"dashboard": found, "name": name, "times": self.facts.times(*there)}
 
     async def login(self, request: Request) -> Response:
         wanted = request.query_params.get("next", "/")
@@ -229,6 +239,20 @@ class Console:
         columns = ", ".join(f"{chart.readable(name, kind)} AS {double_quoted(name)}" for name, kind in types.items())
         answer = snapshot.query(f"SELECT {columns} FROM ({sql} LIMIT {rows_shown_max + 1} OFFSET {offset})")
         return listed(answer, rows_shown_max) | {"grain": list(found.grain), "offset": offset}
+
+    def state(self, request: Request) -> dict[str, Any]:
+        """What the page says above a table: as it is, or as it was known at a time."""
+        found, known_at = self.known(request), time_in(request, "known_at")
+        if known_at is not None:
+            return self.facts.at(found, known_at, self.snapshot(request))
+        return {
+            "rows": found.rows,
+            "version": found.version,
+            "updated_at": found.updated_at,
+            "watermark": found.watermark,
+            "passed": found.checks_passed,
+            "broken": len(found.checks_broken),
+        }
 
     def why(self, request: Request) -> dict[str, Any]:
         """Every value that a row had, from the table's change feed: when, and by which kind of commit."""
@@ -290,7 +314,7 @@ class Console:
         if plan is None or measure not in plan.measures:
             raise UsageError(f"{source} has no {f'measure {measure}' if measure else 'number to draw'}.")
         rows = answer if table is None else points(snapshot, plan, source, measure, dict(panel.where))
-        drawn = chart.drawn(plan, measure, rows.by_name, unit="" if table is None else table.unit_of(measure))
+        drawn = chart.drawn(plan, measure, rows.by_name, unit=table.unit_of(measure) if table else None)
         return drawn | {"title": panel.title} | ({"unit": panel.unit} if panel.unit else {})
 
     def quarantined(self, request: Request) -> list[dict[str, Any]]:
@@ -450,7 +474,8 @@ def listed(answer: Rows, rows_max: int) -> dict[str, Any]:
     rows = [[shown(value) for value in row] for row in answer.rows[:rows_max]]
     return {
         "columns": [
-            {"name": name, "type": kind, "is_number": chart.is_number(kind)} for name, kind in answer.types.items()
+            {"name": name, "type": kind, "is_number": chart.is_number(kind), "places": chart.decimal_places(kind)}
+            for name, kind in answer.types.items()
         ],
         "rows": rows,
         "has_more": len(answer.rows) > rows_max,

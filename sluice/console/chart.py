@@ -1,8 +1,9 @@
 """Which chart suits a table: a series over time, bars, or a heat map; decided by its columns, and drawn by the page."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -25,7 +26,8 @@ class Chart:
     """What is drawn of a table: measures, by the columns `by`, and over the times of `time` if it is a series.
 
     `time_end` is the column with the end of a window, None where times are no windows. `marks` are the columns that
-    say which windows are open, and which were revised.
+    say which windows are open, and which were revised. `places` are the decimal places of the measures that have a
+    fixed number of them.
     """
 
     kind: Kind
@@ -34,6 +36,7 @@ class Chart:
     time: str | None = None
     time_end: str | None = None
     marks: tuple[str, ...] = ()
+    places: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -47,15 +50,17 @@ def chart_of(types: Mapping[str, str], keys: Sequence[str]) -> Chart | None:
     measures = tuple(name for name, kind in types.items() if name not in keys and is_number(kind) and name[0] != "_")
     if not keys or not measures:
         return None
+    fixed = {name: found for name in measures if (found := decimal_places(types[name])) is not None}
     if "window_start" in keys and all(is_time(types.get(name, "")) for name in ("window_start", "window_end")):
         by = tuple(name for name in keys if name not in ("window_start", "window_end"))
         marks = tuple(name for name in ("_state", "_revision") if name in types)
-        return Chart("series", by, measures, "window_start", "window_end", marks)
+        return Chart("series", by, measures, "window_start", "window_end", marks, fixed)
     times = [name for name in keys if is_time(types[name])]
     if len(times) == 1:
-        return Chart("series", tuple(name for name in keys if name != times[0]), measures, times[0])
+        by = tuple(name for name in keys if name != times[0])
+        return Chart("series", by, measures, times[0], places=fixed)
     kind: Kind = "heat map" if len(keys) == 2 else "bars"
-    return Chart(kind, tuple(keys), measures)
+    return Chart(kind, tuple(keys), measures, places=fixed)
 
 
 def chart_of_answer(types: Mapping[str, str]) -> Chart | None:
@@ -70,6 +75,14 @@ def chart_of_answer(types: Mapping[str, str]) -> Chart | None:
 
 def is_number(kind: str) -> bool:
     return kind.split("(", maxsplit=1)[0] in numbers
+
+
+def decimal_places(kind: str) -> int | None:
+    """The places after the point that each value of a type has; None where they have as many as they need."""
+    if kind in integers:
+        return 0
+    found = re.fullmatch(r"DECIMAL\(\d+,\s*(\d+)\)", kind)
+    return int(found[1]) if found else None
 
 
 def is_time(kind: str) -> bool:
@@ -91,11 +104,11 @@ def sql_of(chart: Chart, source: str, measure: str, conditions: Sequence[str] = 
 
 
 def drawn(
-    chart: Chart, measure: str, rows: Sequence[Row], before: Sequence[Row] | None = None, *, unit: str = ""
+    chart: Chart, measure: str, rows: Sequence[Row], before: Sequence[Row] | None = None, *, unit: str | None = None
 ) -> dict[str, Any]:
     """The chart as data for the page; with the rows `before`, the difference between the two.
 
-    `unit` is that of the measure, where its name does not say it.
+    `unit` is that of the measure, None where only its name can say it.
     """
     label = label_of(measure)
     side = "newest" if is_newest_first(chart, rows) else "first"
@@ -106,7 +119,8 @@ def drawn(
     head = {
         "kind": chart.kind,
         "label": label.text,
-        "unit": label.unit or unit,
+        "unit": label.unit if unit is None else unit,
+        "places": chart.places.get(measure),
         "keys": list(chart.columns),
         "difference": before is not None,
         "notes": notes,
@@ -170,6 +184,7 @@ def series(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) ->
     if len(groups) > series_max:
         notes.append(f"{series_max} of {len(groups)} groups are drawn; choose one above to see another.")
     lines: list[dict[str, Any]] = []
+    times = [name for name in (time, chart.time_end) if name]
     revised: list[list[Any]] = []
     open_from, open_until = None, 0
     for group in sorted(largest, key=lambda group: [*map(text_of, group)]):
@@ -192,6 +207,7 @@ def series(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) ->
     return {
         "x": label_of(time).text,
         "series": lines,
+        "is_daily": bool(timed) and all(is_midnight(row[name]) for name in times for row in timed if row[name]),
         "revised": revised,
         "open_from": open_from,
         "open_until": open_until,
@@ -281,6 +297,9 @@ def text_of(value: Any) -> str:
             return value.decode()
         except UnicodeDecodeError:
             return value.hex().upper()
+    if isinstance(value, Decimal):
+        # All of its places, and never an exponent, as `str` has for 0E-8.
+        return f"{value:f}"
     return "null" if value is None else str(value)
 
 
@@ -298,10 +317,15 @@ def number(value: Any) -> float | int | None:
     return float(value) if math.isfinite(value) else None
 
 
+def is_midnight(value: Any) -> bool:
+    """Whether a time is the beginning of a day in UTC, as a date is."""
+    return not isinstance(value, datetime) or utc(value).time() == datetime.min.time()
+
+
 def milliseconds(value: Any) -> int:
     """A time in milliseconds since the epoch; a day begins at midnight UTC."""
     if isinstance(value, datetime):
-        return int(utc(value).timestamp() * 1000)
+        return int((value if value.tzinfo else utc(value)).timestamp() * 1000)
     if isinstance(value, date):
         return int(datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp() * 1000)
     raise TypeError(f"{value!r} is no time")

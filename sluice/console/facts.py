@@ -8,8 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from sluice.api import Project
+from sluice.console.snapshots import Snapshot
+from sluice.errors import UsageError
+from sluice.model.labels import Label, label_of
 from sluice.operate.describe import Described, with_verdicts
-from sluice.operate.status import newest_checks, time_of
+from sluice.operate.status import newest_checks, time_of, verdicts_sql
 
 commits_shown_max = 200
 
@@ -35,11 +38,16 @@ class Table:
     checked_version: int | None = None
     is_declared: bool = True
     described: Described | None = None
+    seconds: float | None = None
 
     def unit_of(self, column: str) -> str:
-        """The unit that the declaration gives a column; empty where it gives none."""
+        """The unit of a column as the list of columns has it: declared, or else by its name."""
         found = self.described.column(column) if self.described else None
-        return found.unit if found else ""
+        return label_of(column).unit if found is None else found.unit
+
+    def label_of(self, column: str) -> str:
+        """A column's name as people read it, with its unit."""
+        return Label(label_of(column).text, self.unit_of(column)).with_unit
 
     @property
     def state(self) -> str:
@@ -102,21 +110,48 @@ class Facts:
                 checked_version=next((row["version"] for row in verdicts), None),
                 checks_broken=tuple(str(row["expectation"]) for row in verdicts if row["verdict"] != "passed"),
                 described=each,
+                seconds=state.seconds,
             )
         for name in sorted(set(self.newest_versions()) - set(found)):
             found[name] = Table(name, layer=name.split(".")[0], version=self.newest_versions()[name], is_declared=False)
         return found
 
-    def times(self, table: str) -> list[dict[str, Any]]:
-        """When the table was committed, the oldest first: the stops of the slider."""
-        commits = [each for each in self.project.lake.commits(table) if each.entry.rows.total or each.version == 0]
-        return [
-            {
-                "at": time_of(each.timestamp_ms).isoformat(timespec="milliseconds"),
-                "version": each.version,
-            }
-            for each in commits[-commits_shown_max:]
+    def times(self, *tables: str) -> list[dict[str, Any]]:
+        """When the tables were committed, since all of them are there, the oldest first: the stops of the slider."""
+        known = [self.project.lake.commits(table) for table in tables]
+        begin = max((commits[0].timestamp_ms for commits in known if commits), default=0)
+        commits = [
+            each
+            for table in known
+            for each in table
+            if each.timestamp_ms >= begin and (each.entry.rows.total or each.version == 0)
         ]
+        return [
+            {"at": time_of(each.timestamp_ms).isoformat(timespec="milliseconds"), "version": each.version}
+            for each in sorted(commits, key=lambda each: each.timestamp_ms)[-commits_shown_max:]
+        ]
+
+    def at(self, table: Table, known_at: datetime, snapshot: Snapshot) -> dict[str, Any]:
+        """What the page says of a table, as it was known at a time."""
+        until = known_at.timestamp()
+        commits = [each for each in self.project.lake.commits(table.name) if each.timestamp_ms / 1000 <= until]
+        if not commits:
+            raise UsageError(f"{table.name} was not there yet.")
+        newest = commits[-1]
+        try:
+            verdicts = [verdict for (verdict,) in snapshot.query(verdicts_sql, [table.name]).rows]
+        except UsageError:
+            # Nothing was checked yet.
+            verdicts = []
+        passed = verdicts.count("passed")
+        return {
+            "rows": self.project.lake.row_count(table.name, newest.version),
+            "version": newest.version,
+            "updated_at": time_of(newest.timestamp_ms),
+            "watermark": newest.entry.watermark if table.watermark else None,
+            "passed": passed,
+            "broken": len(verdicts) - passed,
+        }
 
     def flow(self) -> dict[str, Any]:
         """What became of all records, the integrity checks that do not hold, and how tables are made."""
@@ -129,7 +164,7 @@ class Facts:
         return {
             "balanced": audit.balanced,
             "fates": [asdict(each) | {"balanced": each.balanced} for each in audit.fates],
-            "broken": [asdict(each) for each in audit.laws if each.broken],
+            "broken": [asdict(each) for each in audit.laws if not each.balanced],
             "laws": len(audit.laws),
             "stopped": [asdict(each) for each in audit.stopped],
             "quarantined": quarantined,
@@ -149,5 +184,6 @@ class Facts:
                 at = time_of(each.timestamp_ms)
                 entry = each.entry
                 row = {"at": at, "table": name, "cause": entry.cause, "rows": entry.rows, "because": entry.because}
+                row["seconds"] = each.seconds
                 found.append((at, row))
         return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)][:40]

@@ -228,6 +228,7 @@ class Evaluation:
             inputs=dict(self.pinned),
             reached=reached,
             watermark=self.watermark(reached),
+            began_ms=int(self.context.now.timestamp() * 1000),
         )
 
     def watermark(self, reached: dict[str, Reached]) -> datetime | None:

@@ -1,5 +1,6 @@
 """Land the records of a topic in bronze: each offset once, as it came, or an error that names what is missing."""
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ def land(
     `watch` is told once there is something to do.
     Raises LogGap when the log has lost what has not landed, and LogRecreated when it is not the one that landed before.
     """
+    began_ms = int(time.time() * 1000)
     known = lake.last_commit(topic.name)
     if known is None and topic.optional and not log.exists(topic.topic):
         return 0
@@ -51,6 +53,7 @@ def land(
         cause="changes" if known else "first build",
         landed=batch.landed,
         rows=RowCounts(inserted=batch.records),
+        began_ms=began_ms,
     )
     if watch is not None:
         watch.began(entry.cause)

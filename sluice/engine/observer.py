@@ -7,7 +7,9 @@ from typing import Any, Literal
 from sluice.engine.catalogue import Catalogue
 from sluice.model.ledger import InputVersion
 
-Work = Literal["land", "refresh", "backfill", "check", "maintain", "promote", "rollback", "publish"]
+Work = Literal[
+    "land", "refresh", "backfill", "check", "maintain", "promote", "rollback", "publish", "release", "quarantine"
+]
 
 
 class Watch:
@@ -43,6 +45,7 @@ class Observer:
     def watching(self, work: Work, tables: Sequence[str], catalogue: Catalogue, *, target: str = "") -> Iterator[Watch]:
         """Work on tables, from here to the end of the block; an error in it is how it ended.
 
-        Where tables are published, `target` is to which table or topic elsewhere: `postgres public.revenue`.
+        Where tables are published, `target` is to which table or topic elsewhere: `postgres public.revenue`; where
+        records are released or set aside, the topic that says so.
         """
         yield Watch()

@@ -114,6 +114,8 @@ class Entry(BaseModel):
     `changed_at` is the newest version that changed rows when this commit changed none, and `changed_ms` the time of
     that commit; `epoch_from` is the version at which the table was last replaced by one of another schema.
 
+    `began_ms` is when its rows began to be computed; the commit is their end.
+
     A table that was promoted or rolled back says by which `replay` and `because` of what, and after a rollback the
     fingerprint that was `rejected`.
     """
@@ -131,6 +133,7 @@ class Entry(BaseModel):
     changed_at: int | None = None
     changed_ms: int | None = None
     epoch_from: int = 0
+    began_ms: int | None = None
     replay: str | None = None
     because: str | None = None
     rejected: str | None = None
@@ -143,6 +146,10 @@ class Entry(BaseModel):
         """True when both were computed from the same input versions by the same declaration."""
         is_alike = (self.fingerprint, self.watermark) == (other.fingerprint, other.watermark)
         return is_alike and same_states(self.inputs, other.inputs)
+
+    def says_the_same(self, other: "Entry | None") -> bool:
+        """True when only the time at which they began may differ."""
+        return other is not None and self == other.model_copy(update={"began_ms": self.began_ms})
 
     def to_json(self) -> str:
         return self.model_dump_json(exclude_defaults=True)
@@ -181,6 +188,12 @@ class Commit(BaseModel):
         if self.entry.changed_at is None:
             return InputVersion(epoch=epoch, version=self.version, commit_ms=self.timestamp_ms)
         return InputVersion(epoch=epoch, version=self.entry.changed_at, commit_ms=self.entry.changed_ms)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long its rows took, until they were committed; None where the ledger does not say."""
+        began = self.entry.began_ms
+        return None if began is None else max(0.0, (self.timestamp_ms - began) / 1000)
 
     def unchanged(self, entry: Entry) -> Entry:
         """The entry for a commit after this one that changes no row: readers go on from the same state."""

@@ -113,12 +113,12 @@ def from_sql(text: str, table: str, columns: Collection[str] | None, how: Direct
         whole = tuple(columns) if columns is not None else (every_column,)
         return Made(taken(table, whole, how), text, "The parser cannot tell which columns this SQL reads.")
     known = None if columns is None else {fold(name): name for name in columns}
-    if column_parts(parsed) is not None and how == "transformation":
+    if column_parts(of_field(parsed)[0]) is not None and how == "transformation":
         how = "identity"
     sources = [
-        Source(table, name, "conditional" if is_condition(node) else how)
-        for node in columns_in(parsed)
-        if (name := named(column_parts(node) or (), known)) is not None
+        Source(table, name, "conditional" if decides else how)
+        for parts, decides in columns_in(parsed)
+        if (name := named(parts, known)) is not None
     ]
     return Made(unique(sources), text)
 
@@ -129,12 +129,61 @@ def read_by(texts: Iterable[str], table: str, columns: Collection[str] | None, h
     return unique(replace(each, how=how) for each in found)
 
 
-def columns_in(parsed: "exp.Expr") -> "Iterator[exp.Column]":
+def columns_in(parsed: "exp.Expr") -> Iterator[tuple[tuple[str, ...], bool]]:
+    """The columns that an expression reads, by the parts of their names, and whether one only decides between values.
+
+    Of a struct that is made in the expression and of which one field is taken, only that field is read.
+    """
     from sqlglot import exp
 
-    for node in parsed.walk(prune=lambda node: isinstance(node, exp.Column)):
-        if isinstance(node, exp.Column):
-            yield node
+    # Not by recursion: a sum of ten thousand terms is as deep.
+    waiting: list[tuple[exp.Expr, tuple[str, ...], bool]] = [(parsed, (), False)]
+    while waiting:
+        node, fields, decides = waiting.pop()
+        node, fields = of_field(node, fields)
+        parts = column_parts(node)
+        if parts is not None:
+            yield (*parts, *fields), decides
+            continue
+        if fields and isinstance(node, exp.Max | exp.Min | exp.Greatest | exp.Least):
+            # The largest struct is chosen by all of its fields.
+            waiting += [(each, (), True) for each in node.iter_expressions(reverse=True)]
+        if not hands_on(node):
+            fields = ()
+        for child in node.iter_expressions(reverse=True):
+            only_decides = is_condition(child)
+            waiting.append((child, () if only_decides else fields, decides or only_decides))
+
+
+def of_field(node: "exp.Expr", fields: tuple[str, ...] = ()) -> "tuple[exp.Expr, tuple[str, ...]]":
+    """What `struct(a, b).b` is: b. The `fields` are those taken of what is returned, the outermost first."""
+    from sqlglot import exp
+
+    while True:
+        if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Identifier):
+            node, fields = node.this, (node.expression.name, *fields)
+        elif isinstance(node, exp.Paren):
+            node = node.this
+        elif isinstance(node, exp.Struct) and fields and (found := field_of(node, fields[0])) is not None:
+            node, fields = found, fields[1:]
+        else:
+            return node, fields
+
+
+def field_of(struct: "exp.Struct", name: str) -> "exp.Expr | None":
+    from sqlglot import exp
+
+    pairs = (each for each in struct.expressions if isinstance(each, exp.PropertyEQ))
+    return next((each.expression for each in pairs if fold(each.this.name) == fold(name)), None)
+
+
+def hands_on(node: "exp.Expr") -> bool:
+    """Whether a field of the result is that field of what is chosen from."""
+    from sqlglot import exp
+
+    choices = exp.If | exp.Case | exp.Nvl2 | exp.Coalesce | exp.DecodeCase | exp.Nullif | exp.Filter
+    largest = exp.Max | exp.Min | exp.Greatest | exp.Least | exp.ArgMax | exp.ArgMin
+    return isinstance(node, choices | largest | exp.First | exp.Last | exp.AnyValue)
 
 
 def named(parts: tuple[str, ...], known: Mapping[str, str] | None) -> str | None:
@@ -146,14 +195,22 @@ def named(parts: tuple[str, ...], known: Mapping[str, str] | None) -> str | None
 
 
 def is_condition(node: "exp.Expr") -> bool:
-    """Whether a part of an expression only decides between values: `CASE WHEN here`, `FILTER (WHERE here)`."""
+    """Whether a part of an expression only decides between values: `CASE WHEN here`, `nvl2(here, a, b)`, `m[here]`."""
     from sqlglot import exp
 
-    while node.parent is not None:
-        place = node.arg_key
-        node = node.parent
-        if (isinstance(node, exp.If | exp.Case) and place == "this") or (
-            isinstance(node, exp.Filter) and place == "expression"
-        ):
-            return True
+    of, place = node.parent, node.arg_key
+    if isinstance(of, exp.If | exp.Case | exp.Nvl2 | exp.CountIf):
+        return place == "this"
+    if isinstance(of, exp.Filter | exp.ArgMax | exp.ArgMin | exp.Nullif | exp.ArrayFilter):
+        return place == "expression"
+    if isinstance(of, exp.Bracket | exp.Elt):
+        return place == ("expressions" if isinstance(of, exp.Bracket) else "this")
+    if isinstance(of, exp.Ordered):
+        # A percentile is a value of what it is ordered by.
+        group = of.find_ancestor(exp.WithinGroup)
+        return group is None or isinstance(group.this, exp.ArrayAgg)
+    if isinstance(of, exp.DecodeCase):
+        # The value, then pairs of what it may be and what it then becomes, and perhaps a default.
+        at, last = node.index or 0, len(of.expressions) - 1
+        return at == 0 or (at % 2 == 1 and at < last)
     return False

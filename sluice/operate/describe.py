@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.engine.catalogue import Catalogue, Node, sources_of
+from sluice.model.completeness import state_columns
 from sluice.model.datasets import Dataset, Topic, bronze_columns
 from sluice.model.expectations import Expectation
 from sluice.model.labels import label_of
@@ -28,15 +29,41 @@ bronze_meanings = {
     "headers": "The record's headers.",
     "landed_at": "When the record was written here.",
 }
+# The columns that Sluice adds to tables: type, meaning, and what they follow from.
+engine_columns = {
+    "_state": (
+        "string",
+        "open: the watermark has not passed the window's end; complete: it has; revised: it has, and the row changed "
+        "after that.",
+        "window_end and the watermark",
+    ),
+    "_revision": ("int", "How often the row changed after its window was complete.", "the rows that it replaced"),
+    "_revised_at": (
+        "timestamp",
+        "When the refresh that last revised the row began; null: never. Readers see the row once that refresh is "
+        "committed, which is later.",
+        "the clock of the refresh",
+    ),
+    "_topic": ("string", "The topic of the record that the row is made from.", "the record's place in the log"),
+    "_partition": ("int", "The partition of that record.", "the record's place in the log"),
+    "_offset": ("bigint", "The place of that record in its partition.", "the record's place in the log"),
+    "_timestamp": ("timestamp", "When that record was appended to the log.", "the record's time in the log"),
+    "_digest": ("binary", "The same for records with the same values: the first 16 bytes of a SHA-256.", "the values"),
+    "_unknown_fields": ("array<string>", "Fields of the record that the schema lacks; null: none.", "the record"),
+    "_lateness_seconds": ("double", "How long after its event the record was received.", "the event's time"),
+    "_change": ("string", "What the record does to its key: set, delete, truncate, or none.", "the record"),
+}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column, or a field of one (`weather.wind_speed_mph`); `type` is None where nothing says it yet."""
+    """A column, or a field of one (`weather.wind_speed_mph`); `type` is None where nothing says it yet.
+
+    `meaning` is what was declared, empty where nothing was.
+    """
 
     name: str
     type: str | None
-    label: str
     unit: str
     meaning: str
     made: Made
@@ -45,6 +72,11 @@ class Column:
     def is_field(self) -> bool:
         # No column's own name has a dot (`model.ddl`).
         return "." in self.name
+
+    @property
+    def is_engine(self) -> bool:
+        """Whether Sluice adds it, for its bookkeeping."""
+        return self.name in engine_columns
 
 
 @dataclass(frozen=True)
@@ -167,7 +199,7 @@ def described(
 
 def columns_of_topic(topic: Topic) -> tuple[Column, ...]:
     """The columns of a bronze table, which all have the same."""
-    made = Made(by="as the log has it")
+    made = Made(by="the record in the log")
     comments = {**bronze_meanings, **topic.comments}
     return tuple(column_of(name, kind, comments.get(name), made, None) for name, kind in bronze_columns.items())
 
@@ -175,7 +207,7 @@ def columns_of_topic(topic: Topic) -> tuple[Column, ...]:
 def columns_of(
     dataset: Dataset, types: Mapping[str, str], known: Mapping[str, Described], read: Sequence[str]
 ) -> tuple[Column, ...]:
-    """The columns of a dataset and the fields of its structs, bookkeeping aside."""
+    """The columns of a dataset and the fields of its structs; those that Sluice adds come last."""
     lineage = dataset.lineage()
     passes = known.get(lineage.passes or "")
     passed = [each.name for each in passes.columns] if passes else []
@@ -189,7 +221,14 @@ def columns_of(
         source = origin_of(made, known)
         kind = types.get(name) or (dataset.columns or {}).get(name) or (source.type if source else None)
         found.append(column_of(name, kind, dataset.comments.get(name), made, source))
-    return tuple(found)
+    has_windows = not types and dataset.completeness is not None and "window_end" in roots
+    added = [name for name in (types or (state_columns if has_windows else ())) if name in engine_columns]
+    return (*found, *map(engine_column, added))
+
+
+def engine_column(name: str) -> Column:
+    kind, meaning, by = engine_columns[name]
+    return Column(name, kind, "", meaning, Made(by=by))
 
 
 def fields_of(root: str, names: Sequence[str]) -> list[str]:
@@ -205,13 +244,12 @@ def origin_of(made: Made, known: Mapping[str, Described]) -> Column | None:
 
 
 def column_of(name: str, kind: str | None, comment: str | None, made: Made, origin: Column | None) -> Column:
-    """A column with its comment, or else with what its name and the column that it is say of it."""
-    label = label_of(name.rsplit(".", 1)[-1])
+    """A column with its comment, or else with that of the column that it is. Its name is asked last for the unit."""
     said = comment_pattern.fullmatch(comment or "")
     meaning, unit = (said["meaning"], said["unit"] or "") if said else ("", "")
     if comment is None and origin is not None:
         meaning, unit = origin.meaning, origin.unit
-    return Column(name, kind, label.text, unit or label.unit, meaning.strip(), made)
+    return Column(name, kind, unit or label_of(name.rsplit(".", 1)[-1]).unit, meaning.strip(), made)
 
 
 def tests_of(dataset: Dataset, catalogue: Catalogue) -> tuple[Expected, ...]:

@@ -18,6 +18,9 @@ from sluice.operate.query import connection
 from sluice.shapes.fates import Events, by_command, fates_table, releases
 from sluice.storage.delta import Lake
 
+# Where it is said which records are released or set aside.
+commands_topic = releases.topic
+
 
 @dataclass(frozen=True)
 class QuarantinedByRule:
@@ -53,7 +56,7 @@ def quarantined_by_rule(lake: Lake, catalogue: Catalogue) -> list[QuarantinedByR
     """The number of quarantined records by dataset and rule."""
     if fates_table not in lake.tables():
         return []
-    with connection(lake) as found:
+    with connection(lake, versions={fates_table: None}) as found:
         rows = found.execute(
             f"SELECT dataset, fate, reason, count(*), min(_timestamp), max(_timestamp) FROM {fates_table} "
             "WHERE fate IN ('quarantined', 'late') GROUP BY ALL ORDER BY ALL"

@@ -18,12 +18,16 @@ from sluice.operate.query import query
 from sluice.quality.results import checks_table
 from sluice.storage.delta import Lake
 
+# The verdicts of the newest check of a dataset.
+verdicts_sql = f"SELECT verdict FROM {checks_table} WHERE dataset = ? QUALIFY checked_at = max(checked_at) OVER ()"
+
 
 @dataclass(frozen=True)
 class State:
     """One dataset as it stands; `lag` counts records of the log, or versions of inputs, that it has not seen.
 
-    `lags` has the records by partition. `held` says why it does not follow its declaration, or the log; None: it does.
+    `lags` has the records by partition. `held` says why it does not follow its declaration, or the log; None: it
+    does. The newest commit took `seconds`, None where the ledger does not say.
     """
 
     dataset: str
@@ -35,6 +39,7 @@ class State:
     updated_at: datetime | None
     held: str | None = None
     lags: Mapping[int, int] = field(default_factory=dict)
+    seconds: float | None = None
 
 
 def status(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[State]:
@@ -70,6 +75,7 @@ def topic_state(lake: Lake, log: AnyLog, topic: Topic, blocked: Mapping[str, Blo
         updated_at=time_of(commit.timestamp_ms) if commit else None,
         held=wrong,
         lags=lags,
+        seconds=commit.seconds if commit else None,
     )
 
 
@@ -98,9 +104,8 @@ def newest_checks(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     """The results of the newest check of each dataset, as they are kept."""
     if checks_table not in lake.tables():
         return {}
-    found = query(
-        lake, f"SELECT * FROM {checks_table} QUALIFY checked_at = max(checked_at) OVER (PARTITION BY dataset)"
-    )
+    sql = f"SELECT * FROM {checks_table} QUALIFY checked_at = max(checked_at) OVER (PARTITION BY dataset)"
+    found = query(lake, sql, tables=[checks_table])
     rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
     return {name: [row for row in rows if row["dataset"] == name] for name in sorted({row["dataset"] for row in rows})}
 
@@ -114,6 +119,7 @@ def refusals(lake: Lake) -> dict[str, tuple[datetime, str]]:
         f"WITH checked AS (SELECT *, max(checked_at) OVER (PARTITION BY dataset) AS newest FROM {checks_table}) "
         "SELECT dataset, checked_at, string_agg(expectation, ', ' ORDER BY expectation) FROM checked "
         f"WHERE checked_at = newest AND version IS NULL AND {is_critical_sql} GROUP BY ALL",
+        tables=[checks_table],
     )
     return {dataset: (checked_at, broken) for dataset, checked_at, broken in found.rows}
 
@@ -148,6 +154,7 @@ def dataset_state(
         updated_at=time_of(commit.timestamp_ms),
         held=stopped
         or (f"refused: {broken}" if checked_at > time_of(commit.timestamp_ms) else not_current(commit.entry, dataset)),
+        seconds=commit.seconds,
     )
 
 

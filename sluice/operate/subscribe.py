@@ -182,7 +182,7 @@ class Subscription:
         head = self.change(commit, "reset", columns=columns, because=because)
         pairs = self.pairs([*columns], [typed(rows, "insert")])
         whole = Cursor(version, None, commit.timestamp_ms)
-        found = placed([head], pairs, self, commit)
+        found = placed([head], pairs, self, commit, after)
         yield from marked(found, after, whole, is_snapshot=True)
         return whole
 
@@ -196,11 +196,12 @@ class Subscription:
             columns = self.lake.columns(self.table, version)
             if version and columns != before:
                 heads = [self.change(commit, "schema", columns=columns)]
+        after = at if at.version == version else None
+        pairs: Iterator[Pair] = iter(())
         if commit.changes_data or heads:
             columns = columns or self.lake.columns(self.table, version)
-            images = self.lake.images(self.table, commit, before or columns)
-            found = placed(heads, self.pairs([*columns], images), self, commit)
-            yield from marked(found, at if at.version == version else None, whole)
+            pairs = self.pairs([*columns], self.lake.images(self.table, commit, before or columns))
+        yield from marked(placed(heads, pairs, self, commit, after), after, whole)
         return whole
 
     def columns_before(self, commit: CommitFile) -> dict[str, str]:
@@ -290,14 +291,22 @@ def placed(
     pairs: Iterator[Pair],
     of: Subscription,
     commit: CommitFile,
+    after: Cursor | None,
 ) -> Iterator[Change]:
-    """The changes with their positions; those that the filter does not know are counted and left out."""
+    """The changes with their positions; those that the filter does not know are counted and left out.
+
+    A UsageError where there is no change at the place `after`, once all are counted: none of them comes after it.
+    """
     for position, head in enumerate(heads):
         yield replace(head, position=position)
+    position = len(heads) - 1
     for position, (old, new) in enumerate(pairs, len(heads)):
         if old is not None or new is not None:
             operation: Operation = "insert" if old is None else "delete" if new is None else "update"
             yield replace(of.change(commit, operation, old=old, new=new), position=position)
+    if after is not None and after.position is not None and after.position > position:
+        has = f"the positions 0 to {position}" if position >= 0 else "no changes"
+        raise UsageError(f"{of.table}: version {commit.version} has {has}, and {after.position} is none of them.")
 
 
 def marked(

@@ -7,6 +7,8 @@ const precise = { maximumSignificantDigits: 3, roundingPriority: "morePrecision"
 const numberFormat = new Intl.NumberFormat("en", { maximumFractionDigits: 2, ...precise });
 const compactFormat = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1, ...precise });
 const charts = new Map();
+// A day says its month, too: nothing else on the axis may.
+const timeLabels = { year: "{yyyy}", month: "{MMM}", day: "{MMM} {d}", hour: "{HH}:{mm}", minute: "{HH}:{mm}", second: "{HH}:{mm}:{ss}", millisecond: "{HH}:{mm}:{ss}.{SSS}", none: "{yyyy}-{MM}-{dd} {HH}:{mm}" };
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -46,9 +48,20 @@ function timeText(value) {
   return new Date(value).toISOString().replace("T", " ").replace(/(:00)?\.000Z$/, "").replace(/\.\d+Z$/, "");
 }
 
-function numberText(value, unit) {
+// A number; of a decimal with `places`, such as an amount of money, two of them or as many as it has are always shown.
+function plainText(value, places) {
+  if (places == null) return numberFormat.format(value);
+  return new Intl.NumberFormat("en", { minimumFractionDigits: Math.min(places, 2), maximumFractionDigits: places }).format(value);
+}
+
+function numberText(value, unit, places) {
   if (value == null) return "no value";
-  return unit ? `${numberFormat.format(value)} ${unit}` : numberFormat.format(value);
+  return unit ? `${plainText(value, places)} ${unit}` : plainText(value, places);
+}
+
+// A day has no hour.
+function pointText(time, figure) {
+  return figure.is_daily ? new Date(time).toISOString().slice(0, 10) : timeText(time);
 }
 
 // Charts
@@ -64,7 +77,7 @@ function draw(place, option, onClick) {
   chart.off("click");
   if (onClick) chart.on("click", onClick);
   const text = { color: style("--text"), fontFamily: getComputedStyle(document.body).fontFamily };
-  chart.setOption({ textStyle: text, animation: false, aria: { enabled: true }, ...option }, { notMerge: true });
+  chart.setOption({ useUTC: true, textStyle: text, animation: false, aria: { enabled: true }, ...option }, { notMerge: true });
 }
 
 function undraw(place, message) {
@@ -81,7 +94,7 @@ function frame(figure) {
   const name = figure.unit ? `${figure.label} (${figure.unit})` : figure.label;
   return {
     axis,
-    value: { ...axis, type: "value", name: figure.difference ? `Change in ${name}` : name, nameLocation: "end", nameTextStyle: { color: quiet, align: "left" }, axisLabel: { color: quiet, formatter: (value) => compactFormat.format(value) } },
+    value: { ...axis, type: "value", minInterval: figure.places === 0 ? 1 : 0, name: figure.difference ? `Change in ${name}` : name, nameLocation: "end", nameTextStyle: { color: quiet, align: "left" }, axisLabel: { color: quiet, formatter: (value) => compactFormat.format(value) } },
     tooltip: { renderMode: "richText", confine: true, backgroundColor: style("--raised"), borderColor: line, textStyle: { color: style("--text") } },
     grid: { left: 8, right: 16, top: 40, bottom: 8, containLabel: true },
     color: palette,
@@ -114,10 +127,10 @@ function seriesOption(figure) {
   return {
     ...parts, series,
     legend: { show: isNamed, type: "scroll", top: 0, left: 0, icon: "roundRect", itemWidth: 14, itemHeight: 4, textStyle: { color: style("--text") } },
-    tooltip: { ...parts.tooltip, trigger: "item", formatter: (item) => `${item.seriesName}\n${timeText(item.data.coord?.[0] ?? (item.data.value ?? item.data)[0])}\n${numberText(item.data.coord?.[1] ?? (item.data.value ?? item.data)[1], figure.unit)}${item.componentType === "markPoint" ? `\n${item.name}` : ""}` },
-    xAxis: { ...parts.axis, type: "time", name: "", splitLine: { show: false }, max: figure.open_from == null ? null : Math.max(figure.open_until, last) },
+    tooltip: { ...parts.tooltip, trigger: "item", formatter: (item) => `${item.seriesName}\n${pointText(item.data.coord?.[0] ?? (item.data.value ?? item.data)[0], figure)}\n${numberText(item.data.coord?.[1] ?? (item.data.value ?? item.data)[1], figure.unit, figure.places)}${item.componentType === "markPoint" ? `\n${item.name}` : ""}` },
+    xAxis: { ...parts.axis, axisLabel: { ...parts.axis.axisLabel, formatter: timeLabels }, type: "time", name: "", minInterval: figure.is_daily ? 86_400_000 : null, splitLine: { show: false }, max: figure.open_from == null ? null : Math.max(figure.open_until, last) },
     yAxis: parts.value,
-    grid: { ...parts.grid, top: isNamed ? 58 : 36, bottom: isMany ? 44 : 8 },
+    grid: { ...parts.grid, top: isNamed ? 58 : 36, right: 26, bottom: isMany ? 44 : 8 },
     dataZoom: isMany ? [{ type: "inside", filterMode: "none", start }, { type: "slider", height: 22, bottom: 6, filterMode: "none", brushSelect: false, start }] : [],
   };
 }
@@ -128,8 +141,8 @@ function barOption(figure) {
   return {
     ...parts, xAxis: { ...parts.value, nameLocation: "middle", nameGap: 28, nameTextStyle: { color: style("--quiet") } },
     yAxis: { ...parts.axis, type: "category", data: figure.categories, inverse: true, axisLabel: { color: style("--quiet"), width: 160, overflow: "truncate" } },
-    series: [{ type: "bar", data: figure.values, barMaxWidth: 26, label: isLong ? { show: false } : { show: true, position: "right", color: style("--text"), formatter: (item) => numberText(item.value, figure.unit) } }],
-    tooltip: { ...parts.tooltip, trigger: "item", formatter: (item) => `${item.name}\n${numberText(item.value, figure.unit)}` },
+    series: [{ type: "bar", data: figure.values, barMaxWidth: 26, label: isLong ? { show: false } : { show: true, position: "right", color: style("--text"), formatter: (item) => numberText(item.value, figure.unit, figure.places) } }],
+    tooltip: { ...parts.tooltip, trigger: "item", formatter: (item) => `${item.name}\n${numberText(item.value, figure.unit, figure.places)}` },
     grid: { ...parts.grid, top: 8, right: 70, bottom: 30 },
   };
 }
@@ -146,8 +159,8 @@ function heatOption(figure, isNarrow) {
     xAxis: { ...parts.axis, type: "category", data: figure.columns, name: figure.x, nameLocation: "middle", nameGap: isNarrow ? 52 : 38, axisLabel: { color: style("--quiet"), interval: figure.columns.length > 12 ? "auto" : 0, width: isNarrow ? 56 : 100, lineHeight: 14, overflow: "break" } },
     yAxis: { ...parts.axis, type: "category", data: figure.lines, name: figure.y, nameTextStyle: { color: style("--quiet"), align: "left" } },
     visualMap: { min: figure.difference ? -most : Math.min(0, ...values), max: most, calculable: false, orient: "horizontal", right: 0, top: 0, itemHeight: 90, text: [`${figure.label}${figure.unit ? ` (${figure.unit})` : ""}  ${compactFormat.format(most)}`, ""], textStyle: { color: style("--quiet") }, inRange: { color: figure.difference ? diverging : colours } },
-    series: [{ type: "heatmap", data: figure.cells, label: { show: figure.cells.length <= 80, formatter: (item) => item.value[2] == null ? "–" : compactFormat.format(item.value[2]) }, itemStyle: { borderColor: style("--ground"), borderWidth: 1 } }],
-    tooltip: { ...parts.tooltip, formatter: (item) => `${figure.columns[item.value[0]]}, ${figure.lines[item.value[1]]}\n${numberText(item.value[2], figure.unit)}` },
+    series: [{ type: "heatmap", data: figure.cells, label: { show: figure.cells.length <= 80, formatter: (item) => item.value[2] == null ? "–" : figure.places ? plainText(item.value[2], figure.places) : compactFormat.format(item.value[2]) }, itemStyle: { borderColor: style("--ground"), borderWidth: 1 } }],
+    tooltip: { ...parts.tooltip, formatter: (item) => `${figure.columns[item.value[0]]}, ${figure.lines[item.value[1]]}\n${numberText(item.value[2], figure.unit, figure.places)}` },
     grid: { ...parts.grid, top: 66, bottom: isNarrow ? 40 : 26 },
   };
 }
@@ -164,9 +177,10 @@ function drawFigure(place, figure, onKey) {
 
 // Tables of rows
 
-function cell(value, isNumber) {
+function cell(value, isNumber, places) {
   const made = element("td", { class: isNumber ? "number" : value?.length < 30 ? "short" : "" });
   if (value == null) made.append(element("span", { class: "null" }, "null"));
+  else if (places != null) made.append(plainText(value, places));
   else if (isNumber && Math.abs(Number(value)) < 2 ** 53 && value !== "nan") made.append(Number.isInteger(Number(value)) ? Number(value).toLocaleString("en") : numberFormat.format(Number(value)));
   else made.append(value);
   if (isNumber && value != null) made.title = value;
@@ -176,7 +190,7 @@ function cell(value, isNumber) {
 function fill(table, columns, rows, onRow) {
   const head = element("thead", {}, element("tr", {}, ...columns.map((each) => element("th", { class: each.is_number ? "number" : "", title: each.type }, each.name))));
   const body = element("tbody", {}, ...rows.map((row) => {
-    const line = element("tr", {}, ...columns.map((each, index) => cell(row[index], each.is_number)));
+    const line = element("tr", {}, ...columns.map((each, index) => cell(row[index], each.is_number, each.places)));
     if (onRow) {
       line.tabIndex = 0;
       line.addEventListener("click", () => onRow(row, line));
@@ -188,29 +202,38 @@ function fill(table, columns, rows, onRow) {
   table.replaceChildren(head, body);
 }
 
+// The stops of a slider are commits; the last one is now.
+function timeAt(slider, times) {
+  const index = Number(slider.value);
+  return index >= times.length - 1 || times.length < 2 ? null : times[index].at;
+}
+
+const timeElement = (text) => element("time", { datetime: text }, timeText(text));
+
 // One table: its chart, its rows, its past
 
 function tablePage() {
   const rows = at("rows"), chart = at("chart"), pickers = at("pickers"), known = at("known");
   const times = JSON.parse(known.dataset.times), slider = at("known-at"), onlyChanges = at("difference");
+  const facts = [...document.querySelectorAll("[data-fact]")];
   let offset = 0;
 
-  function time() {
-    const index = Number(slider.value);
-    return index >= times.length - 1 || times.length < 2 ? null : times[index].at;
-  }
+  const time = () => timeAt(slider, times);
 
   function parameters(more = {}) {
     const found = new URLSearchParams(more);
-    if (time() && !found.has("known_at") && !onlyChanges.checked) found.set("known_at", time());
+    if (time() && !found.has("known_at") && !onlyChanges?.checked) found.set("known_at", time());
     return found;
   }
+
+  // The first choice of a group is all of it; the empty text is a value as others are.
+  const chosen = () => [...(pickers?.elements ?? [])].filter((picker) => picker.name !== "measure" && picker.selectedIndex > 0).map((picker) => [picker.name, picker.value]);
 
   async function showChart() {
     if (!chart) return;
     const wanted = parameters();
-    // The first choice of a group is all of it; the empty text is a value as others are.
-    for (const picker of pickers.elements) if (picker.name === "measure" || picker.selectedIndex > 0) wanted.set(picker.name, picker.value);
+    wanted.set("measure", pickers.elements.measure.value);
+    for (const [name, value] of chosen()) wanted.set(name, value);
     if (onlyChanges.checked && time()) wanted.set("minus", time());
     try {
       const figure = await answered(chart, `${chart.dataset.source}?${wanted}`);
@@ -225,7 +248,7 @@ function tablePage() {
 
   async function showRows() {
     try {
-      const found = await answered(rows, `${rows.dataset.source}?${parameters({ offset })}`);
+      const found = await answered(rows, `${rows.dataset.source}?${parameters({ offset, ...Object.fromEntries(chosen()) })}`);
       if (!found) return;
       const names = found.columns.map((each) => each.name);
       const choose = (row, line) => {
@@ -237,6 +260,17 @@ function tablePage() {
       at("newer").hidden = offset === 0;
       at("older").hidden = !found.has_more;
     } catch (error) { rows.replaceChildren(element("caption", { class: "alert" }, error.message)); }
+  }
+
+  async function showFacts() {
+    try {
+      const found = await answered(facts, `/api/tables/${encodeURIComponent(rows.dataset.table)}/state?${parameters()}`);
+      if (!found) return;
+      const checks = found.passed + found.broken ? `${found.passed} passed, ${found.broken} broken` : "none made";
+      const texts = { rows: found.rows?.toLocaleString("en"), version: found.version, updated_at: found.updated_at && timeElement(found.updated_at), watermark: found.watermark && timeElement(found.watermark), checks };
+      for (const fact of facts) fact.replaceChildren(texts[fact.dataset.fact] ?? "–");
+      showTimes();
+    } catch { for (const fact of facts) fact.replaceChildren("–"); }
   }
 
   async function why(key) {
@@ -287,7 +321,7 @@ function tablePage() {
 
   function showTime() {
     const index = Number(slider.value), commit = times[index];
-    const isPast = time() && !onlyChanges.checked;
+    const isPast = time() && !onlyChanges?.checked;
     const text = time() ? `${timeText(commit.at)} UTC, version ${commit.version}` : "now";
     at("known-text").textContent = time() && !isPast ? `${text}; the rows below are those of now` : text;
     const query = at("query"), ask = new URL(query.href);
@@ -301,47 +335,53 @@ function tablePage() {
   }
 
   const refresh = () => { showTime(); showChart(); showRows(); };
+  const moved = () => { offset = 0; refresh(); showFacts(); };
   slider.addEventListener("input", showTime);
-  slider.addEventListener("change", refresh);
-  onlyChanges.addEventListener("change", refresh);
-  pickers?.addEventListener("change", showChart);
+  slider.addEventListener("change", moved);
+  onlyChanges?.addEventListener("change", moved);
+  pickers?.addEventListener("change", () => { offset = 0; showChart(); showRows(); });
   pickers?.addEventListener("submit", (event) => event.preventDefault());
   at("older").addEventListener("click", () => { offset += 100; showRows(); });
   at("newer").addEventListener("click", () => { offset = Math.max(0, offset - 100); showRows(); });
   refresh();
-  return (moved) => { if (moved.includes(rows.dataset.table) && !time()) { showChart(); showRows(); } };
+  return (tables) => { if (tables.includes(rows.dataset.table) && !time()) { showChart(); showRows(); showFacts(); } };
 }
 
 // The flow of records
 
 async function flowPage() {
   const graph = JSON.parse(at("lineage").dataset.graph);
-  drawLineage(at("lineage"), graph);
+  new ResizeObserver(() => drawLineage(at("lineage"), graph)).observe(at("lineage"));
   async function show() {
     try {
       const flow = await answered(at("sankey"), "/api/flow");
       if (!flow) return;
-      const broken = flow.fates.filter((each) => !each.balanced).length + flow.broken.length + flow.stopped.length;
-      at("balance").textContent = flow.balanced ? `Everything adds up: ${flow.fates.length} consumers of topics and ${flow.laws} integrity checks.` : `${broken} findings: see below, and run sluice audit.`;
+      const findings = [
+        ...flow.fates.filter((each) => !each.balanced).map((each) => `${each.dataset}: of the records of ${each.topic}, ${each.missing} are missing and ${each.doubled} doubled, and ${each.unknown} never landed`),
+        ...flow.broken.map((each) => `${each.dataset}: ${each.law}: ${each.unknown || each.broken}`),
+        ...flow.stopped.map((each) => `${each.dataset} has been blocked since ${timeText(each.since)}: ${each.reason}`),
+      ];
+      at("findings").replaceChildren(...findings.map((text) => element("li", {}, text)));
+      at("balance").textContent = flow.balanced ? `Everything adds up: ${flow.fates.length} consumers of topics and ${flow.laws} integrity checks.` : `${findings.length} ${findings.length === 1 ? "finding" : "findings"}, as sluice audit has them:`;
       at("balance").className = flow.balanced ? "quiet" : "alert";
       drawSankey(at("sankey"), flow);
       const names = ["dataset", "topic", "landed", "accepted", "duplicate", "conflicts", "quarantined", "late", "missing", "doubled"];
       fill(at("fates"), names.map((name, index) => ({ name, type: "", is_number: index > 1 })), flow.fates.map((each) => names.map((name) => each[name])));
       const columns = ["dataset", "fate", "reason", "records", "first_at", "last_at"];
-      fill(at("quarantined"), columns.map((name) => ({ name, type: "", is_number: name === "records" })), flow.quarantined.map((each) => columns.map((name) => name.endsWith("_at") ? timeText(each[name]) : each[name])), (row) => quarantined(row[0], row[2]));
+      fill(at("quarantined"), columns.map((name) => ({ name, type: "", is_number: name === "records" })), flow.quarantined.map((each) => columns.map((name) => name.endsWith("_at") ? timeText(each[name]) : each[name])), (row) => quarantined(flow.quarantined.find((each) => each.dataset === row[0] && each.reason === row[2])));
     } catch (error) { at("balance").textContent = error.message; }
   }
   show();
   return show;
 }
 
-async function quarantined(dataset, reason) {
+async function quarantined({ dataset, reason, can_be_released: canBeReleased }) {
   const found = await answered(at("records"), `/api/quarantine/${encodeURIComponent(dataset)}?${new URLSearchParams({ reason })}`);
   if (!found) return;
   const table = element("table", { class: "rows" });
   table.append(element("thead", {}, element("tr", {}, element("th", {}, "record"), element("th", {}, "arrived"), element("th", {}, "value"))));
   table.append(element("tbody", {}, ...found.map((each) => element("tr", {}, element("td", {}, each.position), element("td", {}, timeText(each.timestamp)), element("td", {}, element("pre", { class: "value" }, each.value ?? "null"))))));
-  at("records").replaceChildren(element("h2", {}, `${dataset}: ${reason}`), element("p", { class: "quiet" }, "The oldest 100. Let them through with: ", element("code", {}, `sluice quarantine release ${dataset} --reason ${reason} --because "…"`)), table);
+  at("records").replaceChildren(element("h2", {}, `${dataset}: ${reason}`), element("p", { class: "quiet" }, "The oldest 100. ", ...(canBeReleased ? ["Let them through with: ", element("code", {}, `sluice quarantine release ${dataset} --reason ${reason} --because "…"`)] : ["They cannot be used as they are: append them corrected, or change the declaration."])), table);
 }
 
 function drawSankey(place, flow) {
@@ -368,6 +408,8 @@ function drawSankey(place, flow) {
   });
 }
 
+const curveness = 0.12;
+
 function drawLineage(place, graph) {
   if (!graph.nodes.length) return undraw(place, "Nothing is declared yet.");
   const depth = new Map();
@@ -378,17 +420,26 @@ function drawLineage(place, graph) {
   graph.nodes.forEach(depthOf);
   const levels = Math.max(...depth.values()), counts = new Map();
   for (const name of graph.nodes) counts.set(depth.get(name), (counts.get(depth.get(name)) ?? 0) + 1);
-  const seen = new Map();
+  // Wide enough for the names; a narrow screen scrolls.
+  place.style.minWidth = `${11 * (levels + 1)}rem`;
+  const seen = new Map(), isNarrow = place.clientWidth < 600;
+  // The arrows bulge by half their curveness, upwards too, and those of the first line would be cut off.
+  const space = { left: 20, right: isNarrow ? 90 : 170, top: 20 + (curveness / 2) * place.clientWidth, bottom: 20 };
+  const width = place.clientWidth - space.left - space.right, height = place.clientHeight - space.top - space.bottom;
   const colours = { bronze: palette[1], silver: palette[9], gold: palette[11] };
   const data = graph.nodes.map((name) => {
     const level = depth.get(name), index = seen.get(level) ?? 0;
     seen.set(level, index + 1);
-    return { name, x: (level / Math.max(levels, 1)) * place.clientWidth, y: ((index + 0.5) / counts.get(level)) * place.clientHeight, itemStyle: { color: colours[name.split(".")[0]] } };
+    return { name, x: space.left + (level / Math.max(levels, 1)) * width, y: space.top + ((index + 0.5) / counts.get(level)) * height, itemStyle: { color: colours[name.split(".")[0]] } };
   });
-  const isNarrow = place.clientWidth < 600;
+  // As large as the nodes are apart, so that nothing is stretched; one line, or one node, gets a box of two.
+  const [left, right] = [Math.min, Math.max].map((most) => most(...data.map((node) => node.x)));
+  const [top, bottom] = [Math.min, Math.max].map((most) => most(...data.map((node) => node.y)));
+  const flat = (least, most) => (most > least ? { at: least, size: most - least } : { at: least - 1, size: 2 });
+  const across = flat(left, right), down = flat(top, bottom);
   draw(place, {
     tooltip: { show: false },
-    series: [{ type: "graph", layout: "none", data, links: graph.edges.map(([source, target]) => ({ source, target })), left: 20, right: isNarrow ? 90 : 170, top: 20, bottom: 20, symbolSize: 10, edgeSymbol: ["none", "arrow"], edgeSymbolSize: 7, lineStyle: { color: style("--quiet"), opacity: 0.6, curveness: 0.12 }, label: { show: true, position: "right", color: style("--text"), fontSize: isNarrow ? 9 : 12, backgroundColor: style("--ground"), padding: 1 }, emphasis: { focus: "adjacency" } }],
+    series: [{ type: "graph", layout: "none", data, links: graph.edges.map(([source, target]) => ({ source, target })), left: across.at, width: across.size, top: down.at, height: down.size, symbolSize: 10, edgeSymbol: ["none", "arrow"], edgeSymbolSize: 7, lineStyle: { color: style("--quiet"), opacity: 0.6, curveness }, label: { show: true, position: "right", color: style("--text"), fontSize: isNarrow ? 9 : 12, backgroundColor: style("--ground"), padding: 1 }, emphasis: { focus: "adjacency" } }],
   }, (item) => { if (item.dataType === "node") location.assign(`/tables/${encodeURIComponent(item.name)}`); });
 }
 
@@ -463,14 +514,18 @@ function sqlPage() {
 // Dashboards
 
 function dashboardPage() {
+  const times = JSON.parse(at("known").dataset.times), slider = at("known-at");
+  const time = () => timeAt(slider, times);
   const show = () => document.querySelectorAll("[data-panel]").forEach(async (place) => {
     try {
-      const figure = await answered(place, place.dataset.panel), note = place.nextElementSibling;
+      const figure = await answered(place, time() ? `${place.dataset.panel}?${new URLSearchParams({ known_at: time() })}` : place.dataset.panel), note = place.nextElementSibling;
       if (!figure) return;
       drawFigure(place, figure);
       note.textContent = [note.dataset.note, ...figure.notes].filter(Boolean).join(" ");
     } catch (error) { undraw(place, error.message); }
   });
+  slider.addEventListener("input", () => { at("known-text").textContent = time() ? `${timeText(time())} UTC` : "now"; });
+  slider.addEventListener("change", show);
   show();
   return show;
 }
@@ -507,9 +562,14 @@ function showTimes() {
   }
 }
 
+async function showRunning() {
+  try { at("running").textContent = (await fetched("/api/running")).is_running ? "A run writes the tables now." : "No run is under way."; } catch { /* The sign of life says that the console is away. */ }
+}
+
 async function begin() {
   showTimes();
   setInterval(showTimes, 30_000);
+  if (at("running")) setInterval(showRunning, 5_000);
   if (at("rows")) follow(tablePage());
   else if (at("sankey")) follow(await flowPage());
   else if (document.querySelector("[data-panel]")) follow(dashboardPage());

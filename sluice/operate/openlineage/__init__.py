@@ -255,7 +255,8 @@ class Watched(Watch):
         """The name of the job: `silver.orders.refresh`; `sluice.promote` for work on several tables together."""
         if self.work in ("promote", "rollback", "maintain"):
             return f"sluice.{self.work}"
-        return ".".join([*self.tables, self.work, *self.target.split(" ")[:1]]).rstrip(".")
+        target = self.target.split(" ")[0] if self.work == "publish" else ""
+        return ".".join([*self.tables, self.work, target]).rstrip(".")
 
     @property
     def job_facets(self) -> dict[str, Any]:
@@ -272,8 +273,11 @@ class Watched(Watch):
         return [self.input(name, is_done=is_done) for name in names]
 
     def topic(self, table: str) -> events.InputDataset:
-        place = places.of_topic(self.emitter.settings, self.known[table].topic or table)
+        place = self.place_of_topic(self.known[table].topic or table)
         return events.InputDataset(place.namespace, place.name)
+
+    def place_of_topic(self, topic: str) -> Place:
+        return places.of_topic(self.emitter.settings, topic)
 
     def input(self, table: str, *, is_done: bool) -> events.InputDataset:
         place, of = self.emitter.place(table), self.inputs.get(table)
@@ -294,6 +298,9 @@ class Watched(Watch):
             found = self.described(self.tables[0])
             own = {"schema": facets.schema(found.columns)} if found else {}
             return [self.output(place, own, is_done=is_done)]
+        if self.work in ("release", "quarantine"):
+            # What is said of records is a record of the log; the next refresh tells of the rows.
+            return [self.output(self.place_of_topic(self.target), {}, is_done=is_done)]
         return [self.table_written(name, is_done=is_done) for name in self.tables]
 
     def table_written(self, table: str, *, is_done: bool) -> events.OutputDataset:

@@ -38,8 +38,9 @@ def schema(columns: Iterable[Column]) -> facets.schema_dataset.SchemaDatasetFace
     made: dict[str, Any] = {}
     for column in columns:
         root, _, inner = column.name.partition(".")
-        unit = f" [{column.unit}]" if column.unit else ""
-        one = field(inner or root, column.type, f"{column.meaning or column.label}{unit}")
+        # Only what is declared: a meaning that is guessed from a name tells a reader nothing new.
+        said = f"{column.meaning} [{column.unit}]" if column.unit else column.meaning
+        one = field(inner or root, column.type, said.strip() or None)
         if inner and root in made:
             made[root].fields.append(one)
         else:
@@ -84,7 +85,8 @@ def roots(source: Source, known: Known) -> list[str]:
     """The columns that a source is in; all of the table's where they are not known one by one."""
     if source.column != every_column:
         return [source.column.split(".", 1)[0]]
-    return [each.name for each in known[source.table].columns if not each.is_field] if source.table in known else []
+    columns = known[source.table].columns if source.table in known else ()
+    return [each.name for each in columns if not each.is_field and not each.is_engine]
 
 
 def assertions(

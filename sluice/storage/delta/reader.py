@@ -64,10 +64,12 @@ class Reader(History):
         """
         found = self.open(table, version) if known_at is None else self.open_own(table, version)
         if known_at is not None:
-            first = min(each["timestamp"] for each in found.history())
-            if known_at.timestamp() * 1000 < first:
+            # By what the commits say: the files' own times, which delta-rs asks, are later, and others in a copy.
+            until = known_at.timestamp()
+            known = [each["version"] for each in found.history() if each["timestamp"] / 1000 <= until]
+            if not known:
                 return None
-            found.load_as_version(known_at)
+            found.load_as_version(max(known))
         return Scan(found) if has_deletion_vectors(found) else found.to_pyarrow_dataset()
 
     def plain_files(self, table: str, version: int | None = None) -> list[str] | None:

@@ -378,7 +378,7 @@ class Writer(Reader):
         if table != entry.dataset:
             return
         commit = self.last_commit(table)
-        if commit is None or commit.entry.to_json() != entry.to_json():
+        if commit is None or not entry.says_the_same(commit.entry):
             raise Superseded(f"Another sluice wrote {table} at the same time, and this one wrote nothing. Run again.")
 
     def mark_deleted_rows(self, spark: "SparkSession", table: str, found: DeltaTable) -> None:

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 # but only for what is hot: by default half of its work would be that of the second compiler.
 light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 long = (
-    "-XX:ReservedCodeCacheSize=512m -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
-    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+    "-XX:ReservedCodeCacheSize=512m -XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
+    "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000"
 )
+
+# The next command of the same test takes over the JVM of the last one, as it does for a user.
+kept_minutes = "0.25"
 
 # Code that is generated for each plan runs a few rows here, and compiling it is a seventh of the work. Commands in
 # processes of their own generate it as they do for a user.
@@ -36,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ |= {"SLUICE_JAVA_OPTIONS": light, "SLUICE_KEEP_SPARK_MINUTES": "0"}
+    os.environ |= {"SLUICE_JAVA_OPTIONS": light, "SLUICE_KEEP_SPARK_MINUTES": kept_minutes}
     if config.getoption("--keep-durations") and not hasattr(config, "workerinput"):
         if config.getoption("-m") or config.getoption("-k"):
             raise pytest.UsageError("The durations are those of whole files: run them without -m and -k.")

@@ -98,8 +98,9 @@ def test_a_run_killed(moment: str, published: Path, undisturbed: dict[str, list[
 
 
 def test_a_run_killed_while_gold_is_written_and_a_process_of_its_own_that_ends_it(
-    published: Path, undisturbed: dict[str, list[str]], tmp_path: Path
+    published: Path, undisturbed: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SLUICE_KEEP_SPARK_MINUTES", "0")
     project = tmp_path / "project"
     killed(is_begun("gold.revenue_daily"), published, project)
     finish(project, by=sluice_process)

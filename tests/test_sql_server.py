@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from sluice.model.ledger import Entry, InputVersion
 from sluice.operate import consistent, query
 from sluice.operate.postgres import Options, Server, columns, dialect, session, wire
 from sluice.operate.postgres.scram import Refused, Scram
-from sluice.operate.postgres.server import Tables
+from sluice.operate.postgres.server import Connection, Tables
 from sluice.operate.postgres.session import Session
 from sluice.operate.postgres.values import as_binary, as_text, column_of, literal
 from sluice.operate.postgres.wire import ProtocolError
@@ -56,7 +57,8 @@ def server(lake: Lake) -> Iterator[Server]:
 
 def running(lake: Lake, options: Options) -> Iterator[Server]:
     found = Server(lake, options)
-    thread = threading.Thread(target=found.serve)
+    # A test that fails leaves it running, and must end all the same.
+    thread = threading.Thread(target=found.serve, daemon=True)
     thread.start()
     yield found
     found.close()
@@ -294,6 +296,94 @@ def test_a_client_gets_the_tables_that_another_left_unless_they_are_old(tmp_path
         assert [counted(server), counted(server)] == [2, 2]
         tables = server.tables
     assert tables.waiting == []
+
+
+def test_a_statement_is_bound_once_until_the_tables_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = Lake(str(tmp_path))
+    write_deltalake(lake.path("gold.sold"), pa.table({"n": [1]}))
+    asked: list[str] = []
+    readable = session.readable
+
+    def counted(sql: str) -> str:
+        asked.append(sql)
+        return readable(sql)
+
+    monkeypatch.setattr(session, "readable", counted)
+    monkeypatch.setattr(session, "relations_max", 2)
+    sql = "SELECT sum(n)::BIGINT FROM gold.sold"
+    for server in running(lake, Options(port=0)):
+        raw = Raw(server)
+        raw.begin()
+        # As drivers of Java ask, twice.
+        describes = wire.message("D", b"S\0") + bound() + wire.message("D", b"P\0")
+        for _ in range(2):
+            raw.socket.sendall(prepared(sql) + describes + wire.message("E", b"\0\0\0\0\0") + wire.message("S"))
+            assert value_in(raw.until("Z")) == b"1"
+        assert asked == [sql]
+        write_deltalake(lake.path("gold.sold"), pa.table({"n": [2]}), mode="append")
+        time.sleep(0.3)
+        # The oldest of three is forgotten.
+        for text, value in ((sql, b"3"), ("SELECT 1", b"1"), ("SELECT 2", b"2"), (sql, b"3")):
+            raw.socket.sendall(wire.message("Q", wire.text(text)))
+            assert value_in(raw.until("Z")) == value
+        assert asked == [sql, sql, "SELECT 1", "SELECT 2", sql]
+        raw.socket.close()
+
+
+def value_in(answer: list[tuple[str, bytes]]) -> bytes | None:
+    """The only value of an answer."""
+    (row,) = [wire.Fields(body) for kind, body in answer if kind == "D"]
+    row.int16()
+    return row.value()
+
+
+def test_an_answer_is_one_packet(raw: "Raw", monkeypatch: pytest.MonkeyPatch) -> None:
+    raw.begin()
+    sent: list[bytes] = []
+    flush = Connection.flush
+
+    def counted(self: Connection) -> None:
+        sent.append(bytes(self.outgoing))
+        flush(self)
+
+    monkeypatch.setattr(Connection, "flush", counted)
+    raw.socket.sendall(wire.message("Q", b"SELECT 1; SELECT 2\0"))
+    answer = raw.until("Z")
+    assert [each for each in sent if each] == [b"".join(wire.message(*each) for each in answer)]
+
+
+@pytest.mark.process
+def test_bytes_before_tls_are_no_bytes_of_tls(lake: Lake, tmp_path: Path) -> None:
+    options = Options(port=0, users={"me": "x"}, certificate=certified(tmp_path), key=tmp_path / "key.pem")
+    for server in running(lake, options):
+        cursor = connected(server, password="x", sslmode="require").cursor()
+        cursor.execute("SELECT 1")
+        assert cursor.fetchall() == [(1,)]
+        cursor.connection.close()
+        raw = Raw(server)
+        with raw.socket:
+            raw.socket.sendall(struct.pack("!ii", 8, wire.tls_code) + first)
+            assert b"bytes before TLS" in raw.rest()
+
+
+def certified(folder: Path) -> Path:
+    """A certificate, whose key is beside it."""
+    names = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        *names,
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / "cert.pem"
 
 
 def counted(server: Server) -> int:

@@ -84,6 +84,9 @@ def connected(
                 if own and len(own) <= files_max and columns_in(own) == described(found, source):
                     source, files = parquet(own), [*files, *own]
             found.execute(f'CREATE VIEW {layer}."{name}" AS SELECT * FROM {source}')
+        if files:
+            # Files of Delta never change, so that what is in them is looked up once.
+            found.execute("SET parquet_metadata_cache = true")
         prepare(found)
         lock_down(found, files, allow_files=allow_files)
     except BaseException:

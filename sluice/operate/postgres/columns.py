@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.operate.postgres.values import as_binary, numeric_oid
+from sluice.operate.postgres.wire import data_row
 
 # A column of Arrow, typed loosely: the functions of Arrow have an overload for each kind of value.
 Values = Any
@@ -21,6 +22,7 @@ known = re.compile(
     r'|TIMESTAMP(_\w+| WITH TIME ZONE)?|"NULL"'
 )
 binary = pa.binary()
+few_rows = 100
 null_length = b"\xff\xff\xff\xff"
 # What the epoch of Postgres is after that of everyone else.
 epoch_days = 10_957
@@ -37,9 +39,15 @@ def is_known(kinds: Sequence[str]) -> bool:
 
 def data_rows(batch: pa.RecordBatch, oids: Sequence[int], formats: Sequence[int]) -> bytes:
     """The messages of the rows of a batch; a ValueError or ArrowInvalid for a value that Postgres does not have."""
+    values = [
+        binary_of(column, oid) if form else text_of(column)
+        for column, oid, form in zip(batch.columns, oids, formats, strict=True)
+    ]
+    if values and batch.num_rows <= few_rows:
+        # Each call of Arrow costs more than a few rows do in Python.
+        return b"".join(map(data_row, zip(*(value.to_pylist() for value in values), strict=True)))
     parts: list[Values] = []
-    for column, oid, form in zip(batch.columns, oids, formats, strict=True):
-        value: Values = binary_of(column, oid) if form else text_of(column)
+    for value in values:
         sizes: Values = pc.binary_length(value)
         length = big_endian(sizes.fill_null(0))
         parts += [pc.if_else(value.is_valid(), length, pa.scalar(null_length)), value.fill_null(b"")]

@@ -38,6 +38,8 @@ look_seconds = 0.2
 watch_seconds = 0.1
 # How many connections to the tables wait for a client.
 waiting_max = 4
+# What is sent waits for more, up to so many bytes.
+kept_bytes_max = 2**16
 closing_seconds_max = 5.0
 loopback = ("127.0.0.1", "::1", "localhost")
 
@@ -182,7 +184,7 @@ class Server:
         connection.due_in(greeting_seconds_max)
         try:
             if len(self.connections) > self.options.connections_max:
-                connection.send(wire.error("FATAL", "53300", "too many connections"))
+                connection.send_last(wire.error("FATAL", "53300", "too many connections"))
                 return
             self.greet(connection)
         except (OSError, EOFError):
@@ -280,10 +282,11 @@ def authenticated(connection: "Connection", password: str | None) -> bool:
 
 
 class Connection:
-    """The bytes of one client."""
+    """The bytes of one client: what is sent waits until nothing is left to read, so that an answer is one packet."""
 
     def __init__(self, client: socket.socket) -> None:
         self.socket = client
+        self.received, self.outgoing = bytearray(), bytearray()
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.is_tls = False
         self.due: float | None = None
@@ -302,6 +305,10 @@ class Connection:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def secure(self, tls: ssl.SSLContext) -> None:
+        self.flush()
+        # They would be taken for what the client has sent by TLS, and anybody in between can add them.
+        if self.received:
+            raise ProtocolError("there are bytes before TLS")
         self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.is_tls = True
 
@@ -336,21 +343,31 @@ class Connection:
         return found[1]
 
     def take(self, count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            part = self.socket.recv(min(count - len(parts), 2**20))
+        while len(self.received) < count:
+            self.flush()
+            part = self.socket.recv(max(2**16, min(count - len(self.received), 2**20)))
             if not part:
                 raise EOFError
-            parts += part
-        return bytes(parts)
+            self.received += part
+        found = bytes(self.received[:count])
+        del self.received[:count]
+        return found
 
     def send(self, message: bytes) -> None:
-        self.socket.sendall(message)
+        self.outgoing += message
+        if len(self.outgoing) > kept_bytes_max:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.outgoing:
+            self.socket.sendall(self.outgoing)
+            self.outgoing.clear()
 
     def send_last(self, message: bytes) -> None:
         """Sends before the end, if that is still possible."""
         with suppress(OSError):
             self.send(message)
+            self.flush()
 
     def close(self) -> None:
         with suppress(OSError):

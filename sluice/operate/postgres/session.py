@@ -21,7 +21,7 @@ from sluice.operate.postgres.wire import Column, ProtocolError
 from sluice.operate.query import only_reads
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 Part = TypeVar("Part")
 Encoder = Callable[[Any], bytes | None]
@@ -30,6 +30,8 @@ rows_at_once = 5000
 prepared_max, kept_max = 1000, 32 * 2**20
 # What a value takes that is kept by Python, about.
 value_bytes = 100
+# Of the newest tables: how many statements are kept bound, none of them longer than this.
+relations_max, kept_characters_max = 100, 10_000
 begins, ends = {"BEGIN", "START"}, {"COMMIT", "END", "ROLLBACK", "ABORT"}
 ignored = {"SET", "RESET", "DISCARD", "DEALLOCATE", "LISTEN", "UNLISTEN", "NOTIFY", "SAVEPOINT", "RELEASE", "CLOSE"}
 reads = {"SELECT", "WITH", "VALUES", "TABLE", "FROM", "EXPLAIN", "DESCRIBE", "SUMMARIZE", "PIVOT", "UNPIVOT"}
@@ -130,6 +132,7 @@ class Session:
     seconds_max: float
     bytes_max: int = 10**9
     status: str = "I"
+    relations: "dict[str, DuckDBPyRelation]" = field(default_factory=dict)
     statements: dict[str, Statement] = field(default_factory=dict)
     portals: dict[str, Portal] = field(default_factory=dict)
     connection: "DuckDBPyConnection | None" = None
@@ -359,11 +362,10 @@ class Session:
         return self.read(sql)
 
     def read(self, sql: str) -> Answer:
-        text = self.readable(sql)
         # All of it, because another statement may come before the client has read all of this one.
         with self.limited() as connection:
             if dialect.first_word(sql) != "EXPLAIN":
-                relation = connection.sql(text)
+                relation = self.relation(connection, sql)
                 kinds = [str(kind) for kind in relation.types]
                 columns = [column_of(*each) for each in zip(relation.columns, kinds, strict=True)]
                 if is_known(kinds):
@@ -372,7 +374,7 @@ class Session:
                         batches = self.within_bytes(reader, lambda batch: batch.nbytes)
                         table = pa.Table.from_batches(batches, reader.schema)
                     return Answer("SELECT", columns, Rows(table), has_rows=True)
-            found = connection.execute(text)
+            found = connection.execute(readable(sql))
             columns = [column_of(each[0], str(each[1])) for each in found.description or []]
             parts = iter(lambda: found.fetchmany(rows_at_once), [])
             try:
@@ -399,31 +401,23 @@ class Session:
             return shown(sql).columns
         if not sql or word in begins | ends | ignored:
             return ()
-        text = self.readable(sql)
         if word == "EXPLAIN":
+            readable(sql)
             return [column_of(name, "VARCHAR") for name in ("explain_key", "explain_value")]
         with self.limited() as connection:
-            found = connection.sql(text)
+            found = self.relation(connection, sql)
             return [column_of(name, str(kind)) for name, kind in zip(found.columns, found.types, strict=True)]
 
-    def readable(self, sql: str) -> str:
-        """The statement for DuckDB; a StatementError when it would do more than read."""
-        if dialect.first_word(sql) not in reads:
-            raise StatementError("25006", f"cannot execute {dialect.first_word(sql)}: the tables are read-only here")
-        if explains.match(sql) and dialect.first_word(explains.sub("", sql)) not in reads - {"EXPLAIN"}:
-            raise StatementError("25006", "only what reads can be explained here")
-        try:
-            text = dialect.for_duckdb(sql)
-        except FormatError as error:
-            raise StatementError("22007", str(error)) from error
-        with said():
-            found = duckdb.extract_statements(text)
-        if [each.type for each in found] not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
-            raise StatementError("25006", "the tables are read-only here")
-        explained = explains.match(text)
-        if not only_reads(text[explained.end() :] if explained else text):
-            raise StatementError("25006", "the tables are read-only here, in each part of a statement")
-        return text
+    def relation(self, connection: "DuckDBPyConnection", sql: str) -> "DuckDBPyRelation":
+        """A statement that DuckDB has bound; one that comes again, or was described before, is not bound anew."""
+        if sql in self.relations:
+            return self.relations[sql]
+        found = connection.sql(readable(sql))
+        if len(sql) <= kept_characters_max:
+            self.relations[sql] = found
+            if len(self.relations) > relations_max:
+                del self.relations[next(iter(self.relations))]
+        return found
 
     def refresh(self) -> None:
         """The newest tables, once for each statement or transaction."""
@@ -432,6 +426,7 @@ class Session:
         if self.connection is None or not self.source.is_newest(self.versions):
             self.close()
             self.versions, self.connection = self.source.connect()
+            self.relations.clear()
         self.is_fresh = True
 
     @contextmanager
@@ -452,6 +447,26 @@ class Session:
         finally:
             with self.lock:
                 self.deadline = None
+
+
+def readable(sql: str) -> str:
+    """The statement for DuckDB; a StatementError when it would do more than read."""
+    if dialect.first_word(sql) not in reads:
+        raise StatementError("25006", f"cannot execute {dialect.first_word(sql)}: the tables are read-only here")
+    if explains.match(sql) and dialect.first_word(explains.sub("", sql)) not in reads - {"EXPLAIN"}:
+        raise StatementError("25006", "only what reads can be explained here")
+    try:
+        text = dialect.for_duckdb(sql)
+    except FormatError as error:
+        raise StatementError("22007", str(error)) from error
+    with said():
+        found = duckdb.extract_statements(text)
+    if [each.type for each in found] not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
+        raise StatementError("25006", "the tables are read-only here")
+    explained = explains.match(text)
+    if not only_reads(text[explained.end() :] if explained else text):
+        raise StatementError("25006", "the tables are read-only here, in each part of a statement")
+    return text
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -831,6 +832,105 @@ def test_statements_are_kept_up_to_a_limit_and_others_go_on(raw: Raw, monkeypatc
     assert "".join(kind for kind, _ in raw.until("Z")) == "TDCZ"
 
 
+nested_values = [
+    ("[DATE '0044-03-15 (BC)', 'infinity', NULL, '-infinity']", '{"0044-03-15 BC",infinity,NULL,-infinity}'),
+    ("[TIMESTAMPTZ '0044-03-15 (BC) 10:00:00.5', 'infinity']", '{"0044-03-15 10:00:00.5+00 BC",infinity}'),
+    ("['', 'null', 'a b', '{\"\\\\', 'é']", '{"","null","a b","{\\"\\\\\\\\",é}'),
+    ("[1.50, 2]::DECIMAL(9,2)[]", "{1.50,2.00}"),
+    ("[true, NULL]", "{t,NULL}"),
+    (
+        "{'d': DATE '0044-03-15 (BC)', 'at': TIMESTAMPTZ '2026-03-01 12:00:00Z', 'i': INTERVAL '1 month'}",
+        '{"d": "0044-03-15 BC", "at": "2026-03-01T12:00:00+00:00", "i": "1 mon"}',
+    ),
+    ("{'a': [{'t': TIMESTAMP '-infinity'}], 'f': 'nan'::FLOAT}", '{"a": [{"t": "-infinity"}], "f": "NaN"}'),
+    (
+        "{'b': 'x'::BLOB, 'e': 'a'::ENUM('a'), 'n': NULL, 's': 0.1::FLOAT, 'y': true}",
+        '{"b": "\\\\x78", "e": "a", "n": null, "s": 0.1, "y": true}',
+    ),
+    ("MAP {'a': TIMESTAMP '0044-03-15 (BC) 10:00:00', 'b': NULL}", '{"a": "0044-03-15T10:00:00 BC", "b": null}'),
+    ("[[1, NULL], NULL, []]", "[[1, null], null, []]"),
+    ("DATE '0044-03-15 (BC)'", "0044-03-15 BC"),
+    ("DATE '0001-01-01' - 1", "0001-12-31 BC"),
+    ("TIMESTAMP '2026-03-01 12:00:00.5'", "2026-03-01 12:00:00.5"),
+]
+
+
+@pytest.mark.parametrize(("sql", "text"), nested_values)
+def test_what_is_nested_is_printed_as_postgres_prints_it(raw: Raw, sql: str, text: str) -> None:
+    raw.begin()
+    # In columns, beside nulls, and in parts that begin in the middle of a column.
+    for formats in (b"\0\0", b"\0\1\0\1"):
+        asked = prepared(f"SELECT CASE WHEN n % 3 > 0 THEN {sql} END FROM range(250) t(n)")
+        bind = wire.message("B", b"\0\0", b"\0\0\0\0", formats)
+        execute = wire.message("E", b"\0", struct.pack("!i", 125))
+        raw.socket.sendall(asked + bind + execute * 2 + wire.message("S"))
+        rows = [wire.Fields(body) for kind, body in raw.until("Z") if kind == "D"]
+        if formats == b"\0\0":
+            assert {(row.int16(), row.value()) for row in rows[::3]} == {(1, None)}
+            assert {(row.int16(), row.value()) for n, row in enumerate(rows) if n % 3} == {(1, text.encode())}
+
+
+@pytest.mark.parametrize("sql", ["repeat('x', 100000000)", "range(10000000)", "[repeat('x', 100000000)]"])
+def test_a_row_is_no_longer_than_a_client_can_want(client: Any, sql: str) -> None:
+    with pytest.raises(psycopg2.Error, match="a row has more than 67,108,864 bytes") as refused:
+        client.execute(f"SELECT {sql} AS a UNION ALL SELECT NULL")
+    assert refused.value.pgcode == "54000"
+    client.connection.rollback()
+    client.execute("SELECT length(repeat('x', 100000000))")
+    assert client.fetchall() == [(100_000_000,)]
+
+
+def test_long_rows_are_sent_in_parts(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    data_rows = columns.data_rows
+
+    def counted(batch: pa.RecordBatch, *more: Any) -> bytes:
+        taken.append(batch.num_rows)
+        return data_rows(batch, *more)
+
+    monkeypatch.setattr(session, "data_rows", counted)
+    client.execute("SELECT repeat('x', 1000000) || n FROM range(40) t(n)")
+    assert len(client.fetchall()) == sum(taken) == 40
+    assert max(taken) <= session.piece_bytes // 1_000_000
+
+
+memory_worker = """
+import resource, sys, threading
+from sluice.operate.postgres import Options, Server
+from sluice.storage.delta import Lake
+server = Server(Lake(sys.argv[1]), Options(port=0, process_memory="3GB"))
+print(server.port, flush=True)
+server.serve()
+"""
+
+
+@pytest.mark.process
+def test_a_giant_value_is_an_error_of_one_statement(lake: Lake) -> None:
+    worker = subprocess.Popen([sys.executable, "-c", memory_worker, lake.root], stdout=subprocess.PIPE, text=True)
+    try:
+        assert worker.stdout is not None
+        port = int(worker.stdout.readline())
+        one, other = (psycopg2.connect(host="127.0.0.1", port=port, user="me", dbname="x") for _ in range(2))
+        for each in (one, other):
+            each.autocommit = True
+        for sql in ("repeat('x', 4000000000)", "range(1000000000)", "a || a || a || a || a || a || a || a"):
+            with pytest.raises(psycopg2.Error, match="emory") as refused, one.cursor() as cursor:
+                cursor.execute(f"SELECT {sql} FROM (SELECT repeat('x', 600000000) AS a)")
+            assert refused.value.pgcode == "53200"
+            assert "--server-memory" in str(refused.value)
+            for client in (one, other):
+                with client.cursor() as cursor:
+                    cursor.execute("SELECT count(*) FROM gold.sold")
+                    assert cursor.fetchall() == [(3,)]
+        taken = Path(f"/proc/{worker.pid}/status")
+        if taken.exists():
+            (most,) = (int(line.split()[1]) for line in taken.read_text().splitlines() if line.startswith("VmHWM"))
+            assert most < 4_000_000
+    finally:
+        worker.terminate()
+        worker.communicate()
+
+
 @pytest.mark.parametrize("columns", ["range", "[range] AS a"])
 def test_an_answer_is_no_larger_than_the_memory_of_a_connection(lake: Lake, columns: str) -> None:
     for server in running(lake, Options(port=0, memory_limit="50MB")):
@@ -864,8 +964,8 @@ def test_rows_in_columns_are_the_same_as_rows_by_themselves(
     monkeypatch.setattr(session, "data_rows", counted)
     answers = []
     names = ", ".join("abcdefghijklmnop")
-    # With a list none is encoded in columns.
-    for asked in (names, f"{names}, q[1:0]"):
+    # With a UUID none is encoded in columns.
+    for asked in (names, f"{names}, uuid()"):
         sql = f"SELECT {asked} FROM ({every_type})"
         client.execute(sql)
         rows = [row[:16] for row in client.fetchall()]

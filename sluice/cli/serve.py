@@ -32,12 +32,13 @@ def serve_sql(
         float, typer.Option(min=0.1, max=86_400, help="The longest a statement may take.")
     ] = 60,
     memory: Annotated[str, typer.Option(help="The memory that the statements of one connection may use.")] = "1GB",
+    server_memory: Annotated[str, typer.Option(help="The memory that the whole server may take.")] = "4GB",
     connections: Annotated[int, typer.Option(min=1, help="How many connections there may be.")] = 50,
 ) -> None:
     """Serve the tables by the Postgres protocol, for psql, JDBC, SQLAlchemy and BI tools."""
     with opened(project) as here:
         users = users_of(here.settings.sql_users.get_secret_value())
-        options = SqlOptions(host, port, users, certificate, key, statement_seconds, memory, connections)
+        options = SqlOptions(host, port, users, certificate, key, statement_seconds, memory, connections, server_memory)
         server = SqlServer(here.lake, options)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: threading.Thread(target=server.close).start())

@@ -23,6 +23,8 @@ files_max = 100
 reading_nodes = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 parser = duckdb.connect()
 kept_characters_max = 10_000
+# What a value takes that is kept by Python, about; of longer lists it is not added up.
+value_bytes, elements_counted_max = 100, 5000
 
 
 @dataclass(frozen=True)
@@ -223,3 +225,17 @@ def answering() -> Iterator[None]:
         yield
     except duckdb.Error as error:
         raise UsageError(f"The query cannot be answered: {error}") from error
+    except MemoryError as error:
+        raise UsageError("The query cannot be answered: the memory is used up. Ask for less.") from error
+
+
+def size_of(value: Any) -> int:
+    """What a value takes that is kept by Python, about, with all that is in it."""
+    match value:
+        case str() | bytes():
+            return value_bytes + len(value)
+        case dict():
+            return sum(size_of(each) for each in value.values())
+        case list() | tuple():
+            return sum(map(size_of, value)) if len(value) < elements_counted_max else len(value) * value_bytes
+    return value_bytes

@@ -1,7 +1,6 @@
 """The server: accepts connections, lets users in, and gives each a session in a thread of its own."""
 
 import logging
-import re
 import secrets
 import socket
 import ssl
@@ -19,6 +18,7 @@ import duckdb
 
 from sluice.errors import SluiceError, UsageError
 from sluice.operate.consistent import Newest
+from sluice.operate.memory import Limited, bytes_of
 from sluice.operate.postgres import dialect, wire
 from sluice.operate.postgres.scram import Refused, Scram
 from sluice.operate.postgres.session import Session
@@ -60,6 +60,8 @@ class Options:
     statement_seconds_max: float = 60.0
     memory_limit: str = "1GB"
     connections_max: int = 50
+    # What the whole process may take, beyond what it has when it begins; empty: all that there is.
+    process_memory: str = ""
 
     def require(self) -> None:
         """A UsageError for what would let strangers in."""
@@ -129,6 +131,7 @@ class Server:
                 self.tls.load_cert_chain(options.certificate, options.key)
             duckdb.connect(config={"memory_limit": options.memory_limit}).close()
             bytes_of(options.memory_limit)
+            bytes_of(options.process_memory or "1GB")
         except (OSError, duckdb.Error) as error:
             raise UsageError(f"The options cannot be used: {error}") from error
         try:
@@ -170,7 +173,10 @@ class Server:
 
     def watch(self) -> None:
         """Ends what takes too long: one thread for all, as a timer for each statement costs more than most of them."""
+        memory = Limited(bytes_of(self.options.process_memory)) if self.options.process_memory else None
         while not self.is_closed.wait(watch_seconds):
+            if memory is not None:
+                memory.follow()
             for session in [*self.sessions.values()]:
                 session.cancel_if_late()
             for connection in [*self.connections]:
@@ -252,14 +258,6 @@ class Server:
         finally:
             session.close()
             del self.sessions[key]
-
-
-def bytes_of(memory_limit: str) -> int:
-    """A limit such as 1GB in bytes; DuckDB has accepted it already."""
-    found = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)(i?)b?\s*", memory_limit, re.IGNORECASE)
-    if found is None:
-        raise UsageError(f"The memory limit is '{memory_limit}'; write for example 1GB")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " "))
 
 
 def status(name: str, value: str) -> bytes:

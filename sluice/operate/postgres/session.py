@@ -18,7 +18,7 @@ from sluice.operate.postgres.columns import data_rows, is_known
 from sluice.operate.postgres.formats import FormatError
 from sluice.operate.postgres.values import column_of, encoder, literal, null_of
 from sluice.operate.postgres.wire import Column, ProtocolError
-from sluice.operate.query import only_reads
+from sluice.operate.query import only_reads, size_of, value_bytes
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
@@ -28,8 +28,9 @@ Encoder = Callable[[Any], bytes | None]
 rows_at_once = 5000
 # Of a connection: how many statements, and portals, and the characters of all of them.
 prepared_max, kept_max = 1000, 32 * 2**20
-# What a value takes that is kept by Python, about.
-value_bytes = 100
+less = "Ask for fewer rows or shorter values, or give more: sluice serve sql --memory, --server-memory."
+# Of one row, which is held several times while it is encoded; and of those that are encoded together, about.
+row_bytes_max, piece_bytes = 64 * 2**20, 8 * 2**20
 # Of the newest tables: how many statements are kept bound, none of them longer than this.
 relations_max, kept_characters_max = 100, 10_000
 begins, ends = {"BEGIN", "START"}, {"COMMIT", "END", "ROLLBACK", "ABORT"}
@@ -39,7 +40,6 @@ explains = re.compile(r"[\s(]*EXPLAIN\s*(\([^)]*\)|ANALYZE\b)?", re.IGNORECASE)
 # By the beginning of DuckDB's message, or its kind of error.
 states: tuple[tuple[type[Exception], str, str], ...] = (
     (duckdb.InterruptException, "", "57014"),
-    (duckdb.OutOfMemoryException, "", "53200"),
     (duckdb.ParserException, "", "42601"),
     (duckdb.CatalogException, "Catalog Error: Table", "42P01"),
     (duckdb.CatalogException, "", "42883"),
@@ -326,7 +326,7 @@ class Session:
         oids = [column.oid for column in answer.columns]
         left = min(rows_max or answer.rows.left, answer.rows.left)
         while left:
-            count = min(left, rows_at_once)
+            count = min(left, rows_at_once, max(1, piece_bytes * len(answer.rows.rows) // (answer.rows.bytes + 1)))
             try:
                 with said():
                     messages = answer.rows.taken(count, oids, formats)
@@ -366,12 +366,12 @@ class Session:
         with self.limited() as connection:
             if dialect.first_word(sql) != "EXPLAIN":
                 relation = self.relation(connection, sql)
-                kinds = [str(kind) for kind in relation.types]
-                columns = [column_of(*each) for each in zip(relation.columns, kinds, strict=True)]
-                if is_known(kinds):
+                kinds = relation.types
+                columns = [column_of(name, str(kind)) for name, kind in zip(relation.columns, kinds, strict=True)]
+                if all(map(is_known, kinds)):
                     # A result of `execute` would give Arrow all of its rows at once, however many they are.
                     with closing(relation.to_arrow_reader(rows_at_once)) as reader:
-                        batches = self.within_bytes(reader, lambda batch: batch.nbytes)
+                        batches = self.within_bytes(map(with_short_rows, reader), lambda batch: batch.nbytes)
                         table = pa.Table.from_batches(batches, reader.schema)
                     return Answer("SELECT", columns, Rows(table), has_rows=True)
             found = connection.execute(readable(sql))
@@ -476,26 +476,26 @@ def said() -> Iterator[None]:
         yield
     except duckdb.Error as error:
         text = str(error)
+        if isinstance(error, duckdb.OutOfMemoryException):
+            # What DuckDB advises here is to set what nobody can set.
+            raise StatementError("53200", text.splitlines()[0], less) from error
         state = next(state for kind, start, state in states if isinstance(error, kind) and text.startswith(start))
         raise StatementError(state, text) from error
+    except MemoryError as error:
+        raise StatementError("53200", "the memory of the server is used up", less) from error
     except (OverflowError, ValueError) as error:
         raise StatementError("22000", f"a value cannot be sent: {error}") from error
 
 
+def with_short_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same batch; a StatementError where one of its rows is longer than a client can want."""
+    if batch.nbytes > row_bytes_max and any(batch.slice(n, 1).nbytes > row_bytes_max for n in range(batch.num_rows)):
+        raise StatementError("54000", f"a row has more than {row_bytes_max:,} bytes", "Ask for a part of its values.")
+    return batch
+
+
 def done(answer: Answer) -> str:
     return f"{answer.tag} {answer.count}" if answer.tag == "SELECT" else answer.tag
-
-
-def size_of(value: Any) -> int:
-    """What a value takes that is kept by Python, about, with all that is in it."""
-    match value:
-        case str() | bytes():
-            return value_bytes + len(value)
-        case dict():
-            return sum(size_of(each) for each in value.values())
-        case list() | tuple():
-            return sum(map(size_of, value)) if len(value) < rows_at_once else len(value) * value_bytes
-    return value_bytes
 
 
 def encoded(row: Sequence[Any], by_column: Sequence[Encoder]) -> list[bytes | None]:

@@ -179,6 +179,10 @@ def test_a_format_that_is_not_known_is_an_error_that_names_it(client: Any) -> No
         ("SELECT * FROM read_csv('/etc/passwd')", "42501"),
         ("SELECT * FROM '/etc/passwd'", "42P01"),
         ("SHOW nothing", "42704"),
+        ("/* /* */ SELECT 1", "42601"),
+        ("SELECT 1 /* -- */ */", "42601"),
+        ("SELECT 1 /* /* */ */; DROP VIEW gold.sold", "25006"),
+        ("/* SELECT /* */ 1; */ DROP VIEW gold.sold", "25006"),
         ("DECLARE c CURSOR FOR SELECT 1", "25006"),
     ],
 )
@@ -228,6 +232,8 @@ def test_a_client_cannot_write_the_files_that_it_reads(
         "SELECT 'INSERT_QUERY_NODE' AS type, {'type': 'COPY_QUERY_NODE'} AS other",
         "SELECT name FROM (SELECT 'a' AS name) t",
         "SELECT * FROM (SELECT 1 AS name)",
+        "/* /* */ DROP VIEW gold.sold; */ SELECT /* /*/*;*/*/ ' /* */ */ 1 -- /*",
+        "SELECT '/*' AS a, '*/' AS b, \"/*\".* FROM (SELECT 1) \"/*\"",
         'SELECT x.session_user FROM (SELECT 5 AS "session_user") x',
         "SELECT CAST(CAST('a' AS name) AS VARCHAR), ('b' || (CAST(1 AS TEXT)))::name",
     ],
@@ -585,6 +591,47 @@ def prepared(sql: str, *types: int) -> bytes:
 def bound(*values: bytes, form: int = 0, result: int = 0) -> bytes:
     sent = b"".join(struct.pack("!i", len(each)) + each for each in values)
     return wire.message("B", b"\0\0", struct.pack("!hhh", 1, form, len(values)), sent, struct.pack("!hh", 1, result))
+
+
+comments = [
+    dialect.Comment("gold.sold", None, 'What was "sold"; it\'s all'),
+    dialect.Comment("gold.sold", "amount", "How much [EUR]"),
+    dialect.Comment("gold.sold", "gone", "A column that is not there"),
+    dialect.Comment("gold.missing", None, "A table that is not there"),
+]
+# As psql, SQLAlchemy, and Metabase and DBeaver ask for them.
+asked_for_comments = [
+    "SELECT c.relname, pg_catalog.obj_description(c.oid, 'pg_class') FROM pg_catalog.pg_class c",
+    "SELECT 'sold', pg_catalog.obj_description('gold.sold'::regclass)",
+    "SELECT c.relname, d.description FROM pg_catalog.pg_class c LEFT OUTER JOIN pg_catalog.pg_description d "
+    "ON c.oid = d.objoid AND d.objsubid = 0 AND d.classoid = CAST('pg_catalog.pg_class' AS REGCLASS)",
+    "SELECT c.relname, d.description FROM pg_catalog.pg_class AS c LEFT JOIN pg_catalog.pg_description AS d "
+    "ON (c.oid = d.objoid) AND (d.objsubid = 0) AND (d.classoid = ('pg_class'::regclass)) "
+    "LEFT JOIN pg_stat_user_tables stat ON c.relname = stat.relname",
+]
+
+
+def test_clients_read_what_the_declarations_say(lake: Lake) -> None:
+    found = Server(lake, Options(port=0), comments)
+    threading.Thread(target=found.serve, daemon=True).start()
+    cursor = connected(found).cursor()
+    for sql in asked_for_comments:
+        cursor.execute(sql)
+        assert cursor.fetchall() == [("sold", comments[0].text)], sql
+    cursor.execute(
+        "SELECT a.attname, pg_catalog.col_description(a.attrelid, a.attnum), d.description "
+        "FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_description d "
+        "ON d.objoid = a.attrelid AND d.objsubid = a.attnum ORDER BY 1"
+    )
+    assert cursor.fetchall() == [
+        ("amount", comments[1].text, comments[1].text),
+        ("name", None, None),
+        ("sold_at", None, None),
+    ]
+    cursor.execute("SELECT count(*) FROM pg_description")
+    assert cursor.fetchall() == [(2,)]
+    cursor.connection.close()
+    found.close()
 
 
 def test_a_prepared_statement_is_described_bound_and_read_in_parts(raw: Raw) -> None:

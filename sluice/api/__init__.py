@@ -11,6 +11,7 @@ from sluice.operate.describe import Column, Described, Expected
 from sluice.operate.explain import Origin, Value
 from sluice.operate.json_text import as_text, json_line
 from sluice.operate.lineage import Link, Traced, trace
+from sluice.operate.postgres import Comment as SqlComment
 from sluice.operate.postgres import Options as SqlOptions
 from sluice.operate.postgres import Server as SqlServer
 from sluice.operate.publish import Published
@@ -42,6 +43,7 @@ __all__ = [
     "Record",
     "Replay",
     "RunResult",
+    "SqlComment",
     "SqlOptions",
     "SqlServer",
     "Stopped",

@@ -7,7 +7,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -79,8 +79,8 @@ class Tables:
     one has left waits for another: it has only read, and is as it was.
     """
 
-    def __init__(self, lake: Lake, memory_limit: str) -> None:
-        self.lake, self.memory_limit = lake, memory_limit
+    def __init__(self, lake: Lake, memory_limit: str, comments: Sequence[dialect.Comment] = ()) -> None:
+        self.lake, self.memory_limit, self.comments = lake, memory_limit, comments
         self.lock = threading.Lock()
         self.newest = Newest(lake, look_seconds)
         self.waiting: list[tuple[object, DuckDBPyConnection]] = []
@@ -96,7 +96,7 @@ class Tables:
                 if known == versions:
                     return known, connection
                 connection.close()
-            prepare = partial(dialect.prepare, memory_limit=self.memory_limit)
+            prepare = partial(dialect.prepare, memory_limit=self.memory_limit, comments=self.comments)
             return versions, connected(self.lake, versions=versions, reads_only=True, prepare=prepare)
 
     def release(self, versions: object, connection: "DuckDBPyConnection") -> None:
@@ -116,10 +116,10 @@ class Tables:
 class Server:
     """Listens when it is made; `serve` answers until `close`."""
 
-    def __init__(self, lake: Lake, options: Options) -> None:
+    def __init__(self, lake: Lake, options: Options, comments: Sequence[dialect.Comment] = ()) -> None:
         """A UsageError for options that cannot be used, or an address where it cannot listen."""
         options.require()
-        self.options, self.tables = options, Tables(lake, options.memory_limit)
+        self.options, self.tables = options, Tables(lake, options.memory_limit, comments)
         self.sessions: dict[bytes, Session] = {}
         self.connections: set[Connection] = set()
         self.threads: set[threading.Thread] = set()

@@ -213,7 +213,7 @@ class Session:
         self.send(wire.message("Z", self.status.encode()))
 
     def simple(self, text: str) -> None:
-        found = dialect.statements(text)
+        found = statements(text)
         if not found:
             self.send(wire.message("I"))
         for sql in found:
@@ -227,7 +227,7 @@ class Session:
         self.ready()
 
     def parse(self, asked: wire.Parse) -> None:
-        found = dialect.statements(asked.sql)
+        found = statements(asked.sql)
         if len(found) > 1:
             raise StatementError("42601", "cannot insert multiple commands into a prepared statement")
         if asked.name and asked.name in self.statements:
@@ -447,6 +447,13 @@ class Session:
         finally:
             with self.lock:
                 self.deadline = None
+
+
+def statements(text: str) -> list[str]:
+    try:
+        return dialect.statements(text)
+    except dialect.SyntaxFault as error:
+        raise StatementError("42601", str(error)) from error
 
 
 def readable(sql: str) -> str:

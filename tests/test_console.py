@@ -247,6 +247,7 @@ def test_rows_are_read_a_page_at_a_time(reader: Reader, shop: Project) -> None:
         ("SET enable_external_access = true", "locked"),
         ("SELECT * FROM nothing", "nothing"),
         ("", "asks for nothing"),
+        ("SELECT repeat('x', 70000000)", "more than 67,108,864 bytes"),
         ("SELECT count(*) FROM range(100000) a, range(100000) b, range(100000) c", "took longer"),
     ],
 )

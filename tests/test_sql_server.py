@@ -2,6 +2,8 @@
 
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +28,7 @@ from sluice.model.ledger import Entry, InputVersion
 from sluice.operate import consistent, query
 from sluice.operate.postgres import Options, Server, columns, dialect, session, wire
 from sluice.operate.postgres.scram import Refused, Scram
-from sluice.operate.postgres.server import Tables
+from sluice.operate.postgres.server import Connection, Tables
 from sluice.operate.postgres.session import Session
 from sluice.operate.postgres.values import as_binary, as_text, column_of, literal
 from sluice.operate.postgres.wire import ProtocolError
@@ -56,7 +58,8 @@ def server(lake: Lake) -> Iterator[Server]:
 
 def running(lake: Lake, options: Options) -> Iterator[Server]:
     found = Server(lake, options)
-    thread = threading.Thread(target=found.serve)
+    # A test that fails leaves it running, and must end all the same.
+    thread = threading.Thread(target=found.serve, daemon=True)
     thread.start()
     yield found
     found.close()
@@ -176,6 +179,10 @@ def test_a_format_that_is_not_known_is_an_error_that_names_it(client: Any) -> No
         ("SELECT * FROM read_csv('/etc/passwd')", "42501"),
         ("SELECT * FROM '/etc/passwd'", "42P01"),
         ("SHOW nothing", "42704"),
+        ("/* /* */ SELECT 1", "42601"),
+        ("SELECT 1 /* -- */ */", "42601"),
+        ("SELECT 1 /* /* */ */; DROP VIEW gold.sold", "25006"),
+        ("/* SELECT /* */ 1; */ DROP VIEW gold.sold", "25006"),
         ("DECLARE c CURSOR FOR SELECT 1", "25006"),
     ],
 )
@@ -225,6 +232,8 @@ def test_a_client_cannot_write_the_files_that_it_reads(
         "SELECT 'INSERT_QUERY_NODE' AS type, {'type': 'COPY_QUERY_NODE'} AS other",
         "SELECT name FROM (SELECT 'a' AS name) t",
         "SELECT * FROM (SELECT 1 AS name)",
+        "/* /* */ DROP VIEW gold.sold; */ SELECT /* /*/*;*/*/ ' /* */ */ 1 -- /*",
+        "SELECT '/*' AS a, '*/' AS b, \"/*\".* FROM (SELECT 1) \"/*\"",
         'SELECT x.session_user FROM (SELECT 5 AS "session_user") x',
         "SELECT CAST(CAST('a' AS name) AS VARCHAR), ('b' || (CAST(1 AS TEXT)))::name",
     ],
@@ -294,6 +303,94 @@ def test_a_client_gets_the_tables_that_another_left_unless_they_are_old(tmp_path
         assert [counted(server), counted(server)] == [2, 2]
         tables = server.tables
     assert tables.waiting == []
+
+
+def test_a_statement_is_bound_once_until_the_tables_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = Lake(str(tmp_path))
+    write_deltalake(lake.path("gold.sold"), pa.table({"n": [1]}))
+    asked: list[str] = []
+    readable = session.readable
+
+    def counted(sql: str) -> str:
+        asked.append(sql)
+        return readable(sql)
+
+    monkeypatch.setattr(session, "readable", counted)
+    monkeypatch.setattr(session, "relations_max", 2)
+    sql = "SELECT sum(n)::BIGINT FROM gold.sold"
+    for server in running(lake, Options(port=0)):
+        raw = Raw(server)
+        raw.begin()
+        # As drivers of Java ask, twice.
+        describes = wire.message("D", b"S\0") + bound() + wire.message("D", b"P\0")
+        for _ in range(2):
+            raw.socket.sendall(prepared(sql) + describes + wire.message("E", b"\0\0\0\0\0") + wire.message("S"))
+            assert value_in(raw.until("Z")) == b"1"
+        assert asked == [sql]
+        write_deltalake(lake.path("gold.sold"), pa.table({"n": [2]}), mode="append")
+        time.sleep(0.3)
+        # The oldest of three is forgotten.
+        for text, value in ((sql, b"3"), ("SELECT 1", b"1"), ("SELECT 2", b"2"), (sql, b"3")):
+            raw.socket.sendall(wire.message("Q", wire.text(text)))
+            assert value_in(raw.until("Z")) == value
+        assert asked == [sql, sql, "SELECT 1", "SELECT 2", sql]
+        raw.socket.close()
+
+
+def value_in(answer: list[tuple[str, bytes]]) -> bytes | None:
+    """The only value of an answer."""
+    (row,) = [wire.Fields(body) for kind, body in answer if kind == "D"]
+    row.int16()
+    return row.value()
+
+
+def test_an_answer_is_one_packet(raw: "Raw", monkeypatch: pytest.MonkeyPatch) -> None:
+    raw.begin()
+    sent: list[bytes] = []
+    flush = Connection.flush
+
+    def counted(self: Connection) -> None:
+        sent.append(bytes(self.outgoing))
+        flush(self)
+
+    monkeypatch.setattr(Connection, "flush", counted)
+    raw.socket.sendall(wire.message("Q", b"SELECT 1; SELECT 2\0"))
+    answer = raw.until("Z")
+    assert [each for each in sent if each] == [b"".join(wire.message(*each) for each in answer)]
+
+
+@pytest.mark.process
+def test_bytes_before_tls_are_no_bytes_of_tls(lake: Lake, tmp_path: Path) -> None:
+    options = Options(port=0, users={"me": "x"}, certificate=certified(tmp_path), key=tmp_path / "key.pem")
+    for server in running(lake, options):
+        cursor = connected(server, password="x", sslmode="require").cursor()
+        cursor.execute("SELECT 1")
+        assert cursor.fetchall() == [(1,)]
+        cursor.connection.close()
+        raw = Raw(server)
+        with raw.socket:
+            raw.socket.sendall(struct.pack("!ii", 8, wire.tls_code) + first)
+            assert b"bytes before TLS" in raw.rest()
+
+
+def certified(folder: Path) -> Path:
+    """A certificate, whose key is beside it."""
+    names = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        *names,
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / "cert.pem"
 
 
 def counted(server: Server) -> int:
@@ -494,6 +591,47 @@ def prepared(sql: str, *types: int) -> bytes:
 def bound(*values: bytes, form: int = 0, result: int = 0) -> bytes:
     sent = b"".join(struct.pack("!i", len(each)) + each for each in values)
     return wire.message("B", b"\0\0", struct.pack("!hhh", 1, form, len(values)), sent, struct.pack("!hh", 1, result))
+
+
+comments = [
+    dialect.Comment("gold.sold", None, 'What was "sold"; it\'s all'),
+    dialect.Comment("gold.sold", "amount", "How much [EUR]"),
+    dialect.Comment("gold.sold", "gone", "A column that is not there"),
+    dialect.Comment("gold.missing", None, "A table that is not there"),
+]
+# As psql, SQLAlchemy, and Metabase and DBeaver ask for them.
+asked_for_comments = [
+    "SELECT c.relname, pg_catalog.obj_description(c.oid, 'pg_class') FROM pg_catalog.pg_class c",
+    "SELECT 'sold', pg_catalog.obj_description('gold.sold'::regclass)",
+    "SELECT c.relname, d.description FROM pg_catalog.pg_class c LEFT OUTER JOIN pg_catalog.pg_description d "
+    "ON c.oid = d.objoid AND d.objsubid = 0 AND d.classoid = CAST('pg_catalog.pg_class' AS REGCLASS)",
+    "SELECT c.relname, d.description FROM pg_catalog.pg_class AS c LEFT JOIN pg_catalog.pg_description AS d "
+    "ON (c.oid = d.objoid) AND (d.objsubid = 0) AND (d.classoid = ('pg_class'::regclass)) "
+    "LEFT JOIN pg_stat_user_tables stat ON c.relname = stat.relname",
+]
+
+
+def test_clients_read_what_the_declarations_say(lake: Lake) -> None:
+    found = Server(lake, Options(port=0), comments)
+    threading.Thread(target=found.serve, daemon=True).start()
+    cursor = connected(found).cursor()
+    for sql in asked_for_comments:
+        cursor.execute(sql)
+        assert cursor.fetchall() == [("sold", comments[0].text)], sql
+    cursor.execute(
+        "SELECT a.attname, pg_catalog.col_description(a.attrelid, a.attnum), d.description "
+        "FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_description d "
+        "ON d.objoid = a.attrelid AND d.objsubid = a.attnum ORDER BY 1"
+    )
+    assert cursor.fetchall() == [
+        ("amount", comments[1].text, comments[1].text),
+        ("name", None, None),
+        ("sold_at", None, None),
+    ]
+    cursor.execute("SELECT count(*) FROM pg_description")
+    assert cursor.fetchall() == [(2,)]
+    cursor.connection.close()
+    found.close()
 
 
 def test_a_prepared_statement_is_described_bound_and_read_in_parts(raw: Raw) -> None:
@@ -741,6 +879,105 @@ def test_statements_are_kept_up_to_a_limit_and_others_go_on(raw: Raw, monkeypatc
     assert "".join(kind for kind, _ in raw.until("Z")) == "TDCZ"
 
 
+nested_values = [
+    ("[DATE '0044-03-15 (BC)', 'infinity', NULL, '-infinity']", '{"0044-03-15 BC",infinity,NULL,-infinity}'),
+    ("[TIMESTAMPTZ '0044-03-15 (BC) 10:00:00.5', 'infinity']", '{"0044-03-15 10:00:00.5+00 BC",infinity}'),
+    ("['', 'null', 'a b', '{\"\\\\', 'é']", '{"","null","a b","{\\"\\\\\\\\",é}'),
+    ("[1.50, 2]::DECIMAL(9,2)[]", "{1.50,2.00}"),
+    ("[true, NULL]", "{t,NULL}"),
+    (
+        "{'d': DATE '0044-03-15 (BC)', 'at': TIMESTAMPTZ '2026-03-01 12:00:00Z', 'i': INTERVAL '1 month'}",
+        '{"d": "0044-03-15 BC", "at": "2026-03-01T12:00:00+00:00", "i": "1 mon"}',
+    ),
+    ("{'a': [{'t': TIMESTAMP '-infinity'}], 'f': 'nan'::FLOAT}", '{"a": [{"t": "-infinity"}], "f": "NaN"}'),
+    (
+        "{'b': 'x'::BLOB, 'e': 'a'::ENUM('a'), 'n': NULL, 's': 0.1::FLOAT, 'y': true}",
+        '{"b": "\\\\x78", "e": "a", "n": null, "s": 0.1, "y": true}',
+    ),
+    ("MAP {'a': TIMESTAMP '0044-03-15 (BC) 10:00:00', 'b': NULL}", '{"a": "0044-03-15T10:00:00 BC", "b": null}'),
+    ("[[1, NULL], NULL, []]", "[[1, null], null, []]"),
+    ("DATE '0044-03-15 (BC)'", "0044-03-15 BC"),
+    ("DATE '0001-01-01' - 1", "0001-12-31 BC"),
+    ("TIMESTAMP '2026-03-01 12:00:00.5'", "2026-03-01 12:00:00.5"),
+]
+
+
+@pytest.mark.parametrize(("sql", "text"), nested_values)
+def test_what_is_nested_is_printed_as_postgres_prints_it(raw: Raw, sql: str, text: str) -> None:
+    raw.begin()
+    # In columns, beside nulls, and in parts that begin in the middle of a column.
+    for formats in (b"\0\0", b"\0\1\0\1"):
+        asked = prepared(f"SELECT CASE WHEN n % 3 > 0 THEN {sql} END FROM range(250) t(n)")
+        bind = wire.message("B", b"\0\0", b"\0\0\0\0", formats)
+        execute = wire.message("E", b"\0", struct.pack("!i", 125))
+        raw.socket.sendall(asked + bind + execute * 2 + wire.message("S"))
+        rows = [wire.Fields(body) for kind, body in raw.until("Z") if kind == "D"]
+        if formats == b"\0\0":
+            assert {(row.int16(), row.value()) for row in rows[::3]} == {(1, None)}
+            assert {(row.int16(), row.value()) for n, row in enumerate(rows) if n % 3} == {(1, text.encode())}
+
+
+@pytest.mark.parametrize("sql", ["repeat('x', 100000000)", "range(10000000)", "[repeat('x', 100000000)]"])
+def test_a_row_is_no_longer_than_a_client_can_want(client: Any, sql: str) -> None:
+    with pytest.raises(psycopg2.Error, match="a row has more than 67,108,864 bytes") as refused:
+        client.execute(f"SELECT {sql} AS a UNION ALL SELECT NULL")
+    assert refused.value.pgcode == "54000"
+    client.connection.rollback()
+    client.execute("SELECT length(repeat('x', 100000000))")
+    assert client.fetchall() == [(100_000_000,)]
+
+
+def test_long_rows_are_sent_in_parts(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    data_rows = columns.data_rows
+
+    def counted(batch: pa.RecordBatch, *more: Any) -> bytes:
+        taken.append(batch.num_rows)
+        return data_rows(batch, *more)
+
+    monkeypatch.setattr(session, "data_rows", counted)
+    client.execute("SELECT repeat('x', 1000000) || n FROM range(40) t(n)")
+    assert len(client.fetchall()) == sum(taken) == 40
+    assert max(taken) <= session.piece_bytes // 1_000_000
+
+
+memory_worker = """
+import resource, sys, threading
+from sluice.operate.postgres import Options, Server
+from sluice.storage.delta import Lake
+server = Server(Lake(sys.argv[1]), Options(port=0, process_memory="3GB"))
+print(server.port, flush=True)
+server.serve()
+"""
+
+
+@pytest.mark.process
+def test_a_giant_value_is_an_error_of_one_statement(lake: Lake) -> None:
+    worker = subprocess.Popen([sys.executable, "-c", memory_worker, lake.root], stdout=subprocess.PIPE, text=True)
+    try:
+        assert worker.stdout is not None
+        port = int(worker.stdout.readline())
+        one, other = (psycopg2.connect(host="127.0.0.1", port=port, user="me", dbname="x") for _ in range(2))
+        for each in (one, other):
+            each.autocommit = True
+        for sql in ("repeat('x', 4000000000)", "range(1000000000)", "a || a || a || a || a || a || a || a"):
+            with pytest.raises(psycopg2.Error, match="emory") as refused, one.cursor() as cursor:
+                cursor.execute(f"SELECT {sql} FROM (SELECT repeat('x', 600000000) AS a)")
+            assert refused.value.pgcode == "53200"
+            assert "--server-memory" in str(refused.value)
+            for client in (one, other):
+                with client.cursor() as cursor:
+                    cursor.execute("SELECT count(*) FROM gold.sold")
+                    assert cursor.fetchall() == [(3,)]
+        taken = Path(f"/proc/{worker.pid}/status")
+        if taken.exists():
+            (most,) = (int(line.split()[1]) for line in taken.read_text().splitlines() if line.startswith("VmHWM"))
+            assert most < 4_000_000
+    finally:
+        worker.terminate()
+        worker.communicate()
+
+
 @pytest.mark.parametrize("columns", ["range", "[range] AS a"])
 def test_an_answer_is_no_larger_than_the_memory_of_a_connection(lake: Lake, columns: str) -> None:
     for server in running(lake, Options(port=0, memory_limit="50MB")):
@@ -774,8 +1011,8 @@ def test_rows_in_columns_are_the_same_as_rows_by_themselves(
     monkeypatch.setattr(session, "data_rows", counted)
     answers = []
     names = ", ".join("abcdefghijklmnop")
-    # With a list none is encoded in columns.
-    for asked in (names, f"{names}, q[1:0]"):
+    # With a UUID none is encoded in columns.
+    for asked in (names, f"{names}, uuid()"):
         sql = f"SELECT {asked} FROM ({every_type})"
         client.execute(sql)
         rows = [row[:16] for row in client.fetchall()]

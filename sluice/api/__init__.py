@@ -12,6 +12,7 @@ from sluice.operate.explain import Origin, Value
 from sluice.operate.forecast import Step
 from sluice.operate.json_text import as_text, json_line
 from sluice.operate.lineage import Link, Traced, trace
+from sluice.operate.postgres import Comment as SqlComment
 from sluice.operate.postgres import Options as SqlOptions
 from sluice.operate.postgres import Server as SqlServer
 from sluice.operate.publish import Published
@@ -43,6 +44,7 @@ __all__ = [
     "Record",
     "Replay",
     "RunResult",
+    "SqlComment",
     "SqlOptions",
     "SqlServer",
     "Step",

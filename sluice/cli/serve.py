@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from sluice.api import SqlOptions, SqlServer
+from sluice.api import Project, SqlComment, SqlOptions, SqlServer
 from sluice.cli.options import ProjectFolder, opened
 from sluice.cli.printing import err
-from sluice.errors import UsageError
+from sluice.errors import SluiceError, UsageError
 
 serve_app = typer.Typer(no_args_is_help=True, help="Serve the tables to other programs, read-only.")
 
@@ -32,13 +32,14 @@ def serve_sql(
         float, typer.Option(min=0.1, max=86_400, help="The longest a statement may take.")
     ] = 60,
     memory: Annotated[str, typer.Option(help="The memory that the statements of one connection may use.")] = "1GB",
+    server_memory: Annotated[str, typer.Option(help="The memory that the whole server may take.")] = "4GB",
     connections: Annotated[int, typer.Option(min=1, help="How many connections there may be.")] = 50,
 ) -> None:
     """Serve the tables by the Postgres protocol, for psql, JDBC, SQLAlchemy and BI tools."""
     with opened(project) as here:
         users = users_of(here.settings.sql_users.get_secret_value())
-        options = SqlOptions(host, port, users, certificate, key, statement_seconds, memory, connections)
-        server = SqlServer(here.lake, options)
+        options = SqlOptions(host, port, users, certificate, key, statement_seconds, memory, connections, server_memory)
+        server = SqlServer(here.lake, options, comments_of(here))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: threading.Thread(target=server.close).start())
         user = f" -U {next(iter(users))}" if users else ""
@@ -47,6 +48,22 @@ def serve_sql(
             f"Listening on {host}:{server.port}; connect for example with: {example}", highlight=False, markup=False
         )
         server.serve()
+
+
+def comments_of(project: Project) -> list[SqlComment]:
+    """What the declarations say of tables and columns; nothing where they cannot be read."""
+    try:
+        tables = project.catalogue()
+    except SluiceError as error:
+        err.print(f"The tables have no comments: {error}", highlight=False, markup=False)
+        return []
+    found = [SqlComment(table.name, None, table.meaning) for table in tables if table.meaning]
+    for table in tables:
+        for column in table.columns:
+            unit = f" [{column.unit}]" if column.unit else ""
+            if text := f"{column.meaning}{unit}".strip():
+                found.append(SqlComment(table.name, column.name, text))
+    return found
 
 
 def users_of(text: str) -> dict[str, str]:

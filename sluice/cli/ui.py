@@ -23,6 +23,7 @@ def ui(
     ] = None,
     statement_seconds: Annotated[float, typer.Option(min=0.1, max=86_400, help="The longest a query may take.")] = 30,
     memory: Annotated[str, typer.Option(help="The memory that a query may use.")] = "1GB",
+    server_memory: Annotated[str, typer.Option(help="The memory that the whole server may take.")] = "4GB",
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Show the tables in a browser: figures, how fresh and complete they are, and why they changed."""
@@ -34,7 +35,9 @@ def ui(
 
     here = Project(project)
     token = here.settings.ui_token.get_secret_value()
-    options = Options(host, port, token, certificate, key, tuple(serve_as or ()), statement_seconds, memory)
+    options = Options(
+        host, port, token, certificate, key, tuple(serve_as or ()), statement_seconds, memory, server_memory
+    )
     server = Server(here, options)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.close())

@@ -44,6 +44,8 @@ class Options:
     hosts: tuple[str, ...] = ()
     statement_seconds: float = 30.0
     memory: str = "1GB"
+    # What the whole process may take, beyond what it has when it begins; empty: all that there is.
+    process_memory: str = ""
 
     def require(self) -> None:
         """A UsageError for options with which other people could read the tables, or that cannot be."""

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from functools import partial
 
 import uvicorn
@@ -10,6 +11,9 @@ from sluice.api import Project
 from sluice.console.app import Console
 from sluice.console.guard import Options
 from sluice.errors import UsageError
+from sluice.operate.memory import Limited, bytes_of
+
+watch_seconds = 0.1
 
 
 class Server:
@@ -18,6 +22,7 @@ class Server:
     def __init__(self, project: Project, options: Options) -> None:
         """A UsageError for options that cannot be used, or an address where it cannot listen."""
         options.require()
+        bytes_of(options.process_memory or options.memory)
         self.options, self.console = options, Console(project, options)
         try:
             family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
@@ -57,10 +62,18 @@ class Server:
         """Answers until `close` is called, in this thread."""
         # The declarations and the tables are read while the reader's browser opens.
         threading.Thread(target=partial(warmed, self.console), daemon=True).start()
+        if self.options.process_memory:
+            threading.Thread(target=self.keep_within, args=(self.options.process_memory,), daemon=True).start()
         try:
             self.server.run(sockets=[self.socket])
         finally:
             self.socket.close()
+
+    def keep_within(self, process_memory: str) -> None:
+        memory = Limited(bytes_of(process_memory))
+        while not self.server.should_exit:
+            memory.follow()
+            time.sleep(watch_seconds)
 
     def close(self) -> None:
         """Ends `serve`; from any thread."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 look_seconds = 0.5
 kept_snapshots = 8
+answer_bytes_max = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Snapshot:
 
     def query(self, sql: str, parameters: Sequence[Any] = (), rows_max: int | None = None) -> Rows:
         """The rows of a query, at most `rows_max` of them; a UsageError when it is wrong or takes too long."""
-        from sluice.operate.query import answering, ended_after, executed
+        from sluice.operate.query import answering, ended_after, executed, size_of
 
         with self.lock, answering(), ended_after(self.connection, self.seconds_max):
             found = self.connection.execute(sql, list(parameters)) if parameters else executed(self.connection, sql)
@@ -56,6 +57,8 @@ class Snapshot:
                 rows = found.fetchall() if rows_max is None else found.fetchmany(rows_max)
             except (OverflowError, ValueError) as error:
                 raise UsageError(f"A value cannot be shown: {error}. Cast it to text.") from error
+            if sum(map(size_of, rows)) > answer_bytes_max:
+                raise UsageError(f"The answer has more than {answer_bytes_max:,} bytes. Ask for less.")
             return Rows(types, rows)
 
     def types(self, table: str) -> dict[str, str]:

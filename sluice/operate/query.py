@@ -23,6 +23,8 @@ files_max = 100
 reading_nodes = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 parser = duckdb.connect()
 kept_characters_max = 10_000
+# What a value takes that is kept by Python, about; of longer lists it is not added up.
+value_bytes, elements_counted_max = 100, 5000
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,9 @@ def connected(
                 if own and len(own) <= files_max and columns_in(own) == described(found, source):
                     source, files = parquet(own), [*files, *own]
             found.execute(f'CREATE VIEW {layer}."{name}" AS SELECT * FROM {source}')
+        if files:
+            # Files of Delta never change, so that what is in them is looked up once.
+            found.execute("SET parquet_metadata_cache = true")
         prepare(found)
         lock_down(found, files, allow_files=allow_files)
     except BaseException:
@@ -231,3 +236,17 @@ def answering() -> Iterator[None]:
         yield
     except duckdb.Error as error:
         raise UsageError(f"The query cannot be answered: {error}") from error
+    except MemoryError as error:
+        raise UsageError("The query cannot be answered: the memory is used up. Ask for less.") from error
+
+
+def size_of(value: Any) -> int:
+    """What a value takes that is kept by Python, about, with all that is in it."""
+    match value:
+        case str() | bytes():
+            return value_bytes + len(value)
+        case dict():
+            return sum(size_of(each) for each in value.values())
+        case list() | tuple():
+            return sum(map(size_of, value)) if len(value) < elements_counted_max else len(value) * value_bytes
+    return value_bytes

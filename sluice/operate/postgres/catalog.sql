@@ -62,9 +62,22 @@ CREATE MACRO main.shobj_description(id, catalog) AS NULL;
 CREATE MACRO main.has_schema_privilege(a, b) AS true, (a, b, c) AS true;
 CREATE MACRO main.has_database_privilege(a, b) AS true, (a, b, c) AS true;
 CREATE MACRO main.has_column_privilege(a, b, c) AS true, (a, b, c, d) AS true;
-CREATE MACRO main._oid_of(name) AS (SELECT any_value(c.oid) FROM main.pg_class c JOIN main.pg_namespace n ON
+CREATE MACRO main._oid_of(name) AS CASE replace(name, 'pg_catalog.', '') WHEN 'pg_class' THEN 1259 WHEN 'pg_type' THEN 1247
+    WHEN 'pg_proc' THEN 1255 WHEN 'pg_namespace' THEN 2615 WHEN 'pg_constraint' THEN 2606 ELSE (SELECT any_value(c.oid) FROM main.pg_class c JOIN main.pg_namespace n ON
     n.oid = c.relnamespace WHERE CAST(c.oid AS VARCHAR) = name OR replace(name, '"', '') IN (n.nspname || '.' ||
-    c.relname, CASE n.nspname WHEN 'gold' THEN c.relname END));
+    c.relname, CASE n.nspname WHEN 'gold' THEN c.relname END)) END;
+-- `_comments` is made before: what declarations say of tables and, with a `column`, of columns.
+CREATE VIEW main.pg_description AS SELECT c.oid AS objoid, 1259 AS classoid, coalesce(a.attnum, 0) AS objsubid, k.text AS description
+    FROM _catalog._comments k JOIN main.pg_namespace n ON n.nspname = k.layer JOIN main.pg_class c ON c.relnamespace = n.oid AND
+    c.relname = k.name LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND lower(a.attname) = lower(k."column")
+    WHERE k."column" IS NULL OR a.attnum IS NOT NULL;
+CREATE VIEW main.pg_stat_user_tables AS SELECT c.oid AS relid, n.nspname AS schemaname, c.relname, NULL::BIGINT AS n_live_tup
+    FROM main.pg_class c JOIN main.pg_namespace n ON n.oid = c.relnamespace;
+CREATE MACRO main.obj_description(id) AS (SELECT any_value(description) FROM main.pg_description WHERE objoid = id AND objsubid = 0),
+    (id, catalog) AS (SELECT any_value(description) FROM main.pg_description WHERE objoid = id AND objsubid = 0
+        AND catalog IN ('pg_class', 'pg_catalog.pg_class'));
+CREATE MACRO main.col_description(id, number) AS (SELECT any_value(description) FROM main.pg_description WHERE objoid = id
+    AND objsubid = number AND number > 0);
 CREATE MACRO main.to_regclass(name) AS main._oid_of(name);
 CREATE VIEW main.pg_auth_members AS SELECT 0 AS oid, 0 AS roleid, 0 AS member, 0 AS grantor, false AS admin_option
     WHERE false;

@@ -6,12 +6,17 @@ import sys
 from array import array
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.operate.postgres.values import as_binary, numeric_oid
+from sluice.operate.postgres import nested
+from sluice.operate.postgres.values import as_binary, json_oid, numeric_oid
+from sluice.operate.postgres.wire import data_row
+
+if TYPE_CHECKING:
+    from duckdb.sqltypes import DuckDBPyType
 
 # A column of Arrow, typed loosely: the functions of Arrow have an overload for each kind of value.
 Values = Any
@@ -21,6 +26,8 @@ known = re.compile(
     r'|TIMESTAMP(_\w+| WITH TIME ZONE)?|"NULL"'
 )
 binary = pa.binary()
+few_rows = 100
+nested_ids = {"list", "array", "struct", "map"}
 null_length = b"\xff\xff\xff\xff"
 # What the epoch of Postgres is after that of everyone else.
 epoch_days = 10_957
@@ -30,16 +37,29 @@ floats = {700: pa.float32(), 701: pa.float64()}
 codes = {2: "h", 4: "i", 8: "q"}
 
 
-def is_known(kinds: Sequence[str]) -> bool:
-    """Whether all columns, by DuckDB's names of their types, can be encoded here."""
-    return all(known.fullmatch(kind) for kind in kinds)
+def is_known(kind: "DuckDBPyType") -> bool:
+    """Whether columns of this type of DuckDB can be encoded here."""
+    return known.fullmatch(str(kind)) is not None or (kind.id in nested_ids and is_known_within(kind))
+
+
+def is_known_within(kind: Any) -> bool:
+    if kind.id in nested_ids:
+        # Of an array there is its size, too.
+        return all(isinstance(inner, int) or is_known_within(inner) for _, inner in kind.children)
+    return kind.id in ("uuid", "blob", "enum", "time") or known.fullmatch(str(kind)) is not None
 
 
 def data_rows(batch: pa.RecordBatch, oids: Sequence[int], formats: Sequence[int]) -> bytes:
     """The messages of the rows of a batch; a ValueError or ArrowInvalid for a value that Postgres does not have."""
+    values = [
+        binary_of(column, oid) if form else text_of(column, oid)
+        for column, oid, form in zip(batch.columns, oids, formats, strict=True)
+    ]
+    if values and batch.num_rows <= few_rows:
+        # Each call of Arrow costs more than a few rows do in Python.
+        return b"".join(map(data_row, zip(*(value.to_pylist() for value in values), strict=True)))
     parts: list[Values] = []
-    for column, oid, form in zip(batch.columns, oids, formats, strict=True):
-        value: Values = binary_of(column, oid) if form else text_of(column)
+    for value in values:
         sizes: Values = pc.binary_length(value)
         length = big_endian(sizes.fill_null(0))
         parts += [pc.if_else(value.is_valid(), length, pa.scalar(null_length)), value.fill_null(b"")]
@@ -58,10 +78,13 @@ def joined(values: Values) -> bytes:
     return bytes(memoryview(data)[first:last])
 
 
-def text_of(column: Values) -> Values:
+def text_of(column: Values, oid: int = 0) -> Values:
     """A column as Postgres prints it."""
     kind = column.type
-    if pa.types.is_boolean(kind):
+    if nested.is_nested(kind):
+        texts = nested.json_texts if oid == json_oid else nested.array_texts
+        found = pa.array(texts(column, text_of), pa.string())
+    elif pa.types.is_boolean(kind):
         found = pc.if_else(column, "t", "f")
     elif pa.types.is_floating(kind):
         found = with_names(column.cast(pa.string()), column)
@@ -73,8 +96,9 @@ def text_of(column: Values) -> Values:
         found = pa.array([each and interval_text(each) for each in column.to_pylist()], pa.string())
     else:
         found = column.cast(pa.string())
-    if pa.types.is_temporal(kind) and pc.any(pc.match_substring(found, "out of range")).as_py():
-        found = infinite(found)
+    is_time = pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    if is_time and pc.any(pc.match_substring_regex(found, "^(-|0000|<)")).as_py():
+        found = unusual(found)
     return found.cast(binary)
 
 
@@ -92,11 +116,16 @@ def interval_text(value: Any) -> str:
     return " ".join(parts)
 
 
-def infinite(text: Values) -> Values:
-    """Times as text, of which some are before or after all others."""
-    return pc.replace_substring_regex(
-        pc.replace_substring_regex(text, "^.*: -.*$", "-infinity"), "^.*: .*>.*$", "infinity"
-    )
+def unusual(text: Values) -> Values:
+    """Times as text, of which some are before or after all others, or before Christ: there is no year 0."""
+
+    def of_postgres(found: str) -> str:
+        if found.startswith("<"):
+            return "-infinity" if ": -" in found else "infinity"
+        year = re.match(r"(-?\d+)(.*)", found)
+        return found if year is None or int(year[1]) > 0 else f"{1 - int(year[1]):04}{year[2]} BC"
+
+    return pa.array([None if each is None else of_postgres(each) for each in text.to_pylist()], pa.string())
 
 
 def with_names(text: Values, column: Values) -> Values:
@@ -121,7 +150,7 @@ def time_text(column: Values) -> Values:
     try:
         text = instant.cast(pa.timestamp("s")).cast(pa.string())
     except pa.ArrowInvalid:
-        text = instant.cast(pa.string())
+        text = pc.replace_substring_regex(instant.cast(pa.string()), r"\.?0+$", "")
     return pc.binary_join_element_wise(text, zone, "") if zone else text
 
 
@@ -149,7 +178,7 @@ def binary_of(column: Values, oid: int) -> Values:
         values = column.to_pylist()
         found = pa.array([None if each is None else as_binary(Decimal(each), oid) for each in values], binary)
     else:
-        return text_of(column)
+        return text_of(column, oid)
     return pc.if_else(column.is_valid(), found, pa.scalar(None, binary))
 
 

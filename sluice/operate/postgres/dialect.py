@@ -34,10 +34,23 @@ settings = {
 }
 # Text, quoted names, comments and text in dollars are one piece each; what is left between them is code.
 pieces = re.compile(
-    r"""(?P<text>\b[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*')|(?P<name>"(?:[^"]|"")*")|(?P<comment>--[^\n]*|/\*.*?\*/)"""
+    r"""(?P<text>\b[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*')|(?P<name>"(?:[^"]|"")*")|(?P<comment>--[^\n]*|/\*)"""
     r"""|(?P<dollars>\$(?P<tag>(?:[A-Za-z_]\w*)?)\$.*?\$(?P=tag)\$)|(?P<end>;)|(?P<parameter>\$\d{1,5})""",
     re.DOTALL,
 )
+
+
+@dataclass(frozen=True)
+class Comment:
+    """What a table means or, with a `column`, that column of it."""
+
+    table: str
+    column: str | None
+    text: str
+
+
+class SyntaxFault(ValueError):
+    """A text is not SQL."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +61,33 @@ class Piece:
 
 def pieces_of(sql: str) -> Iterator[Piece]:
     at = 0
-    for found in pieces.finditer(sql):
+    while (found := pieces.search(sql, at)) is not None:
         if found.start() > at:
             yield Piece("code", sql[at : found.start()])
-        yield Piece(str(found.lastgroup if found.lastgroup != "tag" else "dollars"), found.group())
-        at = found.end()
+        kind, at = str(found.lastgroup if found.lastgroup != "tag" else "dollars"), found.end()
+        if found.group() == "/*" and (at := end_of_comment(sql, found.start())) == 0:
+            kind, at = "endless", len(sql)
+        yield Piece(kind, sql[found.start() : at])
     if at < len(sql):
         yield Piece("code", sql[at:])
 
 
+def end_of_comment(sql: str, start: int) -> int:
+    """Where a comment ends, in which there may be others; 0: nowhere."""
+    depth = 0
+    for mark in re.compile(r"/\*|\*/").finditer(sql, start):
+        depth += 1 if mark.group() == "/*" else -1
+        if depth == 0:
+            return mark.end()
+    return 0
+
+
 def statements(sql: str) -> list[str]:
-    """The statements of a text, without comments and empty ones."""
+    """The statements of a text, without comments and empty ones; a SyntaxFault for a comment without an end."""
     found = [""]
     for piece in pieces_of(sql):
+        if piece.kind == "endless":
+            raise SyntaxFault("unterminated /* comment")
         if piece.kind == "end":
             found.append("")
         else:
@@ -107,7 +134,7 @@ of_class = re.compile(
 
 def for_duckdb(sql: str) -> str:
     """The statement as DuckDB understands it."""
-    found, text = list(with_casts(with_formats(pieces_of(sql)))), ""
+    found, text = list(with_casts(with_classes(with_formats(pieces_of(sql))))), ""
     for number, piece in enumerate(found):
         code = piece.text
         if piece.kind == "code":
@@ -145,6 +172,25 @@ def with_formats(found: Iterable[Piece]) -> Iterator[Piece]:
                 function, count = reading.pop()
                 reading.append((function, count + 1))
         yield piece
+
+
+cast_begins = re.compile(r"\bCAST\s*\(\s*$", re.IGNORECASE)
+cast_to_class = re.compile(r"\s*(::\s*\w+\s*)?\bAS\s+(pg_catalog\.)?regclass\s*\)", re.IGNORECASE)
+
+
+def with_classes(found: Iterable[Piece]) -> Iterator[Piece]:
+    """The pieces, in which `CAST('name' AS regclass)` is `'name'::regclass`."""
+    waiting: list[Piece] = []
+    for piece in found:
+        waiting.append(piece)
+        if len(waiting) == 3:
+            before, text, after = waiting
+            begins, ends = cast_begins.search(before.text), cast_to_class.match(after.text)
+            if begins and ends and [each.kind for each in waiting] == ["code", "text", "code"]:
+                code = Piece("code", "::regclass" + after.text[ends.end() :])
+                waiting = [Piece("code", before.text[: begins.start()]), text, code]
+            yield waiting.pop(0)
+    yield from waiting
 
 
 cast_marks = re.compile(
@@ -191,7 +237,7 @@ def types_known() -> Iterator[tuple[str, int, str, str, int, int, int]]:
             yield f"{name}[]", array, f"_{own}", f"{printed.get(own, own)}[]", -1, 0, oid
 
 
-def prepare(found: "duckdb.DuckDBPyConnection", memory_limit: str) -> None:
+def prepare(found: "duckdb.DuckDBPyConnection", memory_limit: str, comments: Sequence[Comment] = ()) -> None:
     """Makes the functions and views, and gives the connection its memory; before its settings are locked."""
     found.execute("CREATE SCHEMA _catalog")
     columns = (
@@ -199,6 +245,10 @@ def prepare(found: "duckdb.DuckDBPyConnection", memory_limit: str) -> None:
     )
     found.execute(f"CREATE TABLE _catalog._types ({columns})")
     found.executemany("INSERT INTO _catalog._types VALUES (?, ?, ?, ?, ?, ?, ?)", list(types_known()))
+    found.execute('CREATE TABLE _catalog._comments (layer VARCHAR, name VARCHAR, "column" VARCHAR, text VARCHAR)')
+    if comments:
+        rows = [(*each.table.split(".", 1), each.column, each.text) for each in comments]
+        found.executemany("INSERT INTO _catalog._comments VALUES (?, ?, ?, ?)", rows)
     found.execute(catalog.read_text())
     values = " ".join(f"WHEN '{name}' THEN '{value}'" for name, value in settings.items())
     cases = f"CASE lower(name) {values} END"

@@ -1,14 +1,13 @@
 """The server: accepts connections, lets users in, and gives each a session in a thread of its own."""
 
 import logging
-import re
 import secrets
 import socket
 import ssl
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +18,7 @@ import duckdb
 
 from sluice.errors import SluiceError, UsageError
 from sluice.operate.consistent import Newest
+from sluice.operate.memory import Limited, bytes_of
 from sluice.operate.postgres import dialect, wire
 from sluice.operate.postgres.scram import Refused, Scram
 from sluice.operate.postgres.session import Session
@@ -38,6 +38,8 @@ look_seconds = 0.2
 watch_seconds = 0.1
 # How many connections to the tables wait for a client.
 waiting_max = 4
+# What is sent waits for more, up to so many bytes.
+kept_bytes_max = 2**16
 closing_seconds_max = 5.0
 loopback = ("127.0.0.1", "::1", "localhost")
 
@@ -58,6 +60,8 @@ class Options:
     statement_seconds_max: float = 60.0
     memory_limit: str = "1GB"
     connections_max: int = 50
+    # What the whole process may take, beyond what it has when it begins; empty: all that there is.
+    process_memory: str = ""
 
     def require(self) -> None:
         """A UsageError for what would let strangers in."""
@@ -75,8 +79,8 @@ class Tables:
     one has left waits for another: it has only read, and is as it was.
     """
 
-    def __init__(self, lake: Lake, memory_limit: str) -> None:
-        self.lake, self.memory_limit = lake, memory_limit
+    def __init__(self, lake: Lake, memory_limit: str, comments: Sequence[dialect.Comment] = ()) -> None:
+        self.lake, self.memory_limit, self.comments = lake, memory_limit, comments
         self.lock = threading.Lock()
         self.newest = Newest(lake, look_seconds)
         self.waiting: list[tuple[object, DuckDBPyConnection]] = []
@@ -92,7 +96,7 @@ class Tables:
                 if known == versions:
                     return known, connection
                 connection.close()
-            prepare = partial(dialect.prepare, memory_limit=self.memory_limit)
+            prepare = partial(dialect.prepare, memory_limit=self.memory_limit, comments=self.comments)
             return versions, connected(self.lake, versions=versions, reads_only=True, prepare=prepare)
 
     def release(self, versions: object, connection: "DuckDBPyConnection") -> None:
@@ -112,10 +116,10 @@ class Tables:
 class Server:
     """Listens when it is made; `serve` answers until `close`."""
 
-    def __init__(self, lake: Lake, options: Options) -> None:
+    def __init__(self, lake: Lake, options: Options, comments: Sequence[dialect.Comment] = ()) -> None:
         """A UsageError for options that cannot be used, or an address where it cannot listen."""
         options.require()
-        self.options, self.tables = options, Tables(lake, options.memory_limit)
+        self.options, self.tables = options, Tables(lake, options.memory_limit, comments)
         self.sessions: dict[bytes, Session] = {}
         self.connections: set[Connection] = set()
         self.threads: set[threading.Thread] = set()
@@ -127,6 +131,7 @@ class Server:
                 self.tls.load_cert_chain(options.certificate, options.key)
             duckdb.connect(config={"memory_limit": options.memory_limit}).close()
             bytes_of(options.memory_limit)
+            bytes_of(options.process_memory or "1GB")
         except (OSError, duckdb.Error) as error:
             raise UsageError(f"The options cannot be used: {error}") from error
         try:
@@ -168,7 +173,10 @@ class Server:
 
     def watch(self) -> None:
         """Ends what takes too long: one thread for all, as a timer for each statement costs more than most of them."""
+        memory = Limited(bytes_of(self.options.process_memory)) if self.options.process_memory else None
         while not self.is_closed.wait(watch_seconds):
+            if memory is not None:
+                memory.follow()
             for session in [*self.sessions.values()]:
                 session.cancel_if_late()
             for connection in [*self.connections]:
@@ -182,7 +190,7 @@ class Server:
         connection.due_in(greeting_seconds_max)
         try:
             if len(self.connections) > self.options.connections_max:
-                connection.send(wire.error("FATAL", "53300", "too many connections"))
+                connection.send_last(wire.error("FATAL", "53300", "too many connections"))
                 return
             self.greet(connection)
         except (OSError, EOFError):
@@ -252,14 +260,6 @@ class Server:
             del self.sessions[key]
 
 
-def bytes_of(memory_limit: str) -> int:
-    """A limit such as 1GB in bytes; DuckDB has accepted it already."""
-    found = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)(i?)b?\s*", memory_limit, re.IGNORECASE)
-    if found is None:
-        raise UsageError(f"The memory limit is '{memory_limit}'; write for example 1GB")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " "))
-
-
 def status(name: str, value: str) -> bytes:
     return wire.message("S", wire.text(name), wire.text(value))
 
@@ -280,10 +280,11 @@ def authenticated(connection: "Connection", password: str | None) -> bool:
 
 
 class Connection:
-    """The bytes of one client."""
+    """The bytes of one client: what is sent waits until nothing is left to read, so that an answer is one packet."""
 
     def __init__(self, client: socket.socket) -> None:
         self.socket = client
+        self.received, self.outgoing = bytearray(), bytearray()
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.is_tls = False
         self.due: float | None = None
@@ -302,6 +303,10 @@ class Connection:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def secure(self, tls: ssl.SSLContext) -> None:
+        self.flush()
+        # They would be taken for what the client has sent by TLS, and anybody in between can add them.
+        if self.received:
+            raise ProtocolError("there are bytes before TLS")
         self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.is_tls = True
 
@@ -336,21 +341,31 @@ class Connection:
         return found[1]
 
     def take(self, count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            part = self.socket.recv(min(count - len(parts), 2**20))
+        while len(self.received) < count:
+            self.flush()
+            part = self.socket.recv(max(2**16, min(count - len(self.received), 2**20)))
             if not part:
                 raise EOFError
-            parts += part
-        return bytes(parts)
+            self.received += part
+        found = bytes(self.received[:count])
+        del self.received[:count]
+        return found
 
     def send(self, message: bytes) -> None:
-        self.socket.sendall(message)
+        self.outgoing += message
+        if len(self.outgoing) > kept_bytes_max:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.outgoing:
+            self.socket.sendall(self.outgoing)
+            self.outgoing.clear()
 
     def send_last(self, message: bytes) -> None:
         """Sends before the end, if that is still possible."""
         with suppress(OSError):
             self.send(message)
+            self.flush()
 
     def close(self) -> None:
         with suppress(OSError):

@@ -18,18 +18,21 @@ from sluice.operate.postgres.columns import data_rows, is_known
 from sluice.operate.postgres.formats import FormatError
 from sluice.operate.postgres.values import column_of, encoder, literal, null_of
 from sluice.operate.postgres.wire import Column, ProtocolError
-from sluice.operate.query import only_reads
+from sluice.operate.query import only_reads, size_of, value_bytes
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 Part = TypeVar("Part")
 Encoder = Callable[[Any], bytes | None]
 rows_at_once = 5000
 # Of a connection: how many statements, and portals, and the characters of all of them.
 prepared_max, kept_max = 1000, 32 * 2**20
-# What a value takes that is kept by Python, about.
-value_bytes = 100
+less = "Ask for fewer rows or shorter values, or give more: sluice serve sql --memory, --server-memory."
+# Of one row, which is held several times while it is encoded; and of those that are encoded together, about.
+row_bytes_max, piece_bytes = 64 * 2**20, 8 * 2**20
+# Of the newest tables: how many statements are kept bound, none of them longer than this.
+relations_max, kept_characters_max = 100, 10_000
 begins, ends = {"BEGIN", "START"}, {"COMMIT", "END", "ROLLBACK", "ABORT"}
 ignored = {"SET", "RESET", "DISCARD", "DEALLOCATE", "LISTEN", "UNLISTEN", "NOTIFY", "SAVEPOINT", "RELEASE", "CLOSE"}
 reads = {"SELECT", "WITH", "VALUES", "TABLE", "FROM", "EXPLAIN", "DESCRIBE", "SUMMARIZE", "PIVOT", "UNPIVOT"}
@@ -37,7 +40,6 @@ explains = re.compile(r"[\s(]*EXPLAIN\s*(\([^)]*\)|ANALYZE\b)?", re.IGNORECASE)
 # By the beginning of DuckDB's message, or its kind of error.
 states: tuple[tuple[type[Exception], str, str], ...] = (
     (duckdb.InterruptException, "", "57014"),
-    (duckdb.OutOfMemoryException, "", "53200"),
     (duckdb.ParserException, "", "42601"),
     (duckdb.CatalogException, "Catalog Error: Table", "42P01"),
     (duckdb.CatalogException, "", "42883"),
@@ -130,6 +132,7 @@ class Session:
     seconds_max: float
     bytes_max: int = 10**9
     status: str = "I"
+    relations: "dict[str, DuckDBPyRelation]" = field(default_factory=dict)
     statements: dict[str, Statement] = field(default_factory=dict)
     portals: dict[str, Portal] = field(default_factory=dict)
     connection: "DuckDBPyConnection | None" = None
@@ -210,7 +213,7 @@ class Session:
         self.send(wire.message("Z", self.status.encode()))
 
     def simple(self, text: str) -> None:
-        found = dialect.statements(text)
+        found = statements(text)
         if not found:
             self.send(wire.message("I"))
         for sql in found:
@@ -224,7 +227,7 @@ class Session:
         self.ready()
 
     def parse(self, asked: wire.Parse) -> None:
-        found = dialect.statements(asked.sql)
+        found = statements(asked.sql)
         if len(found) > 1:
             raise StatementError("42601", "cannot insert multiple commands into a prepared statement")
         if asked.name and asked.name in self.statements:
@@ -323,7 +326,7 @@ class Session:
         oids = [column.oid for column in answer.columns]
         left = min(rows_max or answer.rows.left, answer.rows.left)
         while left:
-            count = min(left, rows_at_once)
+            count = min(left, rows_at_once, max(1, piece_bytes * len(answer.rows.rows) // (answer.rows.bytes + 1)))
             try:
                 with said():
                     messages = answer.rows.taken(count, oids, formats)
@@ -359,20 +362,19 @@ class Session:
         return self.read(sql)
 
     def read(self, sql: str) -> Answer:
-        text = self.readable(sql)
         # All of it, because another statement may come before the client has read all of this one.
         with self.limited() as connection:
             if dialect.first_word(sql) != "EXPLAIN":
-                relation = connection.sql(text)
-                kinds = [str(kind) for kind in relation.types]
-                columns = [column_of(*each) for each in zip(relation.columns, kinds, strict=True)]
-                if is_known(kinds):
+                relation = self.relation(connection, sql)
+                kinds = relation.types
+                columns = [column_of(name, str(kind)) for name, kind in zip(relation.columns, kinds, strict=True)]
+                if all(map(is_known, kinds)):
                     # A result of `execute` would give Arrow all of its rows at once, however many they are.
                     with closing(relation.to_arrow_reader(rows_at_once)) as reader:
-                        batches = self.within_bytes(reader, lambda batch: batch.nbytes)
+                        batches = self.within_bytes(map(with_short_rows, reader), lambda batch: batch.nbytes)
                         table = pa.Table.from_batches(batches, reader.schema)
                     return Answer("SELECT", columns, Rows(table), has_rows=True)
-            found = connection.execute(text)
+            found = connection.execute(readable(sql))
             columns = [column_of(each[0], str(each[1])) for each in found.description or []]
             parts = iter(lambda: found.fetchmany(rows_at_once), [])
             try:
@@ -399,31 +401,23 @@ class Session:
             return shown(sql).columns
         if not sql or word in begins | ends | ignored:
             return ()
-        text = self.readable(sql)
         if word == "EXPLAIN":
+            readable(sql)
             return [column_of(name, "VARCHAR") for name in ("explain_key", "explain_value")]
         with self.limited() as connection:
-            found = connection.sql(text)
+            found = self.relation(connection, sql)
             return [column_of(name, str(kind)) for name, kind in zip(found.columns, found.types, strict=True)]
 
-    def readable(self, sql: str) -> str:
-        """The statement for DuckDB; a StatementError when it would do more than read."""
-        if dialect.first_word(sql) not in reads:
-            raise StatementError("25006", f"cannot execute {dialect.first_word(sql)}: the tables are read-only here")
-        if explains.match(sql) and dialect.first_word(explains.sub("", sql)) not in reads - {"EXPLAIN"}:
-            raise StatementError("25006", "only what reads can be explained here")
-        try:
-            text = dialect.for_duckdb(sql)
-        except FormatError as error:
-            raise StatementError("22007", str(error)) from error
-        with said():
-            found = duckdb.extract_statements(text)
-        if [each.type for each in found] not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
-            raise StatementError("25006", "the tables are read-only here")
-        explained = explains.match(text)
-        if not only_reads(text[explained.end() :] if explained else text):
-            raise StatementError("25006", "the tables are read-only here, in each part of a statement")
-        return text
+    def relation(self, connection: "DuckDBPyConnection", sql: str) -> "DuckDBPyRelation":
+        """A statement that DuckDB has bound; one that comes again, or was described before, is not bound anew."""
+        if sql in self.relations:
+            return self.relations[sql]
+        found = connection.sql(readable(sql))
+        if len(sql) <= kept_characters_max:
+            self.relations[sql] = found
+            if len(self.relations) > relations_max:
+                del self.relations[next(iter(self.relations))]
+        return found
 
     def refresh(self) -> None:
         """The newest tables, once for each statement or transaction."""
@@ -432,6 +426,7 @@ class Session:
         if self.connection is None or not self.source.is_newest(self.versions):
             self.close()
             self.versions, self.connection = self.source.connect()
+            self.relations.clear()
         self.is_fresh = True
 
     @contextmanager
@@ -454,6 +449,33 @@ class Session:
                 self.deadline = None
 
 
+def statements(text: str) -> list[str]:
+    try:
+        return dialect.statements(text)
+    except dialect.SyntaxFault as error:
+        raise StatementError("42601", str(error)) from error
+
+
+def readable(sql: str) -> str:
+    """The statement for DuckDB; a StatementError when it would do more than read."""
+    if dialect.first_word(sql) not in reads:
+        raise StatementError("25006", f"cannot execute {dialect.first_word(sql)}: the tables are read-only here")
+    if explains.match(sql) and dialect.first_word(explains.sub("", sql)) not in reads - {"EXPLAIN"}:
+        raise StatementError("25006", "only what reads can be explained here")
+    try:
+        text = dialect.for_duckdb(sql)
+    except FormatError as error:
+        raise StatementError("22007", str(error)) from error
+    with said():
+        found = duckdb.extract_statements(text)
+    if [each.type for each in found] not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
+        raise StatementError("25006", "the tables are read-only here")
+    explained = explains.match(text)
+    if not only_reads(text[explained.end() :] if explained else text):
+        raise StatementError("25006", "the tables are read-only here, in each part of a statement")
+    return text
+
+
 @contextmanager
 def said() -> Iterator[None]:
     """A StatementError with the SQLSTATE of an error of DuckDB."""
@@ -461,26 +483,26 @@ def said() -> Iterator[None]:
         yield
     except duckdb.Error as error:
         text = str(error)
+        if isinstance(error, duckdb.OutOfMemoryException):
+            # What DuckDB advises here is to set what nobody can set.
+            raise StatementError("53200", text.splitlines()[0], less) from error
         state = next(state for kind, start, state in states if isinstance(error, kind) and text.startswith(start))
         raise StatementError(state, text) from error
+    except MemoryError as error:
+        raise StatementError("53200", "the memory of the server is used up", less) from error
     except (OverflowError, ValueError) as error:
         raise StatementError("22000", f"a value cannot be sent: {error}") from error
 
 
+def with_short_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same batch; a StatementError where one of its rows is longer than a client can want."""
+    if batch.nbytes > row_bytes_max and any(batch.slice(n, 1).nbytes > row_bytes_max for n in range(batch.num_rows)):
+        raise StatementError("54000", f"a row has more than {row_bytes_max:,} bytes", "Ask for a part of its values.")
+    return batch
+
+
 def done(answer: Answer) -> str:
     return f"{answer.tag} {answer.count}" if answer.tag == "SELECT" else answer.tag
-
-
-def size_of(value: Any) -> int:
-    """What a value takes that is kept by Python, about, with all that is in it."""
-    match value:
-        case str() | bytes():
-            return value_bytes + len(value)
-        case dict():
-            return sum(size_of(each) for each in value.values())
-        case list() | tuple():
-            return sum(map(size_of, value)) if len(value) < rows_at_once else len(value) * value_bytes
-    return value_bytes
 
 
 def encoded(row: Sequence[Any], by_column: Sequence[Encoder]) -> list[bytes | None]:

@@ -120,7 +120,8 @@ def printed(value: Any) -> str:  # noqa: PLR0911 - a line for each kind
         case bytes():
             return "\\x" + value.hex()
         case datetime():
-            return value.isoformat(" ") if value.tzinfo is None else value.astimezone(UTC).isoformat(" ")[:-3]
+            text = (value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)).isoformat(" ")
+            return (text.rstrip("0") if value.microsecond else text) + ("" if value.tzinfo is None else "+00")
         case timedelta():
             return f"{value.days} days {value.seconds // 3600:02}:{value.seconds // 60 % 60:02}:{seconds_of(value)}"
         case list() | tuple():

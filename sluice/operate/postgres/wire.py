@@ -8,6 +8,7 @@ from typing import TypeVar
 Found = TypeVar("Found")
 startup_bytes_max = 10_000
 message_bytes_max = 16 * 2**20
+int32 = struct.Struct("!i").pack
 protocol_3, cancel_code, tls_code, gss_code = 3, 80877102, 80877103, 80877104
 
 
@@ -200,5 +201,5 @@ def row_description(columns: Sequence[Column], formats: Sequence[int]) -> bytes:
 
 
 def data_row(values: Iterable[bytes | None]) -> bytes:
-    parts = [b"\xff\xff\xff\xff" if each is None else struct.pack("!i", len(each)) + each for each in values]
+    parts = [b"\xff\xff\xff\xff" if each is None else int32(len(each)) + each for each in values]
     return message("D", struct.pack("!h", len(parts)), *parts)

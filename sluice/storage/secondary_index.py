@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from sluice.model.found import Among, Condition
 from sluice.model.sql import double_quoted
@@ -55,7 +57,7 @@ free_disk_min = 4
 abandoned_seconds = 24 * 3600
 files_key, form_key = b"sluice.files", b"sluice.form"
 is_folder_name = re.compile(r"\w+", re.ASCII)
-errors = (OSError, pa.ArrowException, duckdb.Error)
+errors = (OSError, pa.ArrowException, duckdb.Error, DeltaError)
 log = logging.getLogger(__name__)
 
 # A file of a table: its path in the log, and its bytes.
@@ -166,12 +168,12 @@ def completed(
         files = {each: sources[each] for each in (*missing, *(source for _, of in merged for source in of))}
         if not is_worthwhile(folder, files, sources, among):
             return None
-        made = build(home, schema, folder, among.column, files)
+        build(home, schema, folder, among.column, files)
         for run, _ in merged:
             run.path.unlink(missing_ok=True)
-        gone = {run.path for run, _ in merged}
-        shared = shared_out([made, *(run for run in runs if run.path not in gone)], sources)
-    return shared
+        shared = shared_out(known_runs(home, placed_schema(schema)), sources)
+    # Another process may have deleted what was there.
+    return shared if sources.keys() == {source for _, files in shared for source in files} else None
 
 
 def sources_of(table: DeltaTable) -> dict[Source, int]:
@@ -188,7 +190,8 @@ def known_runs(home: Path, schema: pa.Schema) -> Iterator[Run]:
     runs = []
     for path in home.glob("*.parquet"):
         with suppress(FileNotFoundError):
-            run = opened(path, schema)
+            stamp = path.stat()
+            run = opened(path, form_of(schema), (stamp.st_ino, stamp.st_mtime_ns, stamp.st_size))
             if run is None:
                 path.unlink()
             else:
@@ -196,14 +199,15 @@ def known_runs(home: Path, schema: pa.Schema) -> Iterator[Run]:
     return iter(sorted(runs, key=lambda run: (-run.cost, run.path.name)))
 
 
-def opened(path: Path, schema: pa.Schema) -> Run | None:
+@lru_cache(maxsize=32)
+def opened(path: Path, form: bytes, stamp: tuple[int, ...]) -> Run | None:  # noqa: ARG001 - another file, read again
     """A run; None where its end is not as it was written, by which all else is checked, or its columns are others."""
     footer = footer_of(path)
     if footer is None or path.stem.rsplit("-", 1)[-1] != checksum(footer):
         return None
     parquet = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
     said = cast("dict[bytes, bytes]", parquet.metadata)
-    if said[form_key] != form_of(schema):
+    if said[form_key] != form:
         return None
     files = json.loads(said[files_key])
     return Run(path, {(name, size): rows for name, size, rows in files}, parquet)
@@ -275,7 +279,7 @@ def is_worthwhile(folder: str, files: Mapping[Source, int], sources: Mapping[Sou
     return bool(found * sum(sources.values()) <= small_reads.rows_max * max(rows, 1))
 
 
-def build(home: Path, schema: pa.Schema, folder: str, column: str, files: Mapping[Source, int]) -> Run:
+def build(home: Path, schema: pa.Schema, folder: str, column: str, files: Mapping[Source, int]) -> Path:
     """Makes a run of files, which is there as a whole or not at all."""
     wanted = placed_schema(schema)
     listed = json.dumps([[*each, files[each]] for each in files]).encode()
@@ -283,12 +287,17 @@ def build(home: Path, schema: pa.Schema, folder: str, column: str, files: Mappin
     counts: Counter[str] = Counter()
     with scratch(home) as folder_of_sort:
         written = folder_of_sort / "run.parquet"
-        with sorted_rows(schema, folder, column, files, folder_of_sort) as batches, writer(written, wanted, column) as to:
+        with (
+            sorted_rows(schema, folder, column, files, folder_of_sort) as batches,
+            writer(written, wanted, column) as to,
+        ):
             for batch in batches:
                 rows = pa.Table.from_batches([batch.select(wanted.names)])
                 at = wanted.names.index(file_name)
                 rows = rows.set_column(at, file_name, pc.utf8_slice_codeunits(rows[file_name], len(folder) + 1))
-                counts.update({each["values"].as_py(): each["counts"].as_py() for each in pc.value_counts(rows[file_name])})
+                counts.update(
+                    {each["values"].as_py(): each["counts"].as_py() for each in pc.value_counts(rows[file_name])}
+                )
                 to.write_table(rows.cast(wanted), row_group_size=group_rows)
         if counts != Counter({path: rows for (path, _), rows in files.items()}):
             raise pa.ArrowInvalid("files have other rows than the log says")
@@ -299,10 +308,7 @@ def build(home: Path, schema: pa.Schema, folder: str, column: str, files: Mappin
             os.fsync(file.fileno())
         path = home / f"{uuid.uuid4().hex}-{checksum(footer)}.parquet"
         written.rename(path)
-    found = opened(path, wanted)
-    if found is None:
-        raise pa.ArrowInvalid("a run reads otherwise than it was written")
-    return found
+    return path
 
 
 @contextmanager
@@ -328,7 +334,11 @@ def sorted_rows(
     names = [f"{folder}/{path}" for path, _ in files]
     columns = ", ".join(map(double_quoted, placed_schema(schema).names))
     read = f"read_parquet($1, {place} = true, {file_name} = true, union_by_name = true, hive_partitioning = false)"
-    config = {"autoinstall_known_extensions": False, "memory_limit": sort_memory, "temp_directory": str(spill)}
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "autoinstall_known_extensions": False,
+        "memory_limit": sort_memory,
+        "temp_directory": str(spill),
+    }
     with duckdb.connect(config=config) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET enable_progress_bar = false")
@@ -368,7 +378,7 @@ def rows_of(
                 return None
     wanted = placed_schema(schema)
     rows = pa.concat_tables(each.cast(wanted) for each in found) if found else wanted.empty_table()
-    paths = pc.binary_join_element_wise(folder, rows[file_name], "/")
+    paths: Any = pc.binary_join_element_wise(pa.scalar(folder), cast(Any, rows[file_name]), pa.scalar("/"))
     return rows.set_column(wanted.names.index(file_name), wanted.field(file_name), paths)
 
 
@@ -393,9 +403,7 @@ def numbers_of_groups(parquet: pq.FileMetaData, among: Among) -> Iterator[int]:
     for number in range(parquet.num_row_groups):
         group = parquet.row_group(number)
         said = group.column(column).statistics
-        if said is None or said.null_count is None:
-            yield number
-        elif has_null and said.null_count:
+        if said is None or said.null_count is None or (has_null and said.null_count):
             yield number
         elif said.has_min_max:
             at = bisect_left(wanted, said.min_raw)
@@ -408,7 +416,7 @@ def numbers_of_groups(parquet: pq.FileMetaData, among: Among) -> Iterator[int]:
 def raw(values: "pa.Array[Any]") -> list[Any]:
     """Values as Parquet orders them: times and days as numbers, text as bytes."""
     if pa.types.is_string(values.type):
-        return [each.encode() for each in values.to_pylist()]
+        return [str(each).encode() for each in values.to_pylist()]
     bits = pa.int32() if pa.types.is_date(values.type) else pa.int64()
     return cast("list[Any]", values.cast(bits).to_pylist())
 

@@ -25,9 +25,9 @@ from sluice.model.small_frames import (
     requires_within,
 )
 from sluice.shapes.difference import feed
+from sluice.storage import secondary_index, small_reads
 from sluice.storage.delta.history import History, entries_of
 from sluice.storage.delta.opened import count_rows, file_sizes, spark_schema
-from sluice.storage import secondary_index, small_reads
 from sluice.storage.small_reads import place
 from sluice.storage.small_writes import has_deletion_vectors, plain_files
 

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -281,6 +282,18 @@ def test_a_table_that_is_vacuumed_keeps_its_index(made: World) -> None:
     find(made)
     (run,) = made.runs()
     assert pq.read_metadata(run).num_rows == made.rows().num_rows
+
+
+def test_an_index_that_nobody_uses_is_deleted(made: World) -> None:
+    find(made)
+    home = made.folder / index_folder
+    os.utime(home, (time.time() - 40 * 86_400,) * 2)
+    find(made)
+    index.delete_unused(str(made.folder), days=30)
+    assert made.runs()
+    os.utime(home, (time.time() - 40 * 86_400,) * 2)
+    index.delete_unused(str(made.folder), days=30)
+    assert not home.exists()
 
 
 def test_files_of_more_rows_than_the_log_says_are_not_indexed(made: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,13 @@ def find_among(
     return small_reads.without_marked(table, rows) if rows is not None and has_deletion_vectors(table) else rows
 
 
+def delete_unused(folder: str, days: int) -> None:
+    """Deletes the indexes of a table that nobody has used for so many days."""
+    for home in Path(folder, indexes_folder).glob("*"):
+        if time.time() - home.stat().st_mtime > days * 24 * 3600:
+            shutil.rmtree(home, ignore_errors=True)
+
+
 def indexed(table: DeltaTable, schema: pa.Schema, folder: str, conditions: Sequence[Condition]) -> Among | None:
     """The condition that an index helps with: one of few values, where nothing else leads to few pages of the table."""
     wanted = sorted((each for each in conditions if isinstance(each, Among)), key=count_of)
@@ -107,8 +114,9 @@ def indexed(table: DeltaTable, schema: pa.Schema, folder: str, conditions: Seque
     is_few = files.num_rows <= small_reads.candidate_files_max and size_bytes <= small_reads.candidate_bytes_max
     if size_bytes < table_bytes_min or files.num_rows < 2 or not (rows and is_few):
         return None
-    names = paths_of(folder, files["path"].to_pylist())
-    if names is None or table.metadata().partition_columns:
+    names, metadata = paths_of(folder, files["path"].to_pylist()), table.metadata()
+    is_renamed = metadata.configuration.get("delta.columnMapping.mode", "none") != "none"
+    if names is None or metadata.partition_columns or is_renamed:
         return None
     largest = max(zip(files["size_bytes"].to_pylist(), names, strict=True))[1]
     cheap = [each for each in wanted if is_ordered(files, each) or has_filter(largest, each.column)]
@@ -172,6 +180,9 @@ def completed(
         for run, _ in merged:
             run.path.unlink(missing_ok=True)
         shared = shared_out(known_runs(home, placed_schema(schema)), sources)
+    with suppress(OSError):
+        # An index that is not used any more is deleted.
+        os.utime(home)
     # Another process may have deleted what was there.
     return shared if sources.keys() == {source for _, files in shared for source in files} else None
 

@@ -96,8 +96,7 @@ def new_facts(lakehouse: Lakehouse, chance: random.Random) -> None:
 
 
 def maintenance(lakehouse: Lakehouse, _chance: random.Random) -> None:
-    for table in ("silver.sales", "silver.sold"):
-        lakehouse.lake.compact(lakehouse.spark, table)
+    lakehouse.lake.compact(lakehouse.spark, "silver.sold")
 
 
 def damage(lakehouse: Lakehouse, _chance: random.Random) -> None:
@@ -118,17 +117,12 @@ def differences(lakehouse: Lakehouse) -> dict[str, int]:
 def test_what_is_found_by_indexes_gives_what_a_rebuild_gives(spark: "SparkSession", tmp_path: Path) -> None:
     chance = random.Random(11)
     lakehouse = base(spark, tmp_path, chance)
-    for happenings in (
-        [late_version],
-        [moved_fact, late_version],
-        [maintenance, late_version, new_facts],
-        [damage, moved_fact, late_version],
-    ):
+    for happenings in ([late_version, moved_fact], [maintenance, damage, late_version, new_facts]):
         for happen in happenings:
             happen(lakehouse, chance)
         lakehouse.run()
     assert found["sales"] >= 2
-    assert found["sold"] >= 4
+    assert found["sold"] >= 2
     assert runs_of(lakehouse)
     assert differences(lakehouse) == {}
 

@@ -91,6 +91,8 @@ def as_of(
     grain = facts.outputs[-1].grain
     key_columns = [column for each in joined.values() for column in each.fact_keys]
     located = tuple(dict.fromkeys([*grain, event_time, *key_columns]))
+    # The keys of a dimension are few where its versions changed, however many facts these touch.
+    pruned = same_names([name for name in located if name not in grain])
 
     def facts_of_versions(alias: str, each: Joined, changed: "DataFrame", inputs: Frames) -> "DataFrame":
         intervals = changed_intervals(changed, each.keys)
@@ -120,7 +122,7 @@ def as_of(
             "facts": Input(
                 facts,
                 scope=lambda changed, inputs: changed.select(*located),
-                within=lambda df, scope: scope.filter(df, same_names(grain), same_names([event_time])),
+                within=lambda df, scope: scope.filter(df, same_names(grain), pruned),
             ),
             **{
                 alias: Input(
@@ -136,7 +138,7 @@ def as_of(
                 full_name,
                 grain=grain,
                 scope_columns=same_names(grain),
-                prune_columns=same_names([event_time]),
+                prune_columns=pruned,
                 cluster_by=(event_time,),
             ),
         ),

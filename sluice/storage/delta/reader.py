@@ -25,9 +25,10 @@ from sluice.model.small_frames import (
     requires_within,
 )
 from sluice.shapes.difference import feed
+from sluice.storage import secondary_index, small_reads
 from sluice.storage.delta.history import History, entries_of
 from sluice.storage.delta.opened import count_rows, file_sizes, spark_schema
-from sluice.storage.small_reads import find_placed, place
+from sluice.storage.small_reads import place
 from sluice.storage.small_writes import has_deletion_vectors, plain_files
 
 if TYPE_CHECKING:
@@ -117,7 +118,12 @@ class Reader(History):
     ) -> ArrowTable | None:
         """The same, with the place of each row in its file where that can be said."""
         folder = None if self.location.folder is None else self.path(table)
-        return find_placed(found, to_arrow_schema(schema, timezone="UTC"), folder, conditions)
+        columns = to_arrow_schema(schema, timezone="UTC")
+        if folder is not None:
+            rows = secondary_index.find_placed(found, columns, folder, conditions)
+            if rows is not None:
+                return rows
+        return small_reads.find_placed(found, columns, folder, conditions)
 
     def changes(self, spark: "SparkSession", table: str, since: int, until: int) -> "DataFrame":
         """The old and new images of the rows changed after version `since`, up to `until`, with `_change_type`."""

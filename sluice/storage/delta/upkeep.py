@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.storage import secondary_index
 from sluice.storage.delta.bloom import bloom_filters
 from sluice.storage.delta.opened import Tables, spark_types
 from sluice.storage.files import Files
@@ -28,7 +29,12 @@ class Upkeep(Tables):
         return {"compacted": row["numFilesRemoved"], "into": row["numFilesAdded"]}
 
     def vacuum(self, spark: "SparkSession", table: str) -> int:
-        """Deletes the files that no version within the retention refers to; returns how many."""
+        """Deletes the files that no version within the retention refers to, and unused indexes.
+
+        Returns how many files.
+        """
+        if self.location.folder is not None:
+            secondary_index.delete_unused(self.path(table), retention_days)
         # Spark's vacuum takes half a minute for any table. If this finds nothing to delete, Spark finds nothing either.
         if not self.open_own(table).vacuum(retention_days * 24, dry_run=True):
             return 0
@@ -50,4 +56,5 @@ class Upkeep(Tables):
     def file_count(self, table: str) -> int:
         """How many files of data lie below a table, in use or not."""
         names = Files(self.path(table)).below("")
-        return sum(name.endswith(".parquet") and not name.startswith("_delta_log/") for name in names)
+        others = ("_delta_log/", f"{secondary_index.indexes_folder}/")
+        return sum(name.endswith(".parquet") and not name.startswith(others) for name in names)

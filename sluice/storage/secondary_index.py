@@ -1,0 +1,441 @@
+"""Find the rows of a few values of a column by which a large table is neither ordered nor filtered.
+
+An index of a column is a copy of the rows, sorted by that column, beside the table in `_sluice_index/<column>`: Parquet
+files (runs), each of which states the table's files that it was made of. Files of a table never change, so an index is
+complete when its runs cover all files of a version, whatever happened to the table before; what is missing is added
+when it is needed. Of each row the index has the file and number, so rows that are gone are known without reading the
+table. An index decides what is read, never what is found: where it cannot be used, the table is searched.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+import time
+import uuid
+import zlib
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from sluice.model.found import Among, Condition
+from sluice.model.sql import double_quoted
+from sluice.storage import small_reads
+from sluice.storage.small_reads import duckdb_value_of, file_name, place, sorted_values, sql_of
+from sluice.storage.small_writes import has_deletion_vectors, paths_of
+
+indexes_folder = "_sluice_index"
+# Less than this is read as fast from the table.
+table_bytes_min = 16 * 1024 * 1024
+values_max = 100
+# A row that is found by its key costs a page of the table.
+page_rows = 20_000
+# Of keys there must be so many for each value, before a table that is filtered by them is searched by an index.
+keys_per_value_min = 4
+# A table is ordered by a column if a value can be in this share of its files.
+ordered_share_max = 0.6
+# The rows of one value cost one or two groups.
+group_rows = 4_096
+# To open a file costs about as much as to read so many rows.
+rows_per_file = 1_000
+sort_memory = "1GB"
+# Sorting needs as much again as the runs that it makes.
+free_disk_min = 4
+abandoned_seconds = 24 * 3600
+files_key, form_key = b"sluice.files", b"sluice.form"
+is_folder_name = re.compile(r"\w+", re.ASCII)
+errors = (OSError, pa.ArrowException, duckdb.Error, DeltaError)
+log = logging.getLogger(__name__)
+
+# A file of a table: its path in the log, and its bytes.
+Source = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The rows of some files of a table, sorted by a column, in one file; `rows` says how many each of them had."""
+
+    path: Path
+    rows: Mapping[Source, int]
+    parquet: pq.FileMetaData
+
+    @property
+    def cost(self) -> int:
+        return cost_of(self.rows)
+
+
+def find_placed(table: DeltaTable, schema: pa.Schema, folder: str, conditions: Sequence[Condition]) -> pa.Table | None:
+    """The rows that meet all conditions, with their places in the files below a folder.
+
+    None where an index is of no use, where the rows are many, or where an index cannot be made or read.
+    """
+    try:
+        among = indexed(table, schema, folder, conditions)
+        return None if among is None else find_among(table, schema, folder, among, conditions)
+    except errors as error:
+        log.info("The table at %s was searched without its index: %s", folder, error)
+        return None
+
+
+def find_among(
+    table: DeltaTable, schema: pa.Schema, folder: str, among: Among, conditions: Sequence[Condition]
+) -> pa.Table | None:
+    """The same by the index of one condition's column."""
+    runs = completed(table, schema, folder, among)
+    rows = None if runs is None else rows_of(runs, schema, folder, among, conditions)
+    return small_reads.without_marked(table, rows) if rows is not None and has_deletion_vectors(table) else rows
+
+
+def delete_unused(folder: str, days: int) -> None:
+    """Deletes the indexes of a table that nobody has used for so many days."""
+    for home in Path(folder, indexes_folder).glob("*"):
+        if time.time() - home.stat().st_mtime > days * 24 * 3600:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def indexed(table: DeltaTable, schema: pa.Schema, folder: str, conditions: Sequence[Condition]) -> Among | None:
+    """The condition that an index helps with: one of few values, where nothing else leads to few pages of the table."""
+    wanted = sorted((each for each in conditions if isinstance(each, Among)), key=count_of)
+    files = small_reads.candidates(table, conditions)
+    size_bytes, rows = (pc.sum(files[name]).as_py() or 0 for name in ("size_bytes", "num_records"))
+    is_few = files.num_rows <= small_reads.candidate_files_max and size_bytes <= small_reads.candidate_bytes_max
+    if size_bytes < table_bytes_min or files.num_rows < 2 or not (rows and is_few):
+        return None
+    names, metadata = paths_of(folder, files["path"].to_pylist()), table.metadata()
+    is_renamed = metadata.configuration.get("delta.columnMapping.mode", "none") != "none"
+    if names is None or metadata.partition_columns or is_renamed:
+        return None
+    largest = max(zip(files["size_bytes"].to_pylist(), names, strict=True))[1]
+    cheap = [each for each in wanted if is_ordered(files, each) or has_filter(largest, each.column)]
+    costly = [each for each in wanted if each not in cheap and is_indexable(schema, each)]
+    if not costly or (cheap and is_cheap(count_of(cheap[0]), count_of(costly[0]), size_bytes / rows)):
+        return None
+    return costly[0]
+
+
+def is_cheap(keys: int, values: int, row_bytes: float) -> bool:
+    """Whether rows are found by so many keys as well as by an index of so many values."""
+    return keys < keys_per_value_min * values or keys * page_rows * row_bytes < table_bytes_min
+
+
+def is_indexable(schema: pa.Schema, among: Among) -> bool:
+    kind = schema.field(among.column).type
+    is_named = is_folder_name.fullmatch(among.column) is not None
+    return is_named and count_of(among) <= values_max and any(of(kind) for of in small_reads.bounded)
+
+
+def count_of(among: Among) -> int:
+    return len(pc.unique(among.values))
+
+
+def is_ordered(files: pa.Table, among: Among) -> bool:
+    """Whether a value can be in few of the files, by what the log says of them."""
+    if f"max.{among.column}" not in files.column_names:
+        return False
+    values = pa.chunked_array([sorted_values(among)])
+    step = max(1, len(values) // 10)
+    each = [small_reads.can_hold(files, Among(among.column, values.slice(at, 1))) for at in range(0, len(values), step)]
+    share = sum(pc.sum(held).as_py() or 0 for held in each) / max(1, len(each) * files.num_rows)
+    return share <= ordered_share_max
+
+
+def has_filter(file: str, column: str) -> bool:
+    """Whether a file has a Bloom filter for a column."""
+    with duckdb.connect(config={"autoinstall_known_extensions": False}) as connection:
+        found = "SELECT count(bloom_filter_offset) FROM parquet_metadata($1) WHERE path_in_schema = $2"
+        return bool(connection.execute(found, [file, column]).fetchall()[0][0])
+
+
+def completed(
+    table: DeltaTable, schema: pa.Schema, folder: str, among: Among
+) -> list[tuple[Run, frozenset[Source]]] | None:
+    """The runs that have all files of a table, each with the files that it is asked for; made complete if need be.
+
+    None where that would be of no use, or where there is no room.
+    """
+    home = Path(folder, indexes_folder, among.column)
+    sources = sources_of(table)
+    runs = list(known_runs(home, placed_schema(schema)))
+    shared = shared_out(runs, sources)
+    missing = sources.keys() - {source for _, files in shared for source in files}
+    if missing:
+        merged = merged_with(missing, shared, sources)
+        files = {each: sources[each] for each in (*missing, *(source for _, of in merged for source in of))}
+        if not is_worthwhile(folder, files, sources, among):
+            return None
+        build(home, schema, folder, among.column, files)
+        for run, _ in merged:
+            run.path.unlink(missing_ok=True)
+        shared = shared_out(known_runs(home, placed_schema(schema)), sources)
+    with suppress(OSError):
+        # An index that is not used any more is deleted.
+        os.utime(home)
+    # Another process may have deleted what was there.
+    return shared if sources.keys() == {source for _, files in shared for source in files} else None
+
+
+def sources_of(table: DeltaTable) -> dict[Source, int]:
+    """The files of a table, with the rows of each; an ArrowInvalid where nobody counted them."""
+    files = table.get_add_actions(flatten=True)
+    paths, sizes, rows = (files[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
+    if None in rows or any(path.startswith("/") or ":" in path for path in paths):
+        raise pa.ArrowInvalid("files without a count of their rows, or of another table")
+    return {(path, size): count for path, size, count in zip(paths, sizes, rows, strict=True)}
+
+
+def known_runs(home: Path, schema: pa.Schema) -> Iterator[Run]:
+    """The runs in a folder, the largest first; those that are damaged, or of other columns, are deleted."""
+    runs = []
+    for path in home.glob("*.parquet"):
+        with suppress(FileNotFoundError):
+            stamp = path.stat()
+            run = opened(path, form_of(schema), (stamp.st_ino, stamp.st_mtime_ns, stamp.st_size))
+            if run is None:
+                path.unlink()
+            else:
+                runs.append(run)
+    return iter(sorted(runs, key=lambda run: (-run.cost, run.path.name)))
+
+
+@lru_cache(maxsize=32)
+def opened(path: Path, form: bytes, stamp: tuple[int, ...]) -> Run | None:  # noqa: ARG001 - another file, read again
+    """A run; None where its end is not as it was written, by which all else is checked, or its columns are others."""
+    footer = footer_of(path)
+    if footer is None or path.stem.rsplit("-", 1)[-1] != checksum(footer):
+        return None
+    parquet = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
+    said = cast("dict[bytes, bytes]", parquet.metadata)
+    if said[form_key] != form:
+        return None
+    files = json.loads(said[files_key])
+    return Run(path, {(name, size): rows for name, size, rows in files}, parquet)
+
+
+def form_of(schema: pa.Schema) -> bytes:
+    """What the columns of a run are, and how it is written."""
+    return f"1 {schema.to_string(show_schema_metadata=False, show_field_metadata=False)}".encode()
+
+
+def footer_of(path: Path) -> bytes | None:
+    """The end of a Parquet file, which says where everything in it is."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 8))
+        length = int.from_bytes(file.read(4), "little") + 8
+        if length > size:
+            return None
+        file.seek(size - length)
+        return file.read(length)
+
+
+def checksum(footer: bytes) -> str:
+    return f"{zlib.crc32(footer):08x}"
+
+
+def shared_out(runs: Iterable[Run], sources: Mapping[Source, int]) -> list[tuple[Run, frozenset[Source]]]:
+    """Each run with those of a table's files that it has, and that none before it has."""
+    left, shared = set(sources), []
+    for run in runs:
+        files = frozenset(left & run.rows.keys())
+        left -= files
+        shared.append((run, files))
+    return shared
+
+
+def merged_with(
+    missing: Iterable[Source], shared: Sequence[tuple[Run, frozenset[Source]]], sources: Mapping[Source, int]
+) -> list[tuple[Run, frozenset[Source]]]:
+    """The runs whose files are indexed again with those that are missing.
+
+    They are those that are no larger than what is to be done already, so that a row is sorted again only as often as
+    the index doubles, and those that are mostly rows of files that are gone.
+    """
+    cost, merged = cost_of({each: sources[each] for each in missing}), []
+    for run, files in reversed(shared):
+        live = cost_of({each: run.rows[each] for each in files})
+        if run.cost <= cost or live < run.cost / 2:
+            merged.append((run, files))
+            cost += live
+    return merged
+
+
+def cost_of(files: Mapping[Source, int]) -> int:
+    return sum(files.values()) + rows_per_file * len(files)
+
+
+def is_worthwhile(folder: str, files: Mapping[Source, int], sources: Mapping[Source, int], among: Among) -> bool:
+    """Whether to index files now: there is room, and by a sample of a large part the rows wanted are not too many."""
+    size_bytes = sum(size for _, size in files)
+    if size_bytes > small_reads.candidate_bytes_max or shutil.disk_usage(folder).free < free_disk_min * size_bytes:
+        return False
+    if cost_of(files) < cost_of(sources) / 2:
+        return True
+    (sample, _), rows = max(files.items(), key=lambda each: each[1])
+    with duckdb.connect(config={"autoinstall_known_extensions": False}) as connection:
+        counted = f"SELECT count(*) FROM read_parquet($1) WHERE {sql_of(among, duckdb_value_of)}"  # noqa: S608 - literals alone
+        found = connection.execute(counted, [f"{folder}/{sample}"]).fetchall()[0][0]
+    return bool(found * sum(sources.values()) <= small_reads.rows_max * max(rows, 1))
+
+
+def build(home: Path, schema: pa.Schema, folder: str, column: str, files: Mapping[Source, int]) -> Path:
+    """Makes a run of files, which is there as a whole or not at all."""
+    wanted = placed_schema(schema)
+    listed = json.dumps([[*each, files[each]] for each in files]).encode()
+    wanted = wanted.with_metadata({files_key: listed, form_key: form_of(wanted)})
+    counts: Counter[str] = Counter()
+    with scratch(home) as folder_of_sort:
+        written = folder_of_sort / "run.parquet"
+        with (
+            sorted_rows(schema, folder, column, files, folder_of_sort) as batches,
+            writer(written, wanted, column) as to,
+        ):
+            for batch in batches:
+                rows = pa.Table.from_batches([batch.select(wanted.names)])
+                at = wanted.names.index(file_name)
+                rows = rows.set_column(at, file_name, pc.utf8_slice_codeunits(rows[file_name], len(folder) + 1))
+                counts.update(
+                    {each["values"].as_py(): each["counts"].as_py() for each in pc.value_counts(rows[file_name])}
+                )
+                to.write_table(rows.cast(wanted), row_group_size=group_rows)
+        if counts != Counter({path: rows for (path, _), rows in files.items()}):
+            raise pa.ArrowInvalid("files have other rows than the log says")
+        footer = footer_of(written)
+        if footer is None:
+            raise pa.ArrowInvalid("a run was not written as a whole")
+        with written.open("rb") as file:
+            os.fsync(file.fileno())
+        path = home / f"{uuid.uuid4().hex}-{checksum(footer)}.parquet"
+        written.rename(path)
+    return path
+
+
+@contextmanager
+def scratch(home: Path) -> Iterator[Path]:
+    """A folder for a run that is being made; what a process that died left there is deleted a day later."""
+    for path in home.glob(".*"):
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > abandoned_seconds:
+                shutil.rmtree(path, ignore_errors=True)
+    path = home / f".{uuid.uuid4().hex}"
+    path.mkdir(parents=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def sorted_rows(
+    schema: pa.Schema, folder: str, column: str, files: Iterable[Source], spill: Path
+) -> Iterator[pa.RecordBatchReader]:
+    """The rows of files with their places, sorted by a column in bounded memory."""
+    names = [f"{folder}/{path}" for path, _ in files]
+    columns = ", ".join(map(double_quoted, placed_schema(schema).names))
+    read = f"read_parquet($1, {place} = true, {file_name} = true, union_by_name = true, hive_partitioning = false)"
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "autoinstall_known_extensions": False,
+        "memory_limit": sort_memory,
+        "temp_directory": str(spill),
+    }
+    with duckdb.connect(config=config) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET enable_progress_bar = false")
+        query = f"SELECT {columns} FROM {read} ORDER BY {double_quoted(column)}"  # noqa: S608 - names of columns, quoted
+        yield cast(pa.RecordBatchReader, connection.sql(query, params=[names]).to_arrow_reader(group_rows))
+
+
+def writer(path: Path, schema: pa.Schema, column: str) -> pq.ParquetWriter:
+    return pq.ParquetWriter(path, schema, compression="zstd", write_statistics=[column], write_page_checksum=True)
+
+
+def placed_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of a run: those of the table, and the place of each row."""
+    return schema.append(pa.field(place, pa.int64())).append(pa.field(file_name, pa.string()))
+
+
+def rows_of(
+    runs: Iterable[tuple[Run, frozenset[Source]]],
+    schema: pa.Schema,
+    folder: str,
+    among: Among,
+    conditions: Sequence[Condition],
+) -> pa.Table | None:
+    """The rows of a table that meet all conditions; None where they are many."""
+    found = []
+    for run, files in runs:
+        if not files:
+            continue
+        names = pa.array([path for path, _ in files], pa.string())
+        for batch in groups_with(run, among):
+            rows = pa.Table.from_batches([batch])
+            rows = rows.filter(pc.is_in(rows[file_name], value_set=names))
+            for each in conditions:
+                rows = rows.filter(meets(rows, each))
+            found.append(rows)
+            if sum(each.num_rows for each in found) > small_reads.rows_max:
+                return None
+    wanted = placed_schema(schema)
+    rows = pa.concat_tables(each.cast(wanted) for each in found) if found else wanted.empty_table()
+    paths: Any = pc.binary_join_element_wise(pa.scalar(folder), cast(Any, rows[file_name]), pa.scalar("/"))
+    return rows.set_column(wanted.names.index(file_name), wanted.field(file_name), paths)
+
+
+def groups_with(run: Run, among: Among) -> Iterator[pa.RecordBatch]:
+    """The groups of a run that can have one of the values; a run that is damaged is deleted, and an error."""
+    groups = list(numbers_of_groups(run.parquet, among))
+    try:
+        with pq.ParquetFile(run.path, metadata=run.parquet, page_checksum_verification=True) as file:
+            yield from file.iter_batches(row_groups=groups) if groups else ()
+    except FileNotFoundError:
+        raise
+    except errors:
+        run.path.unlink(missing_ok=True)
+        raise
+
+
+def numbers_of_groups(parquet: pq.FileMetaData, among: Among) -> Iterator[int]:
+    """The groups that can have one of the values, by the least and the greatest of each."""
+    wanted, has_null = raw(sorted_values(among)), among.values.null_count > 0
+    names = [parquet.row_group(0).column(at).path_in_schema for at in range(parquet.num_columns)]
+    column = names.index(among.column)
+    for number in range(parquet.num_row_groups):
+        group = parquet.row_group(number)
+        said = group.column(column).statistics
+        if said is None or said.null_count is None or (has_null and said.null_count):
+            yield number
+        elif said.has_min_max:
+            at = bisect_left(wanted, said.min_raw)
+            if at < len(wanted) and wanted[at] <= said.max_raw:
+                yield number
+        elif said.null_count < group.num_rows:
+            yield number
+
+
+def raw(values: "pa.Array[Any]") -> list[Any]:
+    """Values as Parquet orders them: times and days as numbers, text as bytes."""
+    if pa.types.is_string(values.type):
+        return [str(each).encode() for each in values.to_pylist()]
+    bits = pa.int32() if pa.types.is_date(values.type) else pa.int64()
+    return cast("list[Any]", values.cast(bits).to_pylist())
+
+
+def meets(rows: pa.Table, condition: Condition) -> Any:
+    """For each row whether it meets a condition."""
+    column = rows[condition.column]
+    if isinstance(condition, Among):
+        return pc.is_in(column, value_set=pc.unique(condition.values).cast(column.type))
+    begun = pc.greater_equal(column, condition.start)
+    return begun if condition.end is None else pc.and_kleene(begun, pc.less(column, condition.end))

@@ -33,6 +33,7 @@ from sluice.operate.postgres.session import Session
 from sluice.operate.postgres.values import as_binary, as_text, column_of, literal
 from sluice.operate.postgres.wire import ProtocolError
 from sluice.storage.delta import Lake
+from tests.commands import sluice
 
 hostile = "'; DROP TABLE x; --\\ $1 é\x1b"
 
@@ -503,6 +504,39 @@ def test_strangers_are_not_let_in(lake: Lake) -> None:
             Server(lake, options)
     with pytest.raises(UsageError) as refused:
         users_of("me:secret,you")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--port", "{taken}"], "another program listens there. End it, or give another --port"),
+        (["--certificate", "missing.pem", "--key", "missing.pem"], "There is no file missing.pem"),
+        (["--key", "junk.pem"], "needs both --certificate and --key"),
+        (["--certificate", "junk.pem", "--key", "junk.pem"], "are no certificate and its private key"),
+        (["--certificate", ".", "--key", "junk.pem"], "cannot be read: Is a directory"),
+        (["--memory", "lots"], "write for example 1GB"),
+        (["--server-memory", "lots"], "write for example 1GB"),
+    ],
+)
+@pytest.mark.parametrize("server", [["serve", "sql"], ["ui"]])
+def test_a_server_that_cannot_start_says_what_to_do(
+    tmp_path: Path, server: list[str], more: list[str], said: str
+) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "junk.pem").write_text("junk")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = [] if "--port" in more else ["--port", "0"]
+        given = [each.format(taken=taken.getsockname()[1]) for each in more]
+        found = sluice(*server, *port, *given, here=tmp_path)
+    assert found.returncode == 2
+    assert said in " ".join(found.stderr.split())
+
+
+@pytest.mark.parametrize(("users", "said"), [("me:secret,you", "number 2 is not"), ("me:secret,me:other", "me twice")])
+def test_users_that_cannot_be_are_named_without_their_passwords(users: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        users_of(users)
     assert "secret" not in str(refused.value)
 
 

@@ -69,9 +69,14 @@ def comments_of(project: Project) -> list[SqlComment]:
 def users_of(text: str) -> dict[str, str]:
     """The passwords by name; a UsageError that does not repeat them."""
     found = {}
-    for each in filter(None, (part.strip() for part in text.split(","))):
+    for number, each in enumerate(filter(None, (part.strip() for part in text.split(","))), 1):
         name, _, password = each.partition(":")
         if not name or not password:
-            raise UsageError("The users of SQL (SLUICE_SQL_USERS) are NAME:PASSWORD, with a comma between two.")
+            raise UsageError(
+                "The users of SQL (SLUICE_SQL_USERS) are NAME:PASSWORD, with a comma between two; "
+                f"number {number} is not."
+            )
+        if name in found:
+            raise UsageError(f"The users of SQL (SLUICE_SQL_USERS) have {name} twice.")
         found[name] = password
     return found

@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluice.errors import UsageError
+from sluice.operate.listening import loopback, tls_of
 
-loopback = ("127.0.0.1", "localhost", "::1")
 token_characters_min = 32
 cookie = "sluice_console"
 open_paths = ("/login", "/assets/console.css")
@@ -49,11 +49,7 @@ class Options:
 
     def require(self) -> None:
         """A UsageError for options with which other people could read the tables, or that cannot be."""
-        if (self.certificate is None) != (self.key is None):
-            raise UsageError("TLS needs both --certificate and --key.")
-        for path in filter(None, (self.certificate, self.key)):
-            if not path.is_file():
-                raise UsageError(f"There is no file {path}.")
+        tls_of(self.certificate, self.key)
         if self.token and len(self.token) < token_characters_min:
             raise UsageError(f"SLUICE_UI_TOKEN is shorter than {token_characters_min} characters, and can be guessed.")
         if self.host not in loopback and not (self.token and self.certificate):

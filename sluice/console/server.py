@@ -1,6 +1,5 @@
 """The web server of the console."""
 
-import socket
 import threading
 import time
 from functools import partial
@@ -10,7 +9,7 @@ import uvicorn
 from sluice.api import Project
 from sluice.console.app import Console
 from sluice.console.guard import Options
-from sluice.errors import UsageError
+from sluice.operate.listening import listening
 from sluice.operate.memory import Limited, bytes_of
 
 watch_seconds = 0.1
@@ -22,15 +21,10 @@ class Server:
     def __init__(self, project: Project, options: Options) -> None:
         """A UsageError for options that cannot be used, or an address where it cannot listen."""
         options.require()
-        bytes_of(options.process_memory or options.memory)
+        for limit in filter(None, (options.memory, options.process_memory)):
+            bytes_of(limit)
         self.options, self.console = options, Console(project, options)
-        try:
-            family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-            self.socket = socket.create_server((options.host, options.port), family=family, backlog=256)
-        except OSError as error:
-            raise UsageError(
-                f"{options.host}:{options.port} cannot be listened to: {error.strerror}. Give another --port."
-            ) from error
+        self.socket = listening(options.host, options.port, waiting_max=256)
         config = uvicorn.Config(
             self.console.application(),
             ws="none",
@@ -45,11 +39,7 @@ class Server:
             ssl_certfile=options.certificate,
             ssl_keyfile=options.key,
         )
-        try:
-            config.load()
-        except OSError as error:
-            self.socket.close()
-            raise UsageError(f"The certificate or its key cannot be used: {error}") from error
+        config.load()
         self.server = uvicorn.Server(config)
         self.console.is_ending = lambda: self.server.should_exit
 

@@ -18,6 +18,7 @@ import duckdb
 
 from sluice.errors import SluiceError, UsageError
 from sluice.operate.consistent import Newest
+from sluice.operate.listening import listening, loopback, tls_of
 from sluice.operate.memory import Limited, bytes_of
 from sluice.operate.postgres import dialect, wire
 from sluice.operate.postgres.scram import Refused, Scram
@@ -41,7 +42,6 @@ waiting_max = 4
 # What is sent waits for more, up to so many bytes.
 kept_bytes_max = 2**16
 closing_seconds_max = 5.0
-loopback = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
@@ -124,21 +124,14 @@ class Server:
         self.connections: set[Connection] = set()
         self.threads: set[threading.Thread] = set()
         self.is_closed = threading.Event()
-        self.tls = None
+        self.tls = tls_of(options.certificate, options.key)
         try:
-            if options.certificate is not None:
-                self.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-                self.tls.load_cert_chain(options.certificate, options.key)
             duckdb.connect(config={"memory_limit": options.memory_limit}).close()
             bytes_of(options.memory_limit)
             bytes_of(options.process_memory or "1GB")
-        except (OSError, duckdb.Error) as error:
-            raise UsageError(f"The options cannot be used: {error}") from error
-        try:
-            family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-            self.listener = socket.create_server((options.host, options.port), family=family, backlog=100)
-        except OSError as error:
-            raise UsageError(f"Cannot listen on {options.host}:{options.port}: {error}") from error
+        except duckdb.Error as error:
+            raise UsageError(f"The memory limit is '{options.memory_limit}'; write for example 1GB") from error
+        self.listener = listening(options.host, options.port, waiting_max=100)
 
     @property
     def port(self) -> int:

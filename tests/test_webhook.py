@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import json
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -218,9 +219,40 @@ def test_the_example_of_a_receiver_takes_what_is_signed_and_nothing_else(lake: L
     body = b'{"type": "gold.sold.insert", "data": {"new": {"id": 1}}}'
     headers = Webhook("", secret_key(secret)).signed("id", body)
     assert names["change_of"](headers, body, secret) == {"new": {"id": 1}}
-    for wrong_headers, wrong_body in ((headers | {"webhook-id": "other"}, body), (headers, body + b" ")):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.time", lambda: 1_000_000_000.0)
+        recorded = Webhook("", secret_key(secret)).signed("id", body)
+    odd = headers | {"webhook-signature": "v1,é"}
+    others = [(headers | {"webhook-id": "other"}, body), (recorded, body), (odd, body), (headers, body + b" ")]
+    for wrong_headers, wrong_body in others:
         with pytest.raises(PermissionError):
             names["change_of"](wrong_headers, wrong_body, secret)
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_a_receiver_that_drips_holds_nobody_up(part: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            client, _ = listener.accept()
+            with client, suppress(OSError):
+                client.recv(65_536)
+                client.sendall(b"HTTP/1.1 200 OK\r\n")
+                client.sendall(b"Transfer-Encoding: chunked\r\n\r\n" if part == "body" else b"")
+                for number in range(100):
+                    client.sendall(b"1\r\nx\r\n" if part == "body" else b"x-%d: y\r\n" % number)
+                    time.sleep(0.1)
+
+        threading.Thread(target=drip, daemon=True).start()
+        to = Webhook(f"http://127.0.0.1:{listener.getsockname()[1]}/", key, give_up_seconds=0, answer_seconds=0.5)
+        begun = time.monotonic()
+        if part == "body":
+            assert to.deliver("a", b"{}", threading.Event())
+        else:
+            with pytest.raises(PublishError, match="did not answer"):
+                to.deliver("a", b"{}", threading.Event())
+        assert time.monotonic() - begun < 5
+    webhook.connections().clear()
 
 
 def test_a_receiver_that_is_gone_is_an_error_without_its_path(lake: Lake, tmp_path: Path) -> None:

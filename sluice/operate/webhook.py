@@ -5,10 +5,11 @@ import binascii
 import hmac
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -120,7 +121,7 @@ class Webhook:
         try:
             self.require_accepted(answer.status, answer.headers.get("Retry-After"), message_id)
         finally:
-            drop(answer)
+            drop(answer, self.answer_seconds)
 
     def signed(self, message_id: str, body: bytes) -> dict[str, str]:
         """The headers by which a receiver knows who sent it, and when; each attempt has its own time."""
@@ -186,9 +187,44 @@ class PositionFile:
 @cache
 def connections() -> "PoolManager":
     """Connections that are kept from request to request; with `retries=False` they follow no redirect."""
-    from urllib3 import PoolManager
+    from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager
+    from urllib3.connection import HTTPConnection, HTTPSConnection
 
-    return PoolManager(num_pools=4)
+    class Plain(HTTPConnectionPool):
+        ConnectionCls = type("PlainConnection", (Hurried, HTTPConnection), {})
+
+    class Secure(HTTPSConnectionPool):
+        ConnectionCls = type("SecureConnection", (Hurried, HTTPSConnection), {})
+
+    found = PoolManager(num_pools=4)
+    found.pool_classes_by_scheme = {"http": Plain, "https": Secure}
+    return found
+
+
+class Hurried:
+    """A connection whose timeout is that of a whole answer's head: Python's own begins anew with each byte."""
+
+    timeout: float
+    sock: Any
+
+    def getresponse(self) -> Any:
+        timer = threading.Timer(self.timeout, end, [self.sock])
+        timer.start()
+        try:
+            found = super().getresponse()  # type: ignore[misc]
+            # A head that is cut off is read as one that is complete.
+            if timer.finished.is_set():
+                found.close()
+                raise TimeoutError
+            return found
+        finally:
+            timer.cancel()
+
+
+def end(connection: socket.socket) -> None:
+    """What another thread waits for does not come any more; that of TLS is not told, which is in use there."""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def deliver(
@@ -266,12 +302,15 @@ def seconds_of(retry_after: str | None) -> float:
         return 0.0
 
 
-def drop(answer: Any) -> None:
-    """Keeps the connection for the next request where the answer is short, and ends it otherwise."""
+def drop(answer: Any, seconds: float) -> None:
+    """Keeps the connection for the next request where the answer is short and soon there, and ends it otherwise."""
     import urllib3
 
+    due, left, is_whole = time.monotonic() + seconds, answer_bytes_max, False
     try:
-        is_whole = len(answer.read(answer_bytes_max)) < answer_bytes_max
+        while not is_whole and left > 0 and time.monotonic() < due:
+            part = answer.read1(left)
+            left, is_whole = left - len(part), not part
     except urllib3.exceptions.HTTPError:
         is_whole = False
     if is_whole:

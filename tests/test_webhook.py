@@ -230,7 +230,15 @@ def test_the_example_of_a_receiver_takes_what_is_signed_and_nothing_else(lake: L
 
 
 @pytest.mark.parametrize("part", ["head", "body"])
-def test_a_receiver_that_drips_holds_nobody_up(part: str) -> None:
+def test_a_receiver_that_drips_holds_nobody_up(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = webhook.end
+
+    def end_and_pause(connection: socket.socket) -> None:
+        """The answer is read to its cut-off end before this thread goes on."""
+        end(connection)
+        time.sleep(0.3)
+
+    monkeypatch.setattr(webhook, "end", end_and_pause)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def drip() -> None:

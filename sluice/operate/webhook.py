@@ -208,12 +208,18 @@ class Hurried:
     sock: Any
 
     def getresponse(self) -> Any:
-        timer = threading.Timer(self.timeout, end, [self.sock])
+        connection, is_late = self.sock, threading.Event()
+
+        def end_late() -> None:
+            is_late.set()
+            end(connection)
+
+        timer = threading.Timer(self.timeout, end_late)
         timer.start()
         try:
             found = super().getresponse()  # type: ignore[misc]
             # A head that is cut off is read as one that is complete.
-            if timer.finished.is_set():
+            if is_late.is_set():
                 found.close()
                 raise TimeoutError
             return found

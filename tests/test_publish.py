@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+from confluent_kafka.admin import NewPartitions, NewTopic  # type: ignore[attr-defined]
 from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -503,6 +503,19 @@ sales = silver.events(
 sold = gold.aggregate("sold", source=sales, group_by=["id"], measures={"amount": "count(*)"})
 served = gold.publish(sold, postgres="sold_here")
 """
+
+
+def test_a_topic_says_how_large_a_row_may_be(tmp_path: Path, log: KafkaLog) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    made(lake, [(1, 1.0, "x" * 2_000_000)])
+    topic = f"large-{next(numbers)}"
+    new = NewTopic(topic, 1, 1, config={"cleanup.policy": "compact", "max.message.bytes": "4000000"})
+    log.admin.create_topics([new])[topic].result(log.answer_seconds)
+    log.wait_until_known(topic)
+    assert advance(lake, KafkaTopic(log, topic)) == [(0, 1)]
+    assert read_by_key(log, topic) == rows_in(lake)
+    with pytest.raises(PublishError, match="too large"):
+        advance(lake, KafkaTopic(log, f"small-{next(numbers)}"))
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # How long readers of committed records wait at most for a publisher that was killed and did not come back.
 transaction_seconds_max = 600
 abort_seconds_max = 5
+# The most that the client allows: the topic says how large a record may be.
+record_bytes_max = 1_000_000_000
 # Small segments, so that old positions are soon compacted.
 of_positions = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.1"}
 of_rows = {"cleanup.policy": "compact"}
@@ -116,6 +118,7 @@ class KafkaTopic:
                 **self.log.settings(),
                 "transactional.id": f"sluice-publish-{self.topic}",
                 "transaction.timeout.ms": transaction_seconds_max * 1000,
+                "message.max.bytes": record_bytes_max,
                 "partitioner": "murmur2_random",
                 "linger.ms": 5,
             }

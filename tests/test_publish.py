@@ -303,6 +303,34 @@ def test_text_that_postgres_cannot_have_is_an_error_and_nothing_is_written(lake:
     assert published(postgres, target.full_name) == state(lake, 1)
 
 
+@dataclass
+class Measured(PostgresTable):
+    """Knows how long its longest statement was."""
+
+    longest: int = 0
+
+    def connect(self) -> Any:
+        measured = self
+
+        class Measuring(PlainCursor):
+            def execute(self, statement: Any, *arguments: Any) -> None:
+                measured.longest = max(measured.longest, len(statement) if isinstance(statement, bytes) else 0)
+                super().execute(statement, *arguments)
+
+        connection = super().connect()
+        connection.cursor_factory = Measuring
+        return connection
+
+
+def test_large_rows_come_in_several_statements(tmp_path: Path, postgres: Postgres) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    made(lake, [(number, 1.0, "x" * 5_000_000) for number in range(7)])
+    target = target_of(postgres, Measured)
+    assert advance(lake, target) == [(0, 7)]
+    assert 5_000_000 < target.longest < 16_500_000
+    assert published(postgres, target.full_name) == state(lake, 0)
+
+
 def test_a_table_that_somebody_else_made_is_left_alone(lake: Lake, postgres: Postgres) -> None:
     target = target_of(postgres)
     postgres.execute(f"CREATE SCHEMA {target.full_name.split('.')[0]}")

@@ -325,7 +325,7 @@ class Measured(PostgresTable):
 def test_large_rows_come_in_several_statements(tmp_path: Path, postgres: Postgres) -> None:
     lake = Lake(str(tmp_path / "lake"))
     made(lake, [(number, 1.0, "x" * 5_000_000) for number in range(7)])
-    target = target_of(postgres, Measured)
+    target = Measured(postgres.address(), f"s{next(numbers)}.sold")
     assert advance(lake, target) == [(0, 7)]
     assert 5_000_000 < target.longest < 16_500_000
     assert published(postgres, target.full_name) == state(lake, 0)

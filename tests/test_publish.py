@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions, NewTopic  # type: ignore[attr-defined]
 from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
@@ -531,6 +532,23 @@ sales = silver.events(
 sold = gold.aggregate("sold", source=sales, group_by=["id"], measures={"amount": "count(*)"})
 served = gold.publish(sold, postgres="sold_here")
 """
+
+
+@pytest.mark.parametrize("suffix", ["", ".sluice-position"])
+def test_a_topic_with_hidden_records_is_not_taken_for_an_empty_one(lake: Lake, log: KafkaLog, suffix: str) -> None:
+    target = KafkaTopic(log, f"hidden-{next(numbers)}")
+    target.position()
+    target.make(target.topic, {"cleanup.policy": "compact"}, partitions=1)
+    target.close()
+    other = Producer(log.settings() | {"transactional.id": target.topic})
+    other.init_transactions(10)
+    other.begin_transaction()
+    other.produce(f"{target.topic}{suffix}", key="1", value="1")
+    other.flush(10)
+    with pytest.raises(PublishError, match="has not ended"):
+        advance(lake, target)
+    other.abort_transaction(10)
+    assert advance(lake, target) == [(1, 2)]
 
 
 def test_a_topic_says_how_large_a_row_may_be(tmp_path: Path, log: KafkaLog) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions, NewTopic  # type: ignore[attr-defined]
 from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -303,6 +304,34 @@ def test_text_that_postgres_cannot_have_is_an_error_and_nothing_is_written(lake:
     assert published(postgres, target.full_name) == state(lake, 1)
 
 
+@dataclass
+class Measured(PostgresTable):
+    """Knows how long its longest statement was."""
+
+    longest: int = 0
+
+    def connect(self) -> Any:
+        measured = self
+
+        class Measuring(PlainCursor):
+            def execute(self, statement: Any, *arguments: Any) -> None:
+                measured.longest = max(measured.longest, len(statement) if isinstance(statement, bytes) else 0)
+                super().execute(statement, *arguments)
+
+        connection = super().connect()
+        connection.cursor_factory = Measuring
+        return connection
+
+
+def test_large_rows_come_in_several_statements(tmp_path: Path, postgres: Postgres) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    made(lake, [(number, 1.0, "x" * 5_000_000) for number in range(7)])
+    target = Measured(postgres.address(), f"s{next(numbers)}.sold")
+    assert advance(lake, target) == [(0, 7)]
+    assert 5_000_000 < target.longest < 16_500_000
+    assert published(postgres, target.full_name) == state(lake, 0)
+
+
 def test_a_table_that_somebody_else_made_is_left_alone(lake: Lake, postgres: Postgres) -> None:
     target = target_of(postgres)
     postgres.execute(f"CREATE SCHEMA {target.full_name.split('.')[0]}")
@@ -503,6 +532,36 @@ sales = silver.events(
 sold = gold.aggregate("sold", source=sales, group_by=["id"], measures={"amount": "count(*)"})
 served = gold.publish(sold, postgres="sold_here")
 """
+
+
+@pytest.mark.parametrize("suffix", ["", ".sluice-position"])
+def test_a_topic_with_hidden_records_is_not_taken_for_an_empty_one(lake: Lake, log: KafkaLog, suffix: str) -> None:
+    target = KafkaTopic(log, f"hidden-{next(numbers)}")
+    target.position()
+    target.make(target.topic, {"cleanup.policy": "compact"}, partitions=1)
+    target.close()
+    other = Producer(log.settings() | {"transactional.id": target.topic})
+    other.init_transactions(10)
+    other.begin_transaction()
+    other.produce(f"{target.topic}{suffix}", key="1", value="1")
+    other.flush(10)
+    with pytest.raises(PublishError, match="has not ended"):
+        advance(lake, target)
+    other.abort_transaction(10)
+    assert advance(lake, target) == [(1, 2)]
+
+
+def test_a_topic_says_how_large_a_row_may_be(tmp_path: Path, log: KafkaLog) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    made(lake, [(1, 1.0, "x" * 2_000_000)])
+    topic = f"large-{next(numbers)}"
+    new = NewTopic(topic, 1, 1, config={"cleanup.policy": "compact", "max.message.bytes": "4000000"})
+    log.admin.create_topics([new])[topic].result(log.answer_seconds)
+    log.wait_until_known(topic)
+    assert advance(lake, KafkaTopic(log, topic)) == [(0, 1)]
+    assert read_by_key(log, topic) == rows_in(lake)
+    with pytest.raises(PublishError, match="too large"):
+        advance(lake, KafkaTopic(log, f"small-{next(numbers)}"))
 
 
 @pytest.fixture

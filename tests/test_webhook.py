@@ -3,8 +3,10 @@
 import base64
 import hashlib
 import hmac
+import itertools
 import json
 import random
+import shutil
 import socket
 import threading
 import time
@@ -181,6 +183,30 @@ def test_a_sender_that_forgets_skips_or_numbers_anew_is_noticed(
                         break
             assert bag(taken(receiver).rows) == actual(lake)
             assert PositionFile(position, table).read() == taken(receiver).cursor
+
+
+def test_after_a_restore_nothing_that_comes_again_is_taken_for_seen(lake: Lake, tmp_path: Path) -> None:
+    path, position = Path(lake.path(table)), tmp_path / "position"
+    with receiving(itertools.cycle([200, 200, None, 410])) as receiver:
+
+        def delivered_whatever_fails() -> None:
+            for _ in range(30):
+                with suppress(PublishError):
+                    delivered(lake, receiver, position, snapshot=True)
+                    break
+            assert bag(taken(receiver).rows) == actual(lake)
+
+        before = shutil.copytree(path, tmp_path / "before")
+        delivered_whatever_fails()
+        apply_commit(str(path), "columns", "plain")
+        apply_commit(str(path), "merge", [(7, 7.0, "new")])
+        after = shutil.copytree(path, tmp_path / "after")
+        delivered_whatever_fails()
+        # Back, where the rows of before come as a snapshot again; and on, where the commits after it do.
+        for restored in (before, after, before):
+            shutil.rmtree(path)
+            shutil.copytree(restored, path)
+            delivered_whatever_fails()
 
 
 def test_what_is_refused_or_redirected_is_an_error_at_once_and_never_followed(lake: Lake, tmp_path: Path) -> None:

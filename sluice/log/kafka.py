@@ -150,17 +150,18 @@ class KafkaLog:
             described = admin.describe_topics(TopicCollection([topic]))[topic].result(self.answer_seconds)
             return str(described.topic_id)
 
-    def offsets(self, topic: str) -> dict[int, range]:
-        """The offsets in each partition now, as far as transactions have ended."""
+    def offsets(self, topic: str, *, with_open: bool = False) -> dict[int, range]:
+        """The offsets in each partition now, as far as transactions have ended; or with those that have not."""
         from confluent_kafka import IsolationLevel, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
+        level = IsolationLevel.READ_UNCOMMITTED if with_open else IsolationLevel.READ_COMMITTED
         places = [TopicPartition(topic, partition) for partition in self.partitions(topic)]
         with self.answering(f"the offsets of topic {topic} could not be read") as admin:
             asked = [
                 admin.list_offsets(
                     dict.fromkeys(places, spec),
-                    isolation_level=IsolationLevel.READ_COMMITTED,
+                    isolation_level=level,
                     request_timeout=self.answer_seconds,
                 )
                 for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import cache
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,11 +159,18 @@ class PositionFile:
             pass
         raise UsageError(f"{self.path} is no position in the changes of {self.table}. Give another --position.")
 
-    def write(self, cursor: str) -> None:
+    def series(self) -> str:
+        """What the ids of messages have besides their place, since the last reset; nothing before the first."""
+        try:
+            return str(json.loads(self.path.read_text()).get("series", ""))
+        except FileNotFoundError:
+            return ""
+
+    def write(self, cursor: str, series: str = "") -> None:
         """Replaces the file as a whole, durably."""
         aside = self.path.with_name(f"{self.path.name}.new")
         with open(aside, "w") as file:
-            json.dump({"table": self.table, "cursor": cursor}, file)
+            json.dump({"table": self.table, "cursor": cursor, "series": series}, file)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(self.path)
@@ -238,24 +246,30 @@ def deliver(
 ) -> int:
     """Delivers the changes after a place, a request for each, and keeps the place of each. Returns how many."""
     is_snapshot = since is not None and Cursor.of(since).is_snapshot
+    series = position.series()
     count = 0
     for change in changes:
         is_snapshot = is_snapshot or change.operation == "reset"
-        if not webhook.deliver(id_of(change, is_snapshot=is_snapshot), body_of(change), stop):
+        if change.operation == "reset" and since is not None:
+            # A table restored from a backup has commits that were sent before, and they have to be heard again.
+            series = sha256(f"{series} {since}".encode()).hexdigest()[:16]
+        if not webhook.deliver(id_of(change, series, is_snapshot=is_snapshot), body_of(change), stop):
             break
-        position.write(change.cursor)
+        since = change.cursor
+        position.write(since, series)
         is_snapshot = is_snapshot and not change.is_last
         count += 1
     return count
 
 
-def id_of(change: Change, *, is_snapshot: bool) -> str:
+def id_of(change: Change, series: str, *, is_snapshot: bool) -> str:
     """The same for the same change whenever it is sent, and another for any other: the table, version and position.
 
-    The time of the commit is part of it, since a table that was made again has the same numbers.
+    The time of the commit is part of it, since a table that was made again has the same numbers; and so is `series`,
+    since after a restore the same commits may come again.
     """
     at = Cursor.of(change.cursor)
-    kind = "-snapshot" if is_snapshot else ""
+    kind = ("-snapshot" if is_snapshot else "") + (f"-{series}" if series else "")
     return f"{change.table}-{change.version}-{change.position}-{at.commit_ms or 0}{kind}"
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # How long readers of committed records wait at most for a publisher that was killed and did not come back.
 transaction_seconds_max = 600
 abort_seconds_max = 5
+# The most that the client allows: the topic says how large a record may be.
+record_bytes_max = 1_000_000_000
 # Small segments, so that old positions are soon compacted.
 of_positions = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.1"}
 of_rows = {"cleanup.policy": "compact"}
@@ -116,6 +118,7 @@ class KafkaTopic:
                 **self.log.settings(),
                 "transactional.id": f"sluice-publish-{self.topic}",
                 "transaction.timeout.ms": transaction_seconds_max * 1000,
+                "message.max.bytes": record_bytes_max,
                 "partitioner": "murmur2_random",
                 "linger.ms": 5,
             }
@@ -131,6 +134,7 @@ class KafkaTopic:
         values = [each.value for each in self.log.read(self.position_topic, 0)][-1:]
         place = Place.of(values[0]) if values and values[0] is not None else None
         if place is None or place.topic_id != self.log.topic_id(self.topic):
+            self.require_ended()
             if self.has_records():
                 raise PublishError(
                     f"{self.name} has records, and they were not published by sluice publish. Delete the topic, or "
@@ -144,6 +148,16 @@ class KafkaTopic:
                 "them. Delete the topic; it is published again."
             )
         return place
+
+    def require_ended(self) -> None:
+        """A PublishError where a transaction hides records, of which some may be ours: a broker that crashes can leave
+        one that was committed without its end."""
+        for topic in (self.topic, self.position_topic):
+            if self.log.offsets(topic) != self.log.offsets(topic, with_open=True):
+                raise PublishError(
+                    f"{self.name}: {topic} has records of a transaction that has not ended, so nobody knows what is in "
+                    "it. If this lasts longer than ten minutes, delete the topic; it is published again."
+                )
 
     def has_records(self) -> bool:
         """Whether anybody committed a record to the topic; what was aborted leaves gaps."""

@@ -22,6 +22,8 @@ index_prefix = "_sluice_key_"
 # The first one with unique indexes for which nulls are equal.
 version_least = 150_000
 rows_at_once = 1_000
+# Postgres refuses a statement of 1 GB.
+statement_characters = 16_000_000
 name_bytes_max = 63
 nested = ("array<", "map<", "struct<", "variant")
 types = {
@@ -202,7 +204,8 @@ class PostgresTable:
                 for nulls, rows in self.gone(some, key, is_json).items():
                     execute_batch(database, self.delete(key, nulls), rows, page_size=rows_at_once)
                 new = [values(each.new, columns, is_json) for each in some if each.new is not None]
-                execute_values(database, upsert, new, page_size=rows_at_once)
+                for page in pages(new):
+                    execute_values(database, upsert, page, page_size=rows_at_once)
             except ValueError as error:
                 raise PublishError(f"{self.name}: version {commit.then.version} cannot be written: {error}") from error
         return count
@@ -291,6 +294,21 @@ class PostgresTable:
 def values(row: Mapping[str, Any], columns: Sequence[str], is_json: set[str]) -> list[Any]:
     """The values of a row, as the driver takes them."""
     return [json_line(row[name]) if name in is_json and row[name] is not None else row[name] for name in columns]
+
+
+def pages(rows: Sequence[list[Any]]) -> Iterator[list[list[Any]]]:
+    """The rows, as many at once as fit into a statement; one that is longer comes alone."""
+    page: list[list[Any]] = []
+    size = 0
+    for row in rows:
+        length = sum(len(value) for value in row if isinstance(value, str | bytes))
+        if page and size + length > statement_characters:
+            yield page
+            page, size = [], 0
+        page.append(row)
+        size += length
+    if page:
+        yield page
 
 
 def one(database: "Database") -> Any:

@@ -101,7 +101,7 @@ def print_replay(replay: Replay, *, as_json: bool) -> None:
     about = f" ({replay.part})" if replay.part else ""
     out.print(f"{replay.name}: {', '.join(replay.datasets)}{about}, because {replay.because}", highlight=False)
     print_table(
-        ["dataset", "declaration", "inserted", "updated", "deleted", "new columns", "lost columns"],
+        ["dataset", "declaration", "inserted", "updated", "deleted", "new columns", "lost columns", "other types"],
         [
             [
                 each.dataset,
@@ -111,6 +111,7 @@ def print_replay(replay: Replay, *, as_json: bool) -> None:
                 each.deleted,
                 " ".join(each.columns_added),
                 " ".join(each.columns_dropped),
+                ", ".join(each.columns_retyped),
             ]
             for each in replay.compared
         ],

@@ -19,13 +19,15 @@ ReplayName = Annotated[str, typer.Argument(metavar="REPLAY", help="Its name, as 
 def replay_start(  # noqa: PLR0917 - options, each given by its name
     because: Annotated[str, typer.Option(help="Why; it stays in the ledger.")],
     datasets: Annotated[
-        list[str] | None, typer.Argument(help="Datasets to recompute; none: those whose declaration changed.")
+        list[str] | None, typer.Argument(help="Datasets to recompute; none: those whose declaration changed, or all with a range.")
     ] = None,
     project: ProjectFolder = Path(),
     since: Annotated[
-        datetime | None, typer.Option(formats=time_formats, help="Event times from here on (UTC).")
+        datetime | None, typer.Option(formats=time_formats, metavar="TIME", help="Event times from here on (UTC).")
     ] = None,
-    until: Annotated[datetime | None, typer.Option(formats=time_formats, help="Event times before this (UTC).")] = None,
+    until: Annotated[
+        datetime | None, typer.Option(formats=time_formats, metavar="TIME", help="Event times before this (UTC).")
+    ] = None,
     records: Annotated[list[str] | None, typer.Option(help="Records: topic/partition/first-last.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which tables it would compute.")] = False,
     as_json: AsJson = False,

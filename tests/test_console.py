@@ -645,7 +645,11 @@ def test_what_is_cut_off_is_said(others: Reader) -> None:
 
 def test_events_after_a_position_that_does_not_exist_are_refused_before_they_begin(others: Reader) -> None:
     path = "/tables/gold.others/events"
-    for wrong, said in {"0:7": "0 to 1; there is no position 7", "9": "its newest version is 0", "x": "not a place"}.items():
+    for wrong, said in {
+        "0:7": "0 to 1; there is no position 7",
+        "9": "its newest version is 0",
+        "x": "not a place",
+    }.items():
         for answer in (others.ask(path, Last_Event_ID=wrong), others.ask(f"{path}?since={wrong}")):
             assert answer[0] == 400
             assert said in answer[1].decode()

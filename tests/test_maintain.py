@@ -13,11 +13,11 @@ from sluice.log import Log
 from sluice.model.ledger import RowCounts
 from sluice.operate import replay
 from sluice.operate.maintain import maintain, trim
-from sluice.windows import window
+from sluice.windows import Window, window
 from tests.kit import Lakehouse, at, text
 from tests.shop import sales
 
-sold_by_day = ["product", window("sold_at", "1 day")]
+sold_by_day: list[str | Window] = ["product", window("sold_at", "1 day")]
 sold_daily = gold.aggregate("sold_daily", source=sales, group_by=sold_by_day, measures={"pieces": "sum(pieces)"})
 
 

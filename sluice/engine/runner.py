@@ -225,8 +225,8 @@ class Runner:
         known = self.lake.last_commit(dataset.name)
         if known is not None and known.entry.fingerprint != dataset.fingerprint:
             raise SluiceError(
-                f"The declaration of {dataset.name} changed since the table was computed, and one table cannot follow two "
-                f"declarations. Compute all of it first: sluice run {dataset.name}, or where it is on hold, "
+                f"The declaration of {dataset.name} changed since the table was computed, and one table cannot follow "
+                f"two declarations. Compute all of it first: sluice run {dataset.name}, or where it is on hold, "
                 f"sluice replay start {dataset.name}"
             )
 

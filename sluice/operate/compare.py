@@ -89,9 +89,7 @@ def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataF
     )
 
 
-def with_common_types(
-    names: Sequence[str], before: "DataFrame", after: "DataFrame"
-) -> "tuple[DataFrame, DataFrame]":
+def with_common_types(names: Sequence[str], before: "DataFrame", after: "DataFrame") -> "tuple[DataFrame, DataFrame]":
     """Both frames with the named columns in the type that holds the numbers of both, as Spark finds it."""
     if not names:
         return before, after

@@ -37,7 +37,9 @@ class Cursor:
         """`VERSION`, `VERSION:POSITION`, or the `cursor` of a change; a UsageError for anything else."""
         found = re.fullmatch(r"-1|([0-9]{1,18})(?::([0-9]{1,18}|all)(?::([0-9]{1,18})(:snapshot)?)?)?", str(text))
         if found is None:
-            raise UsageError(f"{text!r} is not a place in a table's changes; give VERSION, VERSION:POSITION or a cursor.")
+            raise UsageError(
+                f"{text!r} is not a place in a table's changes; give VERSION, VERSION:POSITION or a cursor."
+            )
         version, position, commit_ms, snapshot = found.groups()
         return cls(
             -1 if version is None else int(version),
@@ -162,7 +164,9 @@ class Subscription:
         """Why the changes after a place cannot be read; None when they can."""
         newest, oldest = self.lake.newest_version(self.table), self.lake.oldest_version(self.table)
         if at.version > newest:
-            return f"there is no version {at.version}, its newest version is {newest}. Perhaps the table was made again."
+            return (
+                f"there is no version {at.version}; its newest version is {newest}. Perhaps the table was made again."
+            )
         if at.version + (at.position is None) < oldest:
             return f"its log begins at version {oldest}, and the changes after version {at.version} are gone."
         known = self.lake.commit_ms(self.table, at.version) if at.commit_ms and at.version >= oldest else at.commit_ms

@@ -19,7 +19,8 @@ ReplayName = Annotated[str, typer.Argument(metavar="REPLAY", help="Its name, as 
 def replay_start(  # noqa: PLR0917 - options, each given by its name
     because: Annotated[str, typer.Option(help="Why; it stays in the ledger.")],
     datasets: Annotated[
-        list[str] | None, typer.Argument(help="Datasets to recompute; none: those whose declaration changed, or all with a range.")
+        list[str] | None,
+        typer.Argument(help="Datasets to recompute; none: those whose declaration changed, or all with a range."),
     ] = None,
     project: ProjectFolder = Path(),
     since: Annotated[
@@ -134,5 +135,7 @@ def print_replay(replay: Replay, *, as_json: bool) -> None:
                 if values is not None:
                     shown_values = "  ".join(f"{name} {value}" for name, value in values.items())
                     out.print(f"  {sign} {escape(shown_values)}", highlight=False)
-    if replay.state == "built":
+    if replay.state == "built" and not replay.changed and not replay.rows_that_differ:
+        out.print(f"\nNothing differs. Remove the replay with: sluice replay drop {replay.name}", highlight=False)
+    elif replay.state == "built":
         out.print(f"\nPut it in place with: sluice replay promote {replay.name}", highlight=False)

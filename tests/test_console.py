@@ -397,8 +397,8 @@ def test_the_changes_of_a_table_are_events_that_go_on_where_a_reader_was(reader:
     assert ids(path, 1, **{"Last-Event-ID": expected[-2]}) == expected[-1:]
     only = "product%20=%20'Tea'"
     assert len(ids(f"{path}?where={only}", 2)) == 2
-    assert "is no place" in reader.json("/tables/gold.revenue_daily/events?since=x")["error"]
-    assert "is no SQL expression" in reader.json("/tables/gold.revenue_daily/events?where=1;2")["error"]
+    assert "is not a place" in reader.json("/tables/gold.revenue_daily/events?since=x")["error"]
+    assert "is not an SQL expression" in reader.json("/tables/gold.revenue_daily/events?where=1;2")["error"]
 
 
 def ids(url: str, number: int, **headers: str) -> list[str]:
@@ -645,7 +645,11 @@ def test_what_is_cut_off_is_said(others: Reader) -> None:
 
 def test_events_after_a_position_that_does_not_exist_are_refused_before_they_begin(others: Reader) -> None:
     path = "/tables/gold.others/events"
-    for wrong, said in {"0:7": "0 to 1, and 7 is none", "9": "its newest version is 0", "x": "is no place"}.items():
+    for wrong, said in {
+        "0:7": "0 to 1; there is no position 7",
+        "9": "its newest version is 0",
+        "x": "not a place",
+    }.items():
         for answer in (others.ask(path, Last_Event_ID=wrong), others.ask(f"{path}?since={wrong}")):
             assert answer[0] == 400
             assert said in answer[1].decode()

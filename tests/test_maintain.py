@@ -13,13 +13,12 @@ from sluice.log import Log
 from sluice.model.ledger import RowCounts
 from sluice.operate import replay
 from sluice.operate.maintain import maintain, trim
-from sluice.windows import window
+from sluice.windows import Window, window
 from tests.kit import Lakehouse, at, text
 from tests.shop import sales
 
-sold_daily = gold.aggregate(
-    "sold_daily", source=sales, group_by=["product", window("sold_at", "1 day")], measures={"pieces": "sum(pieces)"}
-)
+sold_by_day: list[str | Window] = ["product", window("sold_at", "1 day")]
+sold_daily = gold.aggregate("sold_daily", source=sales, group_by=sold_by_day, measures={"pieces": "sum(pieces)"})
 
 
 def sale(number: int, day: int, count: int = 1) -> dict[str, object]:
@@ -84,6 +83,13 @@ def test_a_part_is_recomputed_in_place_and_what_is_outside_stays(lakehouse: Lake
     assert runner.recompute_range([dataset], part) == {"gold.sold_daily": 2}
     assert lakehouse.rows("gold.sold_daily", "pieces", "window_start") == [(1, 24.0), (1, 48.0), (99, 0.0), (99, 72.0)]
     assert runner.recompute_range([dataset], part) == {"gold.sold_daily": 0}
+
+    before = lakehouse.rows("gold.sold_daily", "pieces", "window_start")
+    twice = gold.aggregate("sold_daily", source=sales, group_by=sold_by_day, measures={"pieces": "2 * sum(pieces)"})
+    lakehouse.declare(twice)
+    with pytest.raises(SluiceError, match=r"gold\.sold_daily changed .*cannot follow two declarations"):
+        lakehouse.runner().recompute_range(lakehouse.catalogue.datasets[-1:], part)
+    assert lakehouse.rows("gold.sold_daily", "pieces", "window_start") == before
 
     few = expect("column_values_to_be_between", column="pieces", max_value=50, severity="critical", name="few")
     lakehouse.catalogue = expecting(ordered([sold_daily]), {"gold.sold_daily": suite("gold.sold_daily", few)})

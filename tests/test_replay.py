@@ -191,6 +191,23 @@ def test_new_columns_are_promoted_and_rolled_back(shop: Lakehouse) -> None:
     assert revenues(shop) == before
 
 
+def test_numbers_are_compared_although_their_type_changes(shop: Lakehouse) -> None:
+    shop.declare(daily("CAST(2 * sum(pieces * price.price) AS decimal(20,2))"))
+    (found,) = build(shop).compared
+    assert (found.inserted, found.updated, found.deleted) == (0, 3, 0)
+    assert (found.columns_added, found.columns_dropped) == ((), ())
+    assert found.columns_retyped == ("revenue: bigint → decimal(20,2)",)
+    ((column, before, after),) = [(each.column, each.mean_before, each.mean_after) for each in found.measures]
+    assert (column, after) == ("revenue", 2 * before)
+
+
+def test_a_type_that_changes_without_the_numbers_is_no_difference(shop: Lakehouse) -> None:
+    shop.declare(daily("CAST(sum(pieces * price.price) AS decimal(20,2))"))
+    (found,) = build(shop).compared
+    assert (found.updated, found.measures) == (0, ())
+    assert found.columns_retyped == ("revenue: bigint → decimal(20,2)",)
+
+
 def test_after_a_rollback_the_old_declaration_goes_on_and_the_new_one_is_held(shop: Lakehouse) -> None:
     changed = daily("sum(pieces * price.price * 10)")
     shop.declare(changed)

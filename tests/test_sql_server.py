@@ -154,6 +154,12 @@ def test_a_format_that_is_not_known_is_an_error_that_names_it(client: Any) -> No
         client.connection.rollback()
 
 
+def test_a_mistyped_word_is_not_taken_for_a_write(client: Any) -> None:
+    with pytest.raises(psycopg2.Error, match="cannot execute SELEC: only queries run here, such as SELECT"):
+        client.execute("SELEC 1")
+    client.connection.rollback()
+
+
 @pytest.mark.parametrize(
     ("sql", "state"),
     [

@@ -68,7 +68,7 @@ def print_traced(found: Traced, table: Described) -> None:
     if found.rows:
         said = ", ".join(f"{each} ({each.how})" for each in found.rows)
         out.print()
-        out.print(escape(printable(f"Which rows there are, these decide: {said}")), highlight=False)
+        out.print(escape(printable(f"Which rows there are is decided by: {said}")), highlight=False)
     if found.downstream:
         out.print("\nMade from it:", highlight=False)
         print_table(["column", "made from", "how", "by"], [row_of(each) for each in found.downstream])

@@ -72,6 +72,9 @@ def plan(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
     recomputed = [step for step in steps if step.action == "recompute"]
     rows = sum(step.rows or 0 for step in recomputed)
     unchanged = len(steps) - len(shown)
+    if not shown:
+        out.print(f"Nothing to do: {unchanged} tables are up to date.", highlight=False)
+        return
     out.print(
         f"Recomputes {len(recomputed)} of {len(steps)} tables ({rows:,} rows now); {unchanged} unchanged.",
         highlight=False,

@@ -95,7 +95,7 @@ class RunProgress:
 def summary(done: RunResult) -> str:
     """What the run did, in one line."""
     said = (
-        f"\nOn hold, because their declarations changed and are not promoted: {', '.join(done.held)}. "
+        f"\nOn hold, until a changed declaration is promoted or the old one is restored: {', '.join(done.held)}. "
         "To see what would change: sluice replay start --because '…'"
         if done.held
         else ""

@@ -64,7 +64,7 @@ def quarantine_add(
     """Set records aside that broke no rule; the next run does it, and `release` lets them in again."""
     with opened(project) as here:
         count = here.quarantine.add(dataset, records, because)
-    err.print(f"{count:,} records are set aside by the next run: sluice run", highlight=False)
+    err.print(f"The next run sets aside {count:,} of {dataset}: sluice run", highlight=False)
 
 
 @quarantine_app.command("release")

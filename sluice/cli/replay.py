@@ -19,13 +19,16 @@ ReplayName = Annotated[str, typer.Argument(metavar="REPLAY", help="Its name, as 
 def replay_start(  # noqa: PLR0917 - options, each given by its name
     because: Annotated[str, typer.Option(help="Why; it stays in the ledger.")],
     datasets: Annotated[
-        list[str] | None, typer.Argument(help="Datasets to recompute; none: those whose declaration changed.")
+        list[str] | None,
+        typer.Argument(help="Datasets to recompute; none: those whose declaration changed, or all with a range."),
     ] = None,
     project: ProjectFolder = Path(),
     since: Annotated[
-        datetime | None, typer.Option(formats=time_formats, help="Event times from here on (UTC).")
+        datetime | None, typer.Option(formats=time_formats, metavar="TIME", help="Event times from here on (UTC).")
     ] = None,
-    until: Annotated[datetime | None, typer.Option(formats=time_formats, help="Event times before this (UTC).")] = None,
+    until: Annotated[
+        datetime | None, typer.Option(formats=time_formats, metavar="TIME", help="Event times before this (UTC).")
+    ] = None,
     records: Annotated[list[str] | None, typer.Option(help="Records: topic/partition/first-last.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which tables it would compute.")] = False,
     as_json: AsJson = False,
@@ -101,7 +104,7 @@ def print_replay(replay: Replay, *, as_json: bool) -> None:
     about = f" ({replay.part})" if replay.part else ""
     out.print(f"{replay.name}: {', '.join(replay.datasets)}{about}, because {replay.because}", highlight=False)
     print_table(
-        ["dataset", "declaration", "inserted", "updated", "deleted", "new columns", "lost columns"],
+        ["dataset", "declaration", "inserted", "updated", "deleted", "new columns", "lost columns", "other types"],
         [
             [
                 each.dataset,
@@ -111,6 +114,7 @@ def print_replay(replay: Replay, *, as_json: bool) -> None:
                 each.deleted,
                 " ".join(each.columns_added),
                 " ".join(each.columns_dropped),
+                ", ".join(each.columns_retyped),
             ]
             for each in replay.compared
         ],
@@ -131,5 +135,7 @@ def print_replay(replay: Replay, *, as_json: bool) -> None:
                 if values is not None:
                     shown_values = "  ".join(f"{name} {value}" for name, value in values.items())
                     out.print(f"  {sign} {escape(shown_values)}", highlight=False)
-    if replay.state == "built":
+    if replay.state == "built" and not replay.changed and not replay.rows_that_differ:
+        out.print(f"\nNothing differs. Remove the replay with: sluice replay drop {replay.name}", highlight=False)
+    elif replay.state == "built":
         out.print(f"\nPut it in place with: sluice replay promote {replay.name}", highlight=False)

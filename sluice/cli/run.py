@@ -31,17 +31,19 @@ def run(  # noqa: PLR0917 - options, each given by its name
         bool, typer.Option("--attached", help="Stop when the process that started it is gone.")
     ] = False,
     since: Annotated[
-        datetime | None, typer.Option(formats=time_formats, help="Recompute event times from here on (UTC) …")
+        datetime | None,
+        typer.Option(formats=time_formats, metavar="TIME", help="Recompute from this event time on (UTC)."),
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option(formats=time_formats, help="… and before this, of these datasets only.")
+        datetime | None,
+        typer.Option(formats=time_formats, metavar="TIME", help="Recompute up to, but not including, this event time."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Land the new records of the log and refresh all that depends on them, until caught up.
 
-    With --since or --until, recompute that range of the datasets in place instead, by the run under way if there is
-    one; only what differs is written.
+    With --since or --until, recompute only that range of the named datasets, or of all, in place; only what differs is
+    written. A run that is under way does it.
     """
     names = datasets or []
     if since or until:

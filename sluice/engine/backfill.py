@@ -59,13 +59,13 @@ class BackfillRange(BaseModel):
 
     @classmethod
     def of(cls, since: datetime | None, until: datetime | None, records: Sequence[str]) -> Self | None:
-        """The range that is named, or or None if nothing is; a UsageError if it is empty."""
+        """The range that is named, or None if nothing is; a UsageError if it is empty."""
         if not (since or until or records):
             return None
         if (since or until) and records:
             raise UsageError("Name a range of event time or records, not both.")
         if since and until and since >= until:
-            raise UsageError(f"From {since:%Y-%m-%dT%H:%M:%S} until {until:%Y-%m-%dT%H:%M:%S} there is no time.")
+            raise UsageError(f"--until {until:%Y-%m-%dT%H:%M:%S} must be later than --since {since:%Y-%m-%dT%H:%M:%S}.")
         return cls(since=since, until=until, records=tuple(Records.of(text) for text in records))
 
     def rows(self, df: "DataFrame", event_time: str | None) -> "DataFrame | None":

@@ -207,6 +207,8 @@ class Runner:
 
     def recompute_range(self, datasets: Sequence[Dataset], backfill: BackfillRange) -> dict[str, int]:
         """Recomputes a range of datasets in place, upstream first; returns how many rows that changed in each."""
+        for dataset in datasets:
+            self.require_unchanged(dataset)
         changed = {}
         for dataset in datasets:
             with self.observer.watching("backfill", [dataset.name], self.catalogue) as watch:
@@ -217,6 +219,16 @@ class Runner:
                 raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(done.broken)}.")
             changed[dataset.name] = done.rows.total
         return changed
+
+    def require_unchanged(self, dataset: Dataset) -> None:
+        """A SluiceError when the table was computed by another declaration: its rows would come from two."""
+        known = self.lake.last_commit(dataset.name)
+        if known is not None and known.entry.fingerprint != dataset.fingerprint:
+            raise SluiceError(
+                f"The declaration of {dataset.name} changed since the table was computed, and one table cannot follow "
+                f"two declarations. Compute all of it first: sluice run {dataset.name}, or where it is on hold, "
+                f"sluice replay start {dataset.name}"
+            )
 
     def refreshed(self, dataset: Dataset, event: Event, *, rebuild: bool) -> Event:
         """Refreshes a dataset, unless the same rows were refused already; records the outcomes of its gate."""

@@ -49,13 +49,18 @@ class Compared(BaseModel):
     measures: tuple[Measure, ...] = ()
     columns_added: tuple[str, ...] = ()
     columns_dropped: tuple[str, ...] = ()
+    columns_retyped: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
 
 
 def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataFrame") -> Compared:
     """How `before` would become `after`; both have at most one row per `grain`."""
     compared = [name for name in after.columns if not name.startswith("_") and name not in grain]
-    common = [name for name in compared if (name, dict(after.dtypes)[name]) in before.dtypes]
+    were, are = dict(before.dtypes), dict(after.dtypes)
+    retyped = [name for name in compared if were.get(name, are[name]) != are[name]]
+    numbers = [name for name in retyped if is_number(were[name]) and is_number(are[name])]
+    before, after = with_common_types(numbers, before, after)
+    common = [name for name in compared if name in numbers or were.get(name) == are[name]]
     there = {"_is_there": F.lit(True)}
     pairs = differing_pairs(before.withColumns(there), after.withColumns(there), grain, [*there, *common])
     changed = pairs.localCheckpoint()
@@ -75,16 +80,27 @@ def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataF
             for name in common
             if figures[f"rows {name}"]
         ),
-        columns_added=tuple(name for name in compared if name not in common),
-        columns_dropped=tuple(
-            name
-            for name in before.columns
-            if not name.startswith("_") and (name, dict(before.dtypes)[name]) not in after.dtypes
-        ),
+        columns_added=tuple(name for name in compared if name not in were),
+        columns_dropped=tuple(name for name in were if not name.startswith("_") and name not in are),
+        columns_retyped=tuple(f"{name}: {were[name]} → {are[name]}" for name in retyped),
         examples=tuple(
             example(row.asDict(recursive=True)) for row in collected(changed.orderBy("key").limit(examples_max))
         ),
     )
+
+
+def with_common_types(names: Sequence[str], before: "DataFrame", after: "DataFrame") -> "tuple[DataFrame, DataFrame]":
+    """Both frames with the named columns in the type that holds the numbers of both, as Spark finds it."""
+    if not names:
+        return before, after
+    kinds = dict(after.dtypes)
+    either = before.select(*(F.coalesce(name, F.lit(None).cast(kinds[name])).alias(name) for name in names)).dtypes
+    casts = {name: F.col(name).try_cast(kind) for name, kind in either}
+    return before.withColumns(casts), after.withColumns(casts)
+
+
+def is_number(kind: str) -> bool:
+    return kind.startswith(numeric_types)
 
 
 def figures_of(columns: Sequence[str], types: Mapping[str, str]) -> "list[Column]":
@@ -100,7 +116,7 @@ def figures_of(columns: Sequence[str], types: Mapping[str, str]) -> "list[Column
         before, after = F.col("before").getField(name), F.col("after").getField(name)
         differs = is_updated & ~before.eqNullSafe(after)
         found.append(F.count_if(differs).alias(f"rows {name}"))
-        if types[name].startswith(numeric_types):
+        if is_number(types[name]):
             found += [
                 F.avg(F.when(differs, value.cast("double"))).alias(f"{when} {name}")
                 for when, value in (("before", before), ("after", after))

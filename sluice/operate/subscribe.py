@@ -37,7 +37,9 @@ class Cursor:
         """`VERSION`, `VERSION:POSITION`, or the `cursor` of a change; a UsageError for anything else."""
         found = re.fullmatch(r"-1|([0-9]{1,18})(?::([0-9]{1,18}|all)(?::([0-9]{1,18})(:snapshot)?)?)?", str(text))
         if found is None:
-            raise UsageError(f"{text!r} is no place in a table's changes; give VERSION, VERSION:POSITION or a cursor.")
+            raise UsageError(
+                f"{text!r} is not a place in a table's changes; give VERSION, VERSION:POSITION or a cursor."
+            )
         version, position, commit_ms, snapshot = found.groups()
         return cls(
             -1 if version is None else int(version),
@@ -118,7 +120,7 @@ class Subscription:
         while True:
             lost = self.lost(at)
             if lost and not self.snapshot:
-                raise SluiceError(f"{self.table}: {lost} Subscribe with --snapshot to get its rows as they are, anew.")
+                raise SluiceError(f"{self.table}: {lost} Subscribe with --snapshot to start from its rows as they are.")
             if lost:
                 at = yield from self.from_snapshot(self.lake.newest_version(self.table), None, lost)
             newest = self.lake.newest_version(self.table)
@@ -128,7 +130,7 @@ class Subscription:
             except ChangesLost as error:
                 if not self.snapshot:
                     raise SluiceError(
-                        f"{self.table}: {error}. Subscribe with --snapshot to get its rows as they are, anew."
+                        f"{self.table}: {error}. Subscribe with --snapshot to start from its rows as they are."
                     ) from error
                 at = yield from self.from_snapshot(self.lake.newest_version(self.table), None, f"{error}.")
             if wait is None or not wait():
@@ -143,9 +145,9 @@ class Subscription:
         try:
             found = duckdb.extract_statements(f"SELECT ({self.where}\n)")
         except duckdb.Error as error:
-            raise UsageError(f"The condition {self.where!r} is no SQL expression: {error}") from error
+            raise UsageError(f"The condition {self.where!r} is not an SQL expression: {said(error)}") from error
         if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
-            raise UsageError(f"The condition {self.where!r} is no SQL expression.")
+            raise UsageError(f"The condition {self.where!r} is not an SQL expression.")
 
     def is_continuous(self, at: Cursor) -> bool:
         if self.lost(at):
@@ -163,7 +165,7 @@ class Subscription:
         newest, oldest = self.lake.newest_version(self.table), self.lake.oldest_version(self.table)
         if at.version > newest:
             return (
-                f"its newest version is {newest}, before {at.version}: that was never one, or the table was made again."
+                f"there is no version {at.version}; its newest version is {newest}. Perhaps the table was made again."
             )
         if at.version + (at.position is None) < oldest:
             return f"its log begins at version {oldest}, and the changes after version {at.version} are gone."
@@ -238,8 +240,13 @@ class Subscription:
                 while some := answer.fetchmany(rows_at_once):
                     yield from some
             except duckdb.Error as error:
-                on = f" on the condition {self.where!r}" if self.where is not None else ""
-                raise UsageError(f"{self.table}: the changes cannot be compared{on}: {error}") from error
+                what = "its changes" if self.where is None else f"the condition {self.where!r}"
+                raise UsageError(f"{self.table}: {what} cannot be evaluated: {said(error)}") from error
+
+
+def said(error: duckdb.Error) -> str:
+    """DuckDB's message without the SQL that is ours."""
+    return str(error).partition("\n\nLINE ")[0]
 
 
 def confined(images: Sequence[pa.Table]) -> "duckdb.DuckDBPyConnection":
@@ -305,8 +312,8 @@ def placed(
             operation: Operation = "insert" if old is None else "delete" if new is None else "update"
             yield replace(of.change(commit, operation, old=old, new=new), position=position)
     if after is not None and after.position is not None and after.position > position:
-        has = f"the positions 0 to {position}" if position >= 0 else "no changes"
-        raise UsageError(f"{of.table}: version {commit.version} has {has}, and {after.position} is none of them.")
+        has = f"positions 0 to {position}" if position >= 0 else "no changes"
+        raise UsageError(f"{of.table}: version {commit.version} has {has}; there is no position {after.position}.")
 
 
 def marked(

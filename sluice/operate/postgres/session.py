@@ -459,7 +459,9 @@ def statements(text: str) -> list[str]:
 def readable(sql: str) -> str:
     """The statement for DuckDB; a StatementError when it would do more than read."""
     if dialect.first_word(sql) not in reads:
-        raise StatementError("25006", f"cannot execute {dialect.first_word(sql)}: the tables are read-only here")
+        raise StatementError(
+            "25006", f"cannot execute {dialect.first_word(sql)}: only queries run here, such as SELECT"
+        )
     if explains.match(sql) and dialect.first_word(explains.sub("", sql)) not in reads - {"EXPLAIN"}:
         raise StatementError("25006", "only what reads can be explained here")
     try:

@@ -40,5 +40,5 @@ def test_a_client_that_connects_again_gets_each_change_once(tmp_path: Path, read
 
 
 def test_an_id_that_no_event_has_is_wrong_use() -> None:
-    with pytest.raises(UsageError, match="no place"):
+    with pytest.raises(UsageError, match="not a place"):
         since("yesterday")

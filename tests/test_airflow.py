@@ -326,7 +326,9 @@ def test_a_driver_that_dies_comes_back_and_nothing_is_lost(airflow: Airflow) -> 
     airflow.wait(lambda: airflow.orders() == 5, "the order that came while the driver was dead")
     assert airflow.driver() not in (None, before)
     (task,) = airflow.tasks("run_continuously")
-    assert (task["state"], task["try_number"]) == ("running", 2)
+    # The lock is the JVM's until it has ended, so a try that comes before that is refused.
+    assert task["state"] == "running"
+    assert task["try_number"] >= 2
     catalogue = load(airflow.project)
     assert all(each.balanced for each in audit(airflow.lake, catalogue))
 

@@ -442,7 +442,7 @@ def test_twenty_readers_see_whole_passes_while_a_run_writes(ran: Path, spark: "S
 
     def read(ask: Callable[[], tuple[int, int]]) -> None:
         # More often, and the readers of one Python are in each other's way.
-        while not stop.wait(1.5):
+        while not stop.wait(4):
             try:
                 seen.append(ask())
             except Exception as error:  # noqa: BLE001 - a reader in a thread reports what went wrong

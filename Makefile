@@ -52,6 +52,7 @@ $(AIRFLOW)/.installed: requirements-airflow.lock | prerequisites
 $(VENV)/.servers: $(wildcard infra/servers/*.py infra/servers/jars.sha256 infra/servers/versitygw/*) $(VENV)/.installed
 	@echo "Installing the servers (once, a few minutes) …"
 	@$(BIN)/python -m infra.servers install --for-tests
+	@$(BIN)/python -m tests.first_run
 	@touch $@
 
 demo: $(VENV)/.installed ## A year of real flights from the log to gold (MONTHS=1 for a quick look)

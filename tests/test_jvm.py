@@ -100,7 +100,7 @@ def test_an_archive_is_of_one_installation(tmp_path: Path, monkeypatch: pytest.M
     """A JVM refuses one that was written from jars elsewhere, or from others at the same place."""
 
     def name() -> str:
-        return session.ClassArchive.of(tmp_path, require_java(), []).path.name
+        return session.ClassArchive.of(tmp_path, require_java()).path.name
 
     jars = [tmp_path / home / "jars" / "spark.jar" for home in ("one", "other")]
     for jar in jars:

@@ -120,7 +120,7 @@ def spark_session(
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     java = require_java()
     files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if where.jars else [])
-    archive = ClassArchive.of(settings.jars, java, files)
+    archive = ClassArchive.of(settings.jars, java)
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -269,19 +269,19 @@ class ClassArchive:
     """Spark's classes as the JVM has them when they are loaded: a start from it takes half the work.
 
     The first run writes it when it ends, which takes some seconds once; all others read it. A JVM refuses, without a
-    word, one that was written from other files, so the name stands for Java, the jars, and where and when Spark was
-    installed. Those that nobody has used for a month are removed.
+    word, one that was written from other files, so the name stands for Java, and where and when Spark was installed;
+    the jars that Spark loads by itself are in none. Those that nobody has used for a month are removed.
     """
 
     path: Path
     made: Path
 
     @classmethod
-    def of(cls, cache: Path, java: Path, files: Sequence[Path]) -> "ClassArchive":
-        """The archive for this Java with these jars and this installation of Spark."""
+    def of(cls, cache: Path, java: Path) -> "ClassArchive":
+        """The archive for this Java and this installation of Spark."""
         version = subprocess.run([java, "-version"], capture_output=True, check=False).stderr.decode()
         spark = sorted(Path(_find_spark_home(), "jars").glob("*.jar"))
-        described = [version, *map(str, files), *(f"{jar} {jar.stat().st_mtime_ns}" for jar in spark)]
+        described = [version, *(f"{jar} {jar.stat().st_mtime_ns}" for jar in spark)]
         known = hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]
         path = cache / f"classes-{known}.jsa"
         return cls(path, path.with_name(f".{path.name}.{os.getpid()}"))

@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import dag, get_current_context, task
 from airflow.sdk.exceptions import AirflowException
 from lakehouse import project
-from lakehouse.defaults import notify, start_date, with_alerts, writes
+from lakehouse.defaults import notify, start_date, tried, with_alerts, writes
 
 status_seconds = 60
 lag_records_max = int(os.environ.get("LAKEHOUSE_LAG_RECORDS_MAX", "1000000"))
@@ -51,9 +51,9 @@ def run_continuously():
         def heard(line: str) -> None:
             print(line, end="", flush=True)
             if line.startswith("{"):
-                state.set("progress", json.loads(line))
+                tried(lambda: state.set("progress", json.loads(line)))
 
-        def beat() -> bool:
+        def report() -> None:
             if time.monotonic() - reported["status"] > status_seconds:
                 reported["status"] = time.monotonic()
                 tables = project.call("status")
@@ -70,7 +70,10 @@ def run_continuously():
                     notify(f"{name} is {blocked[name]}", context)
                 reported["blocked"] = set(blocked)
                 print("lag", {table["dataset"]: table["lag"] for table in tables if table["lag"]}, flush=True)
-            return not instance.get_dag(instance.dag_id).is_paused
+
+        def beat() -> bool:
+            tried(report)
+            return not tried(lambda: instance.get_dag(instance.dag_id).is_paused)
 
         done = project.follow(["run", "--continuous", "--attached", "--json"], heard, beat)
         if done.returncode:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ def refused(*arguments: str, here: Path, environment: dict[str, str] | None = No
     done = sluice(*arguments, here=here, environment=environment)
     assert done.returncode == 2, done.stderr
     return " ".join(done.stderr.split())
+
+
+def test_its_version_is_that_of_the_package(tmp_path: Path) -> None:
+    assert sluice("--version", here=tmp_path).stdout.strip() == version("sluice-lakehouse")
 
 
 def test_a_folder_that_is_no_project_is_named(tmp_path: Path) -> None:
@@ -199,6 +204,8 @@ def test_a_held_record_is_shown_and_released(tmp_path: Path) -> None:
     }
     shown = sluice("quarantine", "show", "silver.orders", "--reason", "placed_at_in_the_future", here=project)
     assert '"order_id": "x"' in shown.stdout
+    shown = sluice("quarantine", "show", "silver.orders", "--reason", "none_such", here=project)
+    assert "silver.orders has no quarantined record for none_such" in shown.stderr
 
     release = ("quarantine", "release", "silver.orders", "--because", "a test")
     assert "Say what to release" in refused(*release, here=project)

@@ -118,7 +118,7 @@ def test_the_rows_at_stake_and_what_waits_are_said(shop: Project) -> None:
     assert (gold.action, gold.because, gold.rows) == ("recompute", "declaration changed", rows["gold.revenue_daily"])
     assert steps["silver.products"].action == "nothing"
     said = sluice("plan", here=shop.settings.project).stdout
-    assert f"Recomputes 1 of {len(steps)} tables ({gold.rows} rows now)" in said
+    assert f"Of {len(steps)} tables, the next run recomputes 1 ({gold.rows} rows now), leaves" in said
 
 
 def test_what_is_on_hold_stays(shop: Project, spark: "SparkSession") -> None:

@@ -132,16 +132,24 @@ def test_the_next_command_takes_the_jvm_of_the_last(shop: Path) -> None:
         assert (after.process.pid, after.sessions) == (pid, sessions + 2)
 
 
-@pytest.mark.parametrize("variable", ["SLUICE_DRIVER_MEMORY", "AWS_ACCESS_KEY_ID", "SALT"])
-def test_other_settings_and_variables_have_another_jvm_and_one_waits(shop: Path, variable: str) -> None:
+def test_another_environment_has_another_jvm_and_one_waits(shop: Path) -> None:
     before = pid_of_waiting(shop)
     assert before is not None
-    run(shop, **{variable: "1g"})
+    run(shop, SALT="1g")
     assert not is_running(before)
     # It is not the one that commands without the variable want.
     assert pid_of_waiting(shop) is None
     run(shop)
     assert pid_of_waiting(shop) is not None
+
+
+@pytest.mark.parametrize("variable", ["SLUICE_DRIVER_MEMORY", "AWS_ACCESS_KEY_ID"])
+def test_other_settings_and_variables_have_another_jvm(
+    tmp_path: Path, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = jvm.fingerprint(read_settings(tmp_path))
+    monkeypatch.setenv(variable, "1g")
+    assert jvm.fingerprint(read_settings(tmp_path)) != before
 
 
 def test_a_newer_installation_has_another_jvm(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

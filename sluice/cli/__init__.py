@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from importlib.metadata import version
+from typing import Annotated, NoReturn
 
 import typer
 from rich.markup import escape
@@ -50,6 +51,23 @@ groups = {
     "quarantine": quarantine_app,
     "replay": replay_app,
 }
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("sluice-lakehouse"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What every command takes; its help is that of the app."""
+
+
 for name, command in commands.items():
     app.command(name)(command)
 for name, group in groups.items():

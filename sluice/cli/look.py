@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from sluice.api import Audit, Fates, IntegrityCheck, Origin, Recomputed, Stopped, Value
 from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
-from sluice.cli.printing import out, print_json, print_table, shown
+from sluice.cli.printing import counted, out, print_json, print_table, shown
 from sluice.errors import UsageError
 
 
@@ -73,12 +73,13 @@ def plan(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
     rows = sum(step.rows or 0 for step in recomputed)
     unchanged = len(steps) - len(shown)
     if not shown:
-        out.print(f"Nothing to do: {unchanged} tables are up to date.", highlight=False)
+        out.print(f"Nothing to do: all tables are up to date ({unchanged}).", highlight=False)
         return
-    out.print(
-        f"Recomputes {len(recomputed)} of {len(steps)} tables ({rows:,} rows now); {unchanged} unchanged.",
-        highlight=False,
-    )
+    built = sum(step.action == "build" for step in steps)
+    done = [f"builds {built}"] if built else []
+    done += [f"recomputes {len(recomputed)} ({counted(rows, 'row')} now)"] if recomputed else []
+    done.append(f"leaves {unchanged} unchanged")
+    out.print(f"Of {counted(len(steps), 'table')}, the next run {', '.join(done)}.", highlight=False)
 
 
 def audit(

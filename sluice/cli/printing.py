@@ -38,6 +38,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     out.print(table, highlight=False, markup=False)
 
 
+def counted(number: int, thing: str) -> str:
+    """A number with what it counts: `1 row`, `2,000 rows`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def shown(value: Any) -> str:
     """A value as people read it."""
     if value is None:

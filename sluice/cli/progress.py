@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.status import Status
 
 from sluice.api import Event, RunResult
+from sluice.cli.printing import counted
 
 refresh_seconds = 0.5
 
@@ -109,7 +110,8 @@ def summary(done: RunResult) -> str:
     if len(done.events) == len(done.held) + len(done.refused) + len(done.blocked) + len(done.waiting):
         return f"Nothing new: {done.up_to_date} tables are up to date ({done.seconds:.1f} s).{said}"
     return (
-        f"{done.records_landed:,} records landed and {done.rows_changed:,} rows changed in silver and gold in "
+        f"{counted(done.records_landed, 'record')} landed and {counted(done.rows_changed, 'row')} changed "
+        f"in silver and gold in "
         f"{done.seconds:.1f} s ({done.records_landed / done.seconds:,.0f} records/s).{said}"
     )
 

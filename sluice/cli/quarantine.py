@@ -51,6 +51,10 @@ def quarantine_show(
     if as_json:
         print_json(rows)
         return
+    if not rows:
+        of_rule = f" for {reason}" if reason else ""
+        err.print(f"{dataset} has no quarantined record{of_rule}. All rules: sluice quarantine list", highlight=False)
+        return
     print_table(["record", "arrived", "reason", "value"], [[*row.values()] for row in rows])
 
 

@@ -59,10 +59,7 @@ def comments_of(project: Project) -> list[SqlComment]:
         return []
     found = [SqlComment(table.name, None, table.meaning) for table in tables if table.meaning]
     for table in tables:
-        for column in table.columns:
-            unit = f" [{column.unit}]" if column.unit else ""
-            if text := f"{column.meaning}{unit}".strip():
-                found.append(SqlComment(table.name, column.name, text))
+        found += [SqlComment(table.name, column.name, column.comment) for column in table.columns if column.comment]
     return found
 
 

@@ -37,6 +37,11 @@ class EvaluationContext:
         return cls(before, later_of(before, watermark), now)
 
     @property
+    def began_ms(self) -> int:
+        """When the refresh began, in milliseconds since 1970."""
+        return int(self.now.timestamp() * 1000)
+
+    @property
     def has_moved(self) -> bool:
         return self.watermark != self.watermark_before
 

@@ -69,6 +69,11 @@ class Column:
     made: Made
 
     @property
+    def comment(self) -> str:
+        """The meaning with the unit after it, as a declaration writes both: `Delay at departure [minutes]`."""
+        return f"{self.meaning} [{self.unit}]".strip() if self.unit else self.meaning.strip()
+
+    @property
     def is_field(self) -> bool:
         # No column's own name has a dot (`model.ddl`).
         return "." in self.name

@@ -10,7 +10,7 @@ from sluice.engine.land import waiting
 from sluice.engine.refresh import is_on_hold, newest_inputs, waits_for, why
 from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
-from sluice.operate.status import log_of
+from sluice.operate.status import log_of, not_current
 from sluice.storage.delta import Lake
 
 Action = Literal["land", "build", "recompute", "follow", "hold", "wait", "nothing", "leave"]
@@ -63,7 +63,8 @@ def step_of_topic(lake: Lake, log: AnyLog, topic: Topic) -> Step:
     commit = lake.last_commit(topic.name)
     landed = commit.entry.landed if commit else {}
     available, wrong = log_of(log, topic.topic, landed)
-    step = Step(topic.name, "nothing", rows=rows_of(lake, topic.name), records=sum(waiting(available, landed).values()))
+    rows = lake.row_count(topic.name) if commit else None
+    step = Step(topic.name, "nothing", rows=rows, records=sum(waiting(available, landed).values()))
     if wrong is not None:
         return replace(step, action="hold", because=wrong)
     if commit is None:
@@ -75,10 +76,9 @@ def step_of_topic(lake: Lake, log: AnyLog, topic: Topic) -> Step:
 def step_of_dataset(lake: Lake, dataset: Dataset, above: Mapping[str, Step], *, hold_changed: bool) -> Step:
     """What a refresh would find to do, now or once its inputs have changed."""
     known, pinned = lake.last_commit(dataset.name), newest_inputs(lake, dataset)
-    step = Step(dataset.name, "nothing", rows=rows_of(lake, dataset.name))
+    step = Step(dataset.name, "nothing", rows=lake.row_count(dataset.name) if known else None)
     if known and is_on_hold(dataset, known, hold_changed=hold_changed):
-        is_rejected = known.entry.rejected == dataset.fingerprint
-        return replace(step, action="hold", because="rolled back" if is_rejected else "declaration changed")
+        return replace(step, action="hold", because=not_current(known.entry, dataset) or "")
     if missing := [name for name in sorted(waits_for(dataset, pinned)) if not above[name].is_change]:
         return replace(step, action="wait", because=f"there is no {', '.join(missing)}")
     versions = {name: commit.as_input for name, commit in pinned.items()}
@@ -99,11 +99,7 @@ def left_alone(lake: Lake, catalogue: Catalogue) -> Iterator[Step]:
     made = {node.name for node in catalogue.topics}
     made |= {output.table for dataset in catalogue.datasets for output in dataset.outputs}
     for name in lake.tables():
-        # Sluice's own begin with a line.
+        # Sluice's own begin with an underscore.
         if name not in made and not name.partition(".")[2].startswith("_"):
-            yield Step(name, "leave", "not declared", rows_of(lake, name))
-
-
-def rows_of(lake: Lake, name: str) -> int | None:
-    """How many rows a table has; None when it does not exist."""
-    return lake.row_count(name) if lake.last_commit(name) else None
+            rows = lake.row_count(name) if lake.last_commit(name) else None
+            yield Step(name, "leave", "not declared", rows)

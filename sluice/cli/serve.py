@@ -59,10 +59,7 @@ def comments_of(project: Project) -> list[SqlComment]:
         return []
     found = [SqlComment(table.name, None, table.meaning) for table in tables if table.meaning]
     for table in tables:
-        for column in table.columns:
-            unit = f" [{column.unit}]" if column.unit else ""
-            if text := f"{column.meaning}{unit}".strip():
-                found.append(SqlComment(table.name, column.name, text))
+        found += [SqlComment(table.name, each.name, each.comment) for each in table.columns if each.comment]
     return found
 
 

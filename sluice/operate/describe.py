@@ -69,6 +69,11 @@ class Column:
     made: Made
 
     @property
+    def comment(self) -> str:
+        """What was declared, as it is written for other programs: the meaning, and the unit in brackets."""
+        return (f"{self.meaning} [{self.unit}]" if self.unit else self.meaning).strip()
+
+    @property
     def is_field(self) -> bool:
         # No column's own name has a dot (`model.ddl`).
         return "." in self.name

@@ -39,8 +39,7 @@ def schema(columns: Iterable[Column]) -> facets.schema_dataset.SchemaDatasetFace
     for column in columns:
         root, _, inner = column.name.partition(".")
         # Only what is declared: a meaning that is guessed from a name tells a reader nothing new.
-        said = f"{column.meaning} [{column.unit}]" if column.unit else column.meaning
-        one = field(inner or root, column.type, said.strip() or None)
+        one = field(inner or root, column.type, column.comment or None)
         if inner and root in made:
             made[root].fields.append(one)
         else:

@@ -228,7 +228,7 @@ class Evaluation:
             inputs=dict(self.pinned),
             reached=reached,
             watermark=self.watermark(reached),
-            began_ms=int(self.context.now.timestamp() * 1000),
+            began_ms=self.context.began_ms,
         )
 
     def watermark(self, reached: dict[str, Reached]) -> datetime | None:

@@ -90,8 +90,7 @@ def judged_rows(
     """The verdict on tables that are to be equal to rows that are there already (see `plan_of_rows`)."""
     known = lake.last_commit(dataset.name)
     context = EvaluationContext.of(known.entry.watermark if known else None, entry.watermark, datetime.now(UTC))
-    began_ms = int(context.now.timestamp() * 1000)
-    entry = entry.model_copy(update={"watermark": context.watermark, "began_ms": began_ms})
+    entry = entry.model_copy(update={"watermark": context.watermark, "began_ms": context.began_ms})
     fences = fences_of(lake, dataset, known)
     evaluation = Evaluation(spark, lake, dataset, known, entry.inputs, entry.cause, context, fences=fences)
     return judge(plan_of_rows(evaluation, entry, rows).tables, gate)

@@ -37,6 +37,11 @@ class EvaluationContext:
         return cls(before, later_of(before, watermark), now)
 
     @property
+    def began_ms(self) -> int:
+        """When the refresh began, as the ledger says it."""
+        return int(self.now.timestamp() * 1000)
+
+    @property
     def has_moved(self) -> bool:
         return self.watermark != self.watermark_before
 

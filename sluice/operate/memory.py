@@ -22,7 +22,7 @@ class Limited:
     def __init__(self, bytes_max: int) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
         self.stack_bytes = stack_bytes_usual if soft == resource.RLIM_INFINITY else soft
-        self.before, self.most = resource.getrlimit(resource.RLIMIT_DATA)
+        _, self.most = resource.getrlimit(resource.RLIMIT_DATA)
         mapped, threads = self.counted()
         self.bytes_max = bytes_max + mapped - threads * self.stack_bytes
         self.follow()
@@ -33,9 +33,6 @@ class Limited:
         if threads:
             limit = self.bytes_max + threads * self.stack_bytes
             resource.setrlimit(resource.RLIMIT_DATA, (limit if self.most < 0 else min(limit, self.most), self.most))
-
-    def end(self) -> None:
-        resource.setrlimit(resource.RLIMIT_DATA, (self.before, self.most))
 
     @staticmethod
     def counted() -> tuple[int, int]:

@@ -127,8 +127,8 @@ class Server:
         self.tls = tls_of(options.certificate, options.key)
         try:
             duckdb.connect(config={"memory_limit": options.memory_limit}).close()
-            bytes_of(options.memory_limit)
-            bytes_of(options.process_memory or "1GB")
+            for limit in filter(None, (options.memory_limit, options.process_memory)):
+                bytes_of(limit)
         except duckdb.Error as error:
             raise UsageError(f"The memory limit is '{options.memory_limit}'; write for example 1GB") from error
         self.listener = listening(options.host, options.port, waiting_max=100)

@@ -1,6 +1,6 @@
 """The quarantined records of a project."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,6 +9,7 @@ from sluice.api.opened import Opened
 from sluice.engine.catalogue import Catalogue
 from sluice.engine.observer import Watch, Work
 from sluice.errors import UsageError
+from sluice.model.datasets import Dataset
 from sluice.operate import quarantine
 from sluice.operate.quarantine import QuarantinedByRule, QuarantinedRecord
 
@@ -52,7 +53,7 @@ class Quarantine:
         """
         catalogue = self._here.catalogue()
         consumer = quarantine.consumer(catalogue, dataset)
-        with self.watched("quarantine", catalogue, consumer.name, consumer.landed_in.values(), because) as watch:
+        with self.watched("quarantine", catalogue, consumer, because) as watch:
             count = quarantine.add(self._here.lake, self._here.log, consumer, positions, because)
             watch.done(count)
             return count
@@ -68,7 +69,7 @@ class Quarantine:
             raise UsageError("Say what to release: reason='late', or positions=['topic/partition/offset'].")
         catalogue = self._here.catalogue()
         consumer = quarantine.consumer(catalogue, dataset)
-        with self.watched("release", catalogue, consumer.name, consumer.landed_in.values(), because) as watch:
+        with self.watched("release", catalogue, consumer, because) as watch:
             found = quarantine.quarantined_records(self._here.lake, consumer, reason=reason, positions=positions)
             unknown = set(positions) - {each.position for each in found}
             if unknown or not found:
@@ -80,14 +81,12 @@ class Quarantine:
             return Released(consumer.name, count)
 
     @contextmanager
-    def watched(
-        self, work: Work, catalogue: Catalogue, dataset: str, landed_in: Iterable[str], because: str
-    ) -> Iterator[Watch]:
+    def watched(self, work: Work, catalogue: Catalogue, consumer: Dataset, because: str) -> Iterator[Watch]:
         """What hears of work on the records of a dataset, which are read from the tables where they landed."""
-        commits = {table: self._here.lake.last_commit(table) for table in landed_in}
+        commits = {table: self._here.lake.last_commit(table) for table in consumer.landed_in.values()}
         with (
             observing(self._here) as observer,
-            observer.watching(work, [dataset], catalogue, target=quarantine.commands_topic) as watch,
+            observer.watching(work, [consumer.name], catalogue, target=quarantine.commands_topic) as watch,
         ):
             watch.began(because, {table: commit.as_input for table, commit in commits.items() if commit})
             yield watch

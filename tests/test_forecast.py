@@ -1,6 +1,7 @@
 """`sluice plan` says what the next run does; the run itself is the judge."""
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ import pytest
 
 from sluice import Project
 from sluice.api import Record
+from sluice.cli.look import planned
 from sluice.operate import forecast
 from sluice.runtime.settings import Settings
 from tests.commands import sluice
@@ -118,7 +120,33 @@ def test_the_rows_at_stake_and_what_waits_are_said(shop: Project) -> None:
     assert (gold.action, gold.because, gold.rows) == ("recompute", "declaration changed", rows["gold.revenue_daily"])
     assert steps["silver.products"].action == "nothing"
     said = sluice("plan", here=shop.settings.project).stdout
-    assert f"Of {len(steps)} tables, the next run recomputes 1 ({gold.rows} rows now), leaves" in said
+    assert f"Recomputes 1 of {len(steps)} tables ({gold.rows} rows now)" in said
+
+
+def test_a_first_build_recomputes_no_rows(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "new")
+    actions = [step.action for step in project.plan()]
+    # A topic that need not exist does not.
+    assert Counter(actions) == {"build": len(actions) - 1, "nothing": 1}
+    said = sluice("plan", here=project.settings.project).stdout.splitlines()[-1]
+    assert said == f"Builds {len(actions) - 1} of {len(actions)} tables; 1 unchanged."
+
+
+@pytest.mark.parametrize(
+    ("actions", "said"),
+    [
+        (
+            {"build": 2, "recompute": 1, "nothing": 4},
+            "Builds 2 of 7 tables; recomputes 1 of 7 tables (1 row now); 4 un",
+        ),
+        ({"recompute": 2}, "Recomputes 2 of 2 tables (2 rows now); 0 un"),
+        ({"follow": 1}, "Recomputes 0 of 1 table (0 rows now); 0 un"),
+        ({"nothing": 1}, "Nothing to do: 1 table is up to date."),
+    ],
+)
+def test_a_plan_is_said_in_a_line(actions: dict[forecast.Action, int], said: str) -> None:
+    steps = [forecast.Step("a", action, rows=1) for action, count in actions.items() for _ in range(count)]
+    assert planned(steps, actions.get("nothing", 0)).startswith(said)
 
 
 def test_what_is_on_hold_stays(shop: Project, spark: "SparkSession") -> None:

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from sluice.api import Audit, Fates, IntegrityCheck, Origin, Recomputed, Stopped, Value
+from sluice.api import Audit, Fates, IntegrityCheck, Origin, Recomputed, Step, Stopped, Value
 from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
-from sluice.cli.printing import counted, out, print_json, print_table, shown
+from sluice.cli.printing import out, print_json, print_table, shown, up_to_date
 from sluice.errors import UsageError
+from sluice.model.labels import counted
 
 
 def status(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
@@ -69,17 +70,20 @@ def plan(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
                 for step in shown
             ],
         )
+    out.print(planned(steps, len(steps) - len(shown)), highlight=False)
+
+
+def planned(steps: Sequence[Step], unchanged: int) -> str:
+    """What the next run will do, in one line; a table that does not exist yet has no rows to recompute."""
+    if unchanged == len(steps):
+        return f"Nothing to do: {up_to_date(unchanged)}."
+    built = [step for step in steps if step.action == "build"]
     recomputed = [step for step in steps if step.action == "recompute"]
-    rows = sum(step.rows or 0 for step in recomputed)
-    unchanged = len(steps) - len(shown)
-    if not shown:
-        out.print(f"Nothing to do: all tables are up to date ({unchanged}).", highlight=False)
-        return
-    built = sum(step.action == "build" for step in steps)
-    done = [f"builds {built}"] if built else []
-    done += [f"recomputes {len(recomputed)} ({counted(rows, 'row')} now)"] if recomputed else []
-    done.append(f"leaves {unchanged} unchanged")
-    out.print(f"Of {counted(len(steps), 'table')}, the next run {', '.join(done)}.", highlight=False)
+    tables, rows = counted(len(steps), "table"), counted(sum(step.rows or 0 for step in recomputed), "row")
+    said = [f"builds {len(built)} of {tables}"] if built else []
+    if recomputed or not built:
+        said.append(f"recomputes {len(recomputed)} of {tables} ({rows} now)")
+    return f"{'; '.join([*said, f'{unchanged} unchanged'])}.".capitalize()
 
 
 def audit(

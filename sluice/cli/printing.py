@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.api import Message, as_text
+from sluice.model.labels import counted
 
 # Control characters and halves of characters, and the marks that turn the direction of writing.
 control_categories = ("Cc", "Cs")
@@ -36,11 +37,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     for row in rows:
         table.add_row(*[shown(value) for value in row])
     out.print(table, highlight=False, markup=False)
-
-
-def counted(number: int, thing: str) -> str:
-    """A number with what it counts: `1 row`, `2,000 rows`."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def shown(value: Any) -> str:
@@ -77,6 +73,10 @@ def print_changed(what: str, rows: Mapping[str, int], *, as_json: bool, by: str 
         print_json(rows)
     else:
         print_table([by, what], [[name, count] for name, count in rows.items()])
+
+
+def up_to_date(tables: int) -> str:
+    return f"{counted(tables, 'table')} {'is' if tables == 1 else 'are'} up to date"
 
 
 def print_message(message: Message) -> None:

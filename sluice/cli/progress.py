@@ -10,7 +10,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.status import Status
 
 from sluice.api import Event, RunResult
-from sluice.cli.printing import counted
+from sluice.cli.printing import up_to_date
+from sluice.model.labels import counted
 
 refresh_seconds = 0.5
 
@@ -108,10 +109,10 @@ def summary(done: RunResult) -> str:
     if done.waiting:
         said += f"\nWaiting for what is blocked: {', '.join(done.waiting)}."
     if len(done.events) == len(done.held) + len(done.refused) + len(done.blocked) + len(done.waiting):
-        return f"Nothing new: {done.up_to_date} tables are up to date ({done.seconds:.1f} s).{said}"
+        return f"Nothing new: {up_to_date(done.up_to_date)} ({done.seconds:.1f} s).{said}"
+    records, rows = counted(done.records_landed, "record"), counted(done.rows_changed, "row")
     return (
-        f"{counted(done.records_landed, 'record')} landed and {counted(done.rows_changed, 'row')} changed "
-        f"in silver and gold in "
+        f"{records} landed and {rows} changed in silver and gold in "
         f"{done.seconds:.1f} s ({done.records_landed / done.seconds:,.0f} records/s).{said}"
     )
 

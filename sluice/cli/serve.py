@@ -59,7 +59,7 @@ def comments_of(project: Project) -> list[SqlComment]:
         return []
     found = [SqlComment(table.name, None, table.meaning) for table in tables if table.meaning]
     for table in tables:
-        found += [SqlComment(table.name, column.name, column.comment) for column in table.columns if column.comment]
+        found += [SqlComment(table.name, each.name, each.comment) for each in table.columns if each.comment]
     return found
 
 

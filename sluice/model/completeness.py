@@ -38,7 +38,7 @@ class EvaluationContext:
 
     @property
     def began_ms(self) -> int:
-        """When the refresh began, in milliseconds since 1970."""
+        """When the refresh began, as the ledger says it."""
         return int(self.now.timestamp() * 1000)
 
     @property

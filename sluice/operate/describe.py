@@ -70,8 +70,8 @@ class Column:
 
     @property
     def comment(self) -> str:
-        """The meaning with the unit after it, as a declaration writes both: `Delay at departure [minutes]`."""
-        return f"{self.meaning} [{self.unit}]".strip() if self.unit else self.meaning.strip()
+        """What was declared, as it is written for other programs: the meaning, and the unit in brackets."""
+        return (f"{self.meaning} [{self.unit}]" if self.unit else self.meaning).strip()
 
     @property
     def is_field(self) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.errors import SluiceError
+from sluice.model.labels import counted
 from sluice.runtime import connect, jars
 from sluice.runtime.java import major_version, require_java
 from sluice.runtime.session import bundles, spark_session
@@ -62,7 +63,7 @@ def jar_files(settings: Settings) -> str:
 def log(settings: Settings) -> str:
     found = settings.open_log()
     found.require()
-    return f"{len(found.topics())} topics in {settings.log or '.sluice/log'}"
+    return f"{counted(len(found.topics()), 'topic')} in {settings.log or '.sluice/log'}"
 
 
 def lake(settings: Settings) -> str:
@@ -76,7 +77,7 @@ def lake(settings: Settings) -> str:
     except bucket.StoreError as error:
         raise SluiceError(f"{root} cannot be written: {str(error).splitlines()[0]}") from error
     state = "a run is under way" if is_locked(root) else "no run is under way"
-    return f"{len(found.tables())} tables in {root}, {state}"
+    return f"{counted(len(found.tables()), 'table')} in {root}, {state}"
 
 
 def conditional_writes(settings: Settings) -> str:

@@ -101,4 +101,5 @@ def left_alone(lake: Lake, catalogue: Catalogue) -> Iterator[Step]:
     for name in lake.tables():
         # Sluice's own begin with an underscore.
         if name not in made and not name.partition(".")[2].startswith("_"):
-            yield Step(name, "leave", "not declared", lake.row_count(name))
+            rows = lake.row_count(name) if lake.last_commit(name) else None
+            yield Step(name, "leave", "not declared", rows)

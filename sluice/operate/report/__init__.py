@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError
 from sluice.model.expectations import built_in_type, is_critical_sql
+from sluice.model.labels import counted
 from sluice.model.rules import row_rules
 from sluice.operate.query import query
 from sluice.quality.results import checks_table, state_of, state_of_counts
@@ -181,7 +182,7 @@ def observed(row: Row) -> dict[str, Any]:
         }
     if row["unexpected_rows"] is None:
         return {"observed_value": row["observed"]}
-    return {"observed_value": row["observed"] or f"{row['unexpected_rows']:,} rows"}
+    return {"observed_value": row["observed"] or counted(row["unexpected_rows"], "row")}
 
 
 def rows_said(row: Row) -> str:

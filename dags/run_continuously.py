@@ -13,7 +13,7 @@ from typing import Any
 from airflow.sdk import dag, get_current_context, task
 from airflow.sdk.exceptions import AirflowException
 from lakehouse import project
-from lakehouse.defaults import notify, start_date, tried, with_alerts, writes
+from lakehouse.defaults import notify, start_date, with_alerts, writes
 
 status_seconds = 60
 lag_records_max = int(os.environ.get("LAKEHOUSE_LAG_RECORDS_MAX", "1000000"))

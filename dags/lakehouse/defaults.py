@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -42,15 +41,6 @@ def column(each: dict[str, Any]) -> str:
     """A column's type, unit and meaning, as far as they are declared."""
     kind = " in ".join(text for text in (each.get("type"), each.get("unit")) if text)
     return ": ".join(text for text in (kind, each.get("meaning")) if text)
-
-
-def tried(report: Callable[[], Any]) -> Any:
-    """What a report returns. One that fails is a line in the task's log, and None: the work goes on without it."""
-    try:
-        return report()
-    except Exception as error:  # noqa: BLE001 - Airflow or its database may not answer just now
-        print("A report failed:", repr(error), flush=True)
-        return None
 
 
 def notifiers(text: str) -> list[BaseNotifier]:

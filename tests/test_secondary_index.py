@@ -232,6 +232,19 @@ def test_a_changed_byte_is_noticed_or_changes_nothing(made: World) -> None:
     assert noticed > 10
 
 
+def test_a_changed_bit_in_a_group_of_rows_is_noticed_also_in_the_header_of_a_page(made: World) -> None:
+    find(made)
+    (run,) = made.runs()
+    content = run.read_bytes()
+    (first, last) = index.extent(pq.read_metadata(run).row_group(0))
+    assert len(content) > last > first == len(b"PAR1")
+    for at in range(first, last, 5):
+        run.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
+        with pytest.raises(index.errors):
+            find(made)
+        assert made.runs() == []
+
+
 @pytest.mark.parametrize("step", ["rename", "unlink"])
 def test_a_process_that_dies_leaves_nothing_that_matters(
     made: World, step: str, monkeypatch: pytest.MonkeyPatch

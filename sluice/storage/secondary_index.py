@@ -7,6 +7,7 @@ when it is needed. Of each row the index has the file and number, so rows that a
 table. An index decides what is read, never what is found: where it cannot be used, the table is searched.
 """
 
+import io
 import json
 import logging
 import os
@@ -55,7 +56,7 @@ sort_memory = "1GB"
 # Sorting needs as much again as the runs that it makes.
 free_disk_min = 4
 abandoned_seconds = 24 * 3600
-files_key, form_key = b"sluice.files", b"sluice.form"
+files_key, form_key, checksums_key = b"sluice.files", b"sluice.form", b"sluice.checksums"
 is_folder_name = re.compile(r"\w+", re.ASCII)
 errors = (OSError, pa.ArrowException, duckdb.Error, DeltaError)
 log = logging.getLogger(__name__)
@@ -66,10 +67,14 @@ Source = tuple[str, int]
 
 @dataclass(frozen=True)
 class Run:
-    """The rows of some files of a table, sorted by a column, in one file; `rows` says how many each of them had."""
+    """The rows of some files of a table, sorted by a column, in one file; `rows` says how many each of them had.
+
+    There is a checksum for each of its groups of rows.
+    """
 
     path: Path
     rows: Mapping[Source, int]
+    checksums: Sequence[str]
     parquet: pq.FileMetaData
 
     @property
@@ -221,12 +226,12 @@ def opened(path: Path, form: bytes, stamp: tuple[int, ...]) -> Run | None:  # no
     if said[form_key] != form:
         return None
     files = json.loads(said[files_key])
-    return Run(path, {(name, size): rows for name, size, rows in files}, parquet)
+    return Run(path, {(name, size): rows for name, size, rows in files}, json.loads(said[checksums_key]), parquet)
 
 
 def form_of(schema: pa.Schema) -> bytes:
     """What the columns of a run are, and how it is written."""
-    return f"1 {schema.to_string(show_schema_metadata=False, show_field_metadata=False)}".encode()
+    return f"2 {schema.to_string(show_schema_metadata=False, show_field_metadata=False)}".encode()
 
 
 def footer_of(path: Path) -> bytes | None:
@@ -241,8 +246,8 @@ def footer_of(path: Path) -> bytes | None:
         return file.read(length)
 
 
-def checksum(footer: bytes) -> str:
-    return f"{zlib.crc32(footer):08x}"
+def checksum(content: bytes) -> str:
+    return f"{zlib.crc32(content):08x}"
 
 
 def shared_out(runs: Iterable[Run], sources: Mapping[Source, int]) -> list[tuple[Run, frozenset[Source]]]:
@@ -300,8 +305,12 @@ def build(home: Path, schema: pa.Schema, folder: str, column: str, files: Mappin
         written = folder_of_sort / "run.parquet"
         with (
             sorted_rows(schema, folder, column, files, folder_of_sort) as batches,
-            writer(written, wanted, column) as to,
+            Summed(io.FileIO(written, "w")) as sink,
+            writer(sink, wanted, column) as to,
         ):
+            # What every Parquet file begins with is of no group.
+            sink.taken()
+            checksums = []
             for batch in batches:
                 rows = pa.Table.from_batches([batch.select(wanted.names)])
                 at = wanted.names.index(file_name)
@@ -309,7 +318,10 @@ def build(home: Path, schema: pa.Schema, folder: str, column: str, files: Mappin
                 counts.update(
                     {each["values"].as_py(): each["counts"].as_py() for each in pc.value_counts(rows[file_name])}
                 )
-                to.write_table(rows.cast(wanted), row_group_size=group_rows)
+                for start in range(0, rows.num_rows, group_rows):
+                    to.write_table(rows.slice(start, group_rows).cast(wanted))
+                    checksums.append(sink.taken())
+            to.add_key_value_metadata({checksums_key.decode(): json.dumps(checksums)})
         if counts != Counter({path: rows for (path, _), rows in files.items()}):
             raise pa.ArrowInvalid("files have other rows than the log says")
         footer = footer_of(written)
@@ -320,6 +332,21 @@ def build(home: Path, schema: pa.Schema, folder: str, column: str, files: Mappin
         path = home / f"{uuid.uuid4().hex}-{checksum(footer)}.parquet"
         written.rename(path)
     return path
+
+
+class Summed(io.BufferedWriter):
+    """A file that keeps a checksum of what is written to it."""
+
+    sum = 0
+
+    def write(self, content: Any) -> int:
+        self.sum = zlib.crc32(content, self.sum)
+        return super().write(content)
+
+    def taken(self) -> str:
+        """The checksum of what was written since it was taken last."""
+        found, self.sum = f"{self.sum:08x}", 0
+        return found
 
 
 @contextmanager
@@ -357,8 +384,8 @@ def sorted_rows(
         yield cast(pa.RecordBatchReader, connection.sql(query, params=[names]).to_arrow_reader(group_rows))
 
 
-def writer(path: Path, schema: pa.Schema, column: str) -> pq.ParquetWriter:
-    return pq.ParquetWriter(path, schema, compression="zstd", write_statistics=[column], write_page_checksum=True)
+def writer(to: io.BufferedWriter, schema: pa.Schema, column: str) -> pq.ParquetWriter:
+    return pq.ParquetWriter(to, schema, compression="zstd", write_statistics=[column])
 
 
 def placed_schema(schema: pa.Schema) -> pa.Schema:
@@ -379,9 +406,8 @@ def rows_of(
         if not files:
             continue
         names = pa.array([path for path, _ in files], pa.string())
-        for batch in groups_with(run, among):
-            rows = pa.Table.from_batches([batch])
-            rows = rows.filter(pc.is_in(rows[file_name], value_set=names))
+        for group in groups_with(run, among):
+            rows = group.filter(pc.is_in(group[file_name], value_set=names))
             for each in conditions:
                 rows = rows.filter(meets(rows, each))
             found.append(rows)
@@ -393,17 +419,29 @@ def rows_of(
     return rows.set_column(wanted.names.index(file_name), wanted.field(file_name), paths)
 
 
-def groups_with(run: Run, among: Among) -> Iterator[pa.RecordBatch]:
+def groups_with(run: Run, among: Among) -> Iterator[pa.Table]:
     """The groups of a run that can have one of the values; a run that is damaged is deleted, and an error."""
-    groups = list(numbers_of_groups(run.parquet, among))
     try:
-        with pq.ParquetFile(run.path, metadata=run.parquet, page_checksum_verification=True) as file:
-            yield from file.iter_batches(row_groups=groups) if groups else ()
+        with run.path.open("rb") as content, pq.ParquetFile(run.path, metadata=run.parquet) as file:
+            for number in numbers_of_groups(run.parquet, among):
+                start, end = extent(run.parquet.row_group(number))
+                content.seek(start)
+                # Parquet's own checksums leave out what says how a page is to be read.
+                if checksum(content.read(end - start)) != run.checksums[number]:
+                    raise pa.ArrowInvalid("a run is not as it was written")
+                yield file.read_row_group(number)
     except FileNotFoundError:
         raise
     except errors:
         run.path.unlink(missing_ok=True)
         raise
+
+
+def extent(group: pq.RowGroupMetaData) -> tuple[int, int]:
+    """Where a group of rows begins in its file, and where it ends."""
+    first, last = group.column(0), group.column(group.num_columns - 1)
+    begins = [each.dictionary_page_offset or each.data_page_offset for each in (first, last)]
+    return begins[0], begins[1] + last.total_compressed_size
 
 
 def numbers_of_groups(parquet: pq.FileMetaData, among: Among) -> Iterator[int]:

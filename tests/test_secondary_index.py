@@ -360,16 +360,18 @@ def test_an_index_is_used_where_nothing_else_leads_to_few_pages(
     schema = pa.schema(texts | {"at": pa.timestamp("us", "UTC")})
     wanted = rows.select(schema.names).cast(schema).take(pa.array(numbers))
     conditions = [Among(name, wanted[name]) for name in columns]
-    found = index.indexed(DeltaTable(facts), schema, str(facts), conditions)
+    table = DeltaTable(facts)
+    found = index.indexed(table, schema, str(facts), conditions, small_reads.candidates(table, conditions))
     assert (found and found.column) == used
 
 
 def test_no_index_is_made_for_values_that_many_rows_have(facts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "table_bytes_min", 10_000)
     monkeypatch.setattr(small_reads, "rows_max", 10_000)
-    schema = pa.schema([("customer", pa.string()), ("kind", pa.string())])
+    schema, table = pa.schema([("customer", pa.string()), ("kind", pa.string())]), DeltaTable(facts)
     for column, value, is_made in (("kind", "k1", False), ("customer", "c1", True)):
         conditions = [Among(column, pa.chunked_array([[value]]))]
-        found = index.find_placed(DeltaTable(facts), schema, str(facts), conditions)
+        files = small_reads.candidates(table, conditions)
+        found = index.find_placed(table, schema, str(facts), conditions, files)
         assert (found is not None) == is_made
         assert (facts / index.indexes_folder / column).exists() == is_made

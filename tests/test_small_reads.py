@@ -68,10 +68,14 @@ def found_in(world: World) -> list[int]:
         for file in files:
             write_deltalake(folder, file, mode="append")
         conditions: list[Condition] = [Among(name, wanted[name]) for name in wanted.column_names]
-        rows = small_reads.find(DeltaTable(folder), everything.schema, folder, conditions)
+        rows = find(DeltaTable(folder), everything.schema, folder, conditions)
     assert rows is not None
     assert rows.schema == everything.schema
     return sorted(cast("list[int]", rows["n"].to_pylist()))
+
+
+def find(table: DeltaTable, schema: pa.Schema, folder: str | None, conditions: list[Condition]) -> pa.Table | None:
+    return small_reads.find_placed(table, schema, folder, conditions, small_reads.candidates(table, conditions))
 
 
 def implied_by(world: World) -> list[int]:
@@ -153,7 +157,7 @@ def test_many_values_skip_files_by_their_ranges(tmp_path: Path) -> None:
     files = pa.table(table.get_add_actions(flatten=True))
     condition = Among("id", wanted)
     assert files.filter(small_reads.can_hold(files, condition)).num_rows == 2
-    found = small_reads.find(table, pa.schema([("id", pa.int64())]), None, [condition])
+    found = find(table, pa.schema([("id", pa.int64())]), None, [condition])
     assert found is not None
     assert set(found["id"].to_pylist()) == set(wanted.to_pylist())
 
@@ -165,9 +169,9 @@ def test_what_is_much_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.Monke
     rows = table_of([pa.int64()], [(number % 2,) for number in range(20)], 0)
     write_deltalake(tmp_path, rows)
     ones: list[Condition] = [Among("c0", pa.chunked_array([[1]], pa.int64()))]
-    assert small_reads.find(DeltaTable(tmp_path), rows.schema, None, ones) is not None
+    assert find(DeltaTable(tmp_path), rows.schema, None, ones) is not None
     monkeypatch.setattr(small_reads, limit, value)
-    assert small_reads.find(DeltaTable(tmp_path), rows.schema, None, ones) is None
+    assert find(DeltaTable(tmp_path), rows.schema, None, ones) is None
 
 
 @pytest.mark.parametrize(("end", "numbers"), [(None, [3, 4, 5]), (5, [3, 4])])
@@ -176,7 +180,7 @@ def test_a_time_within_an_interval(tmp_path: Path, end: int | None, numbers: lis
     rows = table_of([kind], [(number,) for number in range(6)], 0)
     write_deltalake(tmp_path, rows)
     last = None if end is None else pa.scalar(end, kind)
-    found = small_reads.find(DeltaTable(tmp_path), rows.schema, None, [During("c0", pa.scalar(3, kind), last)])
+    found = find(DeltaTable(tmp_path), rows.schema, None, [During("c0", pa.scalar(3, kind), last)])
     assert found is not None
     assert found["n"].to_pylist() == numbers
 

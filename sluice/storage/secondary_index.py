@@ -35,7 +35,14 @@ from deltalake.exceptions import DeltaError
 from sluice.model.found import Among, Condition
 from sluice.model.sql import double_quoted
 from sluice.storage import small_reads
-from sluice.storage.small_reads import duckdb_value_of, file_name, place, sorted_values, sql_of
+from sluice.storage.small_reads import (
+    duckdb_value_of,
+    file_name,
+    placed_rows_sql,
+    placed_schema,
+    sorted_values,
+    sql_of,
+)
 from sluice.storage.small_writes import has_deletion_vectors, paths_of
 
 indexes_folder = "_sluice_index"
@@ -82,13 +89,15 @@ class Run:
         return cost_of(self.rows)
 
 
-def find_placed(table: DeltaTable, schema: pa.Schema, folder: str, conditions: Sequence[Condition]) -> pa.Table | None:
-    """The rows that meet all conditions, with their places in the files below a folder.
+def find_placed(
+    table: DeltaTable, schema: pa.Schema, folder: str, conditions: Sequence[Condition], files: pa.Table
+) -> pa.Table | None:
+    """The rows that meet all conditions, with their places in the files below a folder; `files` are the candidates.
 
     None where an index is of no use, where the rows are many, or where an index cannot be made or read.
     """
     try:
-        among = indexed(table, schema, folder, conditions)
+        among = indexed(table, schema, folder, conditions, files)
         return None if among is None else find_among(table, schema, folder, among, conditions)
     except errors as error:
         log.info("The table at %s was searched without its index: %s", folder, error)
@@ -111,13 +120,13 @@ def delete_unused(folder: str, days: int) -> None:
             shutil.rmtree(home, ignore_errors=True)
 
 
-def indexed(table: DeltaTable, schema: pa.Schema, folder: str, conditions: Sequence[Condition]) -> Among | None:
+def indexed(
+    table: DeltaTable, schema: pa.Schema, folder: str, conditions: Sequence[Condition], files: pa.Table
+) -> Among | None:
     """The condition that an index helps with: one of few values, where nothing else leads to few pages of the table."""
     wanted = sorted((each for each in conditions if isinstance(each, Among)), key=count_of)
-    files = small_reads.candidates(table, conditions)
     size_bytes, rows = (pc.sum(files[name]).as_py() or 0 for name in ("size_bytes", "num_records"))
-    is_few = files.num_rows <= small_reads.candidate_files_max and size_bytes <= small_reads.candidate_bytes_max
-    if size_bytes < table_bytes_min or files.num_rows < 2 or not (rows and is_few):
+    if size_bytes < table_bytes_min or files.num_rows < 2 or not rows or not small_reads.are_few(files):
         return None
     names, metadata = paths_of(folder, files["path"].to_pylist()), table.metadata()
     is_renamed = metadata.configuration.get("delta.columnMapping.mode", "none") != "none"
@@ -157,9 +166,10 @@ def is_ordered(files: pa.Table, among: Among) -> bool:
     return share <= ordered_share_max
 
 
+@lru_cache(maxsize=1024)
 def has_filter(file: str, column: str) -> bool:
-    """Whether a file has a Bloom filter for a column."""
-    with duckdb.connect(config={"autoinstall_known_extensions": False}) as connection:
+    """Whether a file of a table has a Bloom filter for a column."""
+    with duckdb.connect(config=small_reads.duckdb_config) as connection:
         found = "SELECT count(bloom_filter_offset) FROM parquet_metadata($1) WHERE path_in_schema = $2"
         return bool(connection.execute(found, [file, column]).fetchall()[0][0])
 
@@ -289,7 +299,7 @@ def is_worthwhile(folder: str, files: Mapping[Source, int], sources: Mapping[Sou
     if cost_of(files) < cost_of(sources) / 2:
         return True
     (sample, _), rows = max(files.items(), key=lambda each: each[1])
-    with duckdb.connect(config={"autoinstall_known_extensions": False}) as connection:
+    with duckdb.connect(config=small_reads.duckdb_config) as connection:
         counted = f"SELECT count(*) FROM read_parquet($1) WHERE {sql_of(among, duckdb_value_of)}"  # noqa: S608 - literals alone
         found = connection.execute(counted, [f"{folder}/{sample}"]).fetchall()[0][0]
     return bool(found * sum(sources.values()) <= small_reads.rows_max * max(rows, 1))
@@ -371,26 +381,16 @@ def sorted_rows(
     """The rows of files with their places, sorted by a column in bounded memory."""
     names = [f"{folder}/{path}" for path, _ in files]
     columns = ", ".join(map(double_quoted, placed_schema(schema).names))
-    read = f"read_parquet($1, {place} = true, {file_name} = true, union_by_name = true, hive_partitioning = false)"
-    config: dict[str, str | bool | int | float | list[str]] = {
-        "autoinstall_known_extensions": False,
-        "memory_limit": sort_memory,
-        "temp_directory": str(spill),
-    }
+    config = {**small_reads.duckdb_config, "memory_limit": sort_memory, "temp_directory": str(spill)}
     with duckdb.connect(config=config) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET enable_progress_bar = false")
-        query = f"SELECT {columns} FROM {read} ORDER BY {double_quoted(column)}"  # noqa: S608 - names of columns, quoted
+        query = f"SELECT {columns} FROM {placed_rows_sql} ORDER BY {double_quoted(column)}"  # noqa: S608 - names of columns, quoted
         yield cast(pa.RecordBatchReader, connection.sql(query, params=[names]).to_arrow_reader(group_rows))
 
 
 def writer(to: io.BufferedWriter, schema: pa.Schema, column: str) -> pq.ParquetWriter:
     return pq.ParquetWriter(to, schema, compression="zstd", write_statistics=[column])
-
-
-def placed_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of a run: those of the table, and the place of each row."""
-    return schema.append(pa.field(place, pa.int64())).append(pa.field(file_name, pa.string()))
 
 
 def rows_of(

@@ -38,24 +38,21 @@ settings = {
 # Of these types a file's bounds are as exact in the log as the values are.
 bounded = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp, pa.types.is_string)
 place, file_name = "file_row_number", "filename"
-
-
-def find(table: DeltaTable, schema: pa.Schema, folder: str | None, conditions: Sequence[Condition]) -> pa.Table | None:
-    """The rows that meet all conditions, in the columns of a schema; None where they are many, or have no such values.
-
-    Arrow has no text that is not UTF-8. `folder` is where the files are, None if that is not on this machine.
-    """
-    found = find_placed(table, schema, folder, conditions)
-    return None if found is None else found.select(schema.names)
+placed_rows_sql = (
+    f"read_parquet($1, {place} = true, {file_name} = true, union_by_name = true, hive_partitioning = false)"
+)
+duckdb_config: "dict[str, str | bool | int | float | list[str]]" = {"autoinstall_known_extensions": False}
 
 
 def find_placed(
-    table: DeltaTable, schema: pa.Schema, folder: str | None, conditions: Sequence[Condition]
+    table: DeltaTable, schema: pa.Schema, folder: str | None, conditions: Sequence[Condition], files: pa.Table
 ) -> pa.Table | None:
-    """The same; where the table has deletion vectors and its files are here, with the `place` of each row too."""
-    files = candidates(table, conditions)
-    size_bytes = pc.sum(files["size_bytes"]).as_py() or 0
-    if files.num_rows > candidate_files_max or size_bytes > candidate_bytes_max:
+    """The rows that meet all conditions, in the columns of a schema; None where they are many, or have no such values.
+
+    Arrow has no text that is not UTF-8. `files` are the `candidates`, and `folder` is where they are, None if that is
+    not on this machine. Where it is and the table has deletion vectors, each row has its `place` in its file too.
+    """
+    if not are_few(files):
         return None
     names = None if folder is None else paths_of(folder, files["path"].to_pylist())
     try:
@@ -80,13 +77,16 @@ def among_files(
     if not names:
         return schema.empty_table()
     wanted = " AND ".join(sql_of(each, duckdb_value_of) for each in conditions)
-    placed = schema.append(pa.field(place, pa.int64())).append(pa.field(file_name, pa.string()))
-    with duckdb.connect(config={"autoinstall_known_extensions": False}) as connection:
+    with duckdb.connect(config=duckdb_config) as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        read = f"read_parquet($1, {place} = true, {file_name} = true, union_by_name = true, hive_partitioning = false)"
-        rows = connection.sql(f"SELECT * FROM {read} WHERE {wanted}", params=[names])  # noqa: S608 - literals alone
-        found = taken(cast(pa.RecordBatchReader, rows.to_arrow_reader()), placed)
+        rows = connection.sql(f"SELECT * FROM {placed_rows_sql} WHERE {wanted}", params=[names])  # noqa: S608 - literals alone
+        found = taken(cast(pa.RecordBatchReader, rows.to_arrow_reader()), placed_schema(schema))
     return None if found is None else without_marked(table, found)
+
+
+def placed_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of a table, and the place of each row."""
+    return schema.append(pa.field(place, pa.int64())).append(pa.field(file_name, pa.string()))
 
 
 def taken(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table | None:
@@ -154,6 +154,11 @@ def candidates(table: DeltaTable, conditions: Sequence[Condition]) -> pa.Table:
         if set(names) <= set(files.column_names) and any(of(files[names[1]].type) for of in bounded):
             files = files.filter(can_hold(files, each))
     return files
+
+
+def are_few(files: pa.Table) -> bool:
+    """Whether the driver may search these files."""
+    return files.num_rows <= candidate_files_max and (pc.sum(files["size_bytes"]).as_py() or 0) <= candidate_bytes_max
 
 
 def can_hold(files: pa.Table, condition: Condition) -> "ChunkedArray[Any]":

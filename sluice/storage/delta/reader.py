@@ -119,11 +119,12 @@ class Reader(History):
         """The same, with the place of each row in its file where that can be said."""
         folder = None if self.location.folder is None else self.path(table)
         columns = to_arrow_schema(schema, timezone="UTC")
+        files = small_reads.candidates(found, conditions)
         if folder is not None:
-            rows = secondary_index.find_placed(found, columns, folder, conditions)
+            rows = secondary_index.find_placed(found, columns, folder, conditions, files)
             if rows is not None:
                 return rows
-        return small_reads.find_placed(found, columns, folder, conditions)
+        return small_reads.find_placed(found, columns, folder, conditions, files)
 
     def changes(self, spark: "SparkSession", table: str, since: int, until: int) -> "DataFrame":
         """The old and new images of the rows changed after version `since`, up to `until`, with `_change_type`."""

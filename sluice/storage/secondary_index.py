@@ -62,7 +62,8 @@ rows_per_file = 1_000
 sort_memory = "1GB"
 # Sorting needs as much again as the runs that it makes.
 free_disk_min = 4
-abandoned_seconds = 24 * 3600
+# After a process died that sorted a table, or could not, the table is searched for so long.
+abandoned_seconds = 3600
 files_key, form_key, checksums_key = b"sluice.files", b"sluice.form", b"sluice.checksums"
 is_folder_name = re.compile(r"\w+", re.ASCII)
 errors = (OSError, pa.ArrowException, duckdb.Error, DeltaError)
@@ -98,26 +99,36 @@ def find_placed(
     """
     try:
         among = indexed(table, schema, folder, conditions, files)
-        return None if among is None else find_among(table, schema, folder, among, conditions)
+        bytes_max = pc.sum(files["size_bytes"]).as_py() or 0
+        return None if among is None else find_among(table, schema, folder, among, conditions, bytes_max=bytes_max)
     except errors as error:
         log.info("The table at %s was searched without its index: %s", folder, error)
         return None
 
 
 def find_among(
-    table: DeltaTable, schema: pa.Schema, folder: str, among: Among, conditions: Sequence[Condition]
+    table: DeltaTable,
+    schema: pa.Schema,
+    folder: str,
+    among: Among,
+    conditions: Sequence[Condition],
+    *,
+    bytes_max: int = small_reads.candidate_bytes_max,
 ) -> pa.Table | None:
-    """The same by the index of one condition's column."""
+    """The same by the index of one condition's column; None where more than `bytes_max` of it would be read."""
     runs = completed(table, schema, folder, among)
-    rows = None if runs is None else rows_of(runs, schema, folder, among, conditions)
+    if runs is None or sum(bytes_of(run, among) for run, files in runs if files) > bytes_max:
+        return None
+    rows = rows_of(runs, schema, folder, among, conditions)
     return small_reads.without_marked(table, rows) if rows is not None and has_deletion_vectors(table) else rows
 
 
 def delete_unused(folder: str, days: int) -> None:
     """Deletes the indexes of a table that nobody has used for so many days."""
     for home in Path(folder, indexes_folder).glob("*"):
-        if time.time() - home.stat().st_mtime > days * 24 * 3600:
-            shutil.rmtree(home, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            if time.time() - home.stat().st_mtime > days * 24 * 3600:
+                shutil.rmtree(home, ignore_errors=True)
 
 
 def indexed(
@@ -189,7 +200,8 @@ def completed(
     if missing:
         merged = merged_with(missing, shared, sources)
         files = {each: sources[each] for each in (*missing, *(source for _, of in merged for source in of))}
-        if not is_worthwhile(folder, files, sources, among):
+        begun, is_large = is_begun(home), cost_of(files) >= cost_of(sources) / 2
+        if not has_room(folder, files) or (is_large and (begun or not are_few(folder, files, sources, among))):
             return None
         build(home, schema, folder, among.column, files)
         for run, _ in merged:
@@ -291,13 +303,26 @@ def cost_of(files: Mapping[Source, int]) -> int:
     return sum(files.values()) + rows_per_file * len(files)
 
 
-def is_worthwhile(folder: str, files: Mapping[Source, int], sources: Mapping[Source, int], among: Among) -> bool:
-    """Whether to index files now: there is room, and by a sample of a large part the rows wanted are not too many."""
+def has_room(folder: str, files: Iterable[Source]) -> bool:
     size_bytes = sum(size for _, size in files)
-    if size_bytes > small_reads.candidate_bytes_max or shutil.disk_usage(folder).free < free_disk_min * size_bytes:
-        return False
-    if cost_of(files) < cost_of(sources) / 2:
-        return True
+    has_disk = shutil.disk_usage(folder).free >= free_disk_min * size_bytes
+    return size_bytes <= small_reads.candidate_bytes_max and has_disk
+
+
+def is_begun(home: Path) -> bool:
+    """Whether a run is being made here, or lately could not be, as where its sorting ends the process each time."""
+    now, found = time.time(), False
+    for path in home.glob(".*"):
+        with suppress(FileNotFoundError):
+            if now - path.stat().st_mtime > abandoned_seconds:
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                found = True
+    return found
+
+
+def are_few(folder: str, files: Mapping[Source, int], sources: Mapping[Source, int], among: Among) -> bool:
+    """Whether the rows wanted are not too many, by a sample of the files."""
     (sample, _), rows = max(files.items(), key=lambda each: each[1])
     with duckdb.connect(config=small_reads.duckdb_config) as connection:
         counted = f"SELECT count(*) FROM read_parquet($1) WHERE {sql_of(among, duckdb_value_of)}"  # noqa: S608 - literals alone
@@ -361,17 +386,17 @@ class Summed(io.BufferedWriter):
 
 @contextmanager
 def scratch(home: Path) -> Iterator[Path]:
-    """A folder for a run that is being made; what a process that died left there is deleted a day later."""
-    for path in home.glob(".*"):
-        with suppress(FileNotFoundError):
-            if time.time() - path.stat().st_mtime > abandoned_seconds:
-                shutil.rmtree(path, ignore_errors=True)
+    """A folder for a run that is being made; it stays, empty, where that cannot be made."""
     path = home / f".{uuid.uuid4().hex}"
     path.mkdir(parents=True)
     try:
         yield path
-    finally:
+    except BaseException:
         shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            path.mkdir()
+        raise
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
@@ -381,7 +406,13 @@ def sorted_rows(
     """The rows of files with their places, sorted by a column in bounded memory."""
     names = [f"{folder}/{path}" for path, _ in files]
     columns = ", ".join(map(double_quoted, placed_schema(schema).names))
-    config = {**small_reads.duckdb_config, "memory_limit": sort_memory, "temp_directory": str(spill)}
+    config = {
+        **small_reads.duckdb_config,
+        "memory_limit": sort_memory,
+        "temp_directory": str(spill),
+        # Others write to the same disk.
+        "max_temp_directory_size": f"{shutil.disk_usage(spill).free // 2}B",
+    }
     with duckdb.connect(config=config) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET enable_progress_bar = false")
@@ -411,12 +442,24 @@ def rows_of(
             for each in conditions:
                 rows = rows.filter(meets(rows, each))
             found.append(rows)
-            if sum(each.num_rows for each in found) > small_reads.rows_max:
+            if are_many(found):
                 return None
     wanted = placed_schema(schema)
     rows = pa.concat_tables(each.cast(wanted) for each in found) if found else wanted.empty_table()
     paths: Any = pc.binary_join_element_wise(pa.scalar(folder), cast(Any, rows[file_name]), pa.scalar("/"))
     return rows.set_column(wanted.names.index(file_name), wanted.field(file_name), paths)
+
+
+def are_many(found: Sequence[pa.Table]) -> bool:
+    """Whether they are more than the driver takes."""
+    rows, size_bytes = sum(each.num_rows for each in found), sum(each.nbytes for each in found)
+    return rows > small_reads.rows_max or size_bytes > small_reads.bytes_max
+
+
+def bytes_of(run: Run, among: Among) -> int:
+    """How much of a run is read to find the rows of some values."""
+    extents = (extent(run.parquet.row_group(number)) for number in numbers_of_groups(run.parquet, among))
+    return sum(end - start for start, end in extents)
 
 
 def groups_with(run: Run, among: Among) -> Iterator[pa.Table]:

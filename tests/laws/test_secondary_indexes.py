@@ -48,8 +48,8 @@ def used_on_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "indexed", by_customer)
     find_among = index.find_among
 
-    def counted(*given: Any) -> Any:
-        rows = find_among(*given)
+    def counted(*given: Any, **named: Any) -> Any:
+        rows = find_among(*given, **named)
         found[Path(given[2]).name] += rows is not None and rows.num_rows > 0
         return rows
 

@@ -98,12 +98,14 @@ def find_placed(
     None where an index is of no use, where the rows are many, or where an index cannot be made or read.
     """
     try:
-        among = indexed(table, schema, folder, conditions, files)
         bytes_max = pc.sum(files["size_bytes"]).as_py() or 0
-        return None if among is None else find_among(table, schema, folder, among, conditions, bytes_max=bytes_max)
+        for among in indexed(table, schema, folder, conditions, files):
+            rows = find_among(table, schema, folder, among, conditions, bytes_max=bytes_max)
+            if rows is not None:
+                return rows
     except errors as error:
         log.info("The table at %s was searched without its index: %s", folder, error)
-        return None
+    return None
 
 
 def find_among(
@@ -133,22 +135,22 @@ def delete_unused(folder: str, days: int) -> None:
 
 def indexed(
     table: DeltaTable, schema: pa.Schema, folder: str, conditions: Sequence[Condition], files: pa.Table
-) -> Among | None:
-    """The condition that an index helps with: one of few values, where nothing else leads to few pages of the table."""
+) -> Sequence[Among]:
+    """The conditions that an index may help with, those of few values first; none where others lead to few pages."""
     wanted = sorted((each for each in conditions if isinstance(each, Among)), key=count_of)
     size_bytes, rows = (pc.sum(files[name]).as_py() or 0 for name in ("size_bytes", "num_records"))
     if size_bytes < table_bytes_min or files.num_rows < 2 or not rows or not small_reads.are_few(files):
-        return None
+        return ()
     names, metadata = paths_of(folder, files["path"].to_pylist()), table.metadata()
     is_renamed = metadata.configuration.get("delta.columnMapping.mode", "none") != "none"
     if names is None or metadata.partition_columns or is_renamed:
-        return None
+        return ()
     largest = max(zip(files["size_bytes"].to_pylist(), names, strict=True))[1]
     cheap = [each for each in wanted if is_ordered(files, each) or has_filter(largest, each.column)]
     costly = [each for each in wanted if each not in cheap and is_indexable(schema, each)]
     if not costly or (cheap and is_cheap(count_of(cheap[0]), count_of(costly[0]), size_bytes / rows)):
-        return None
-    return costly[0]
+        return ()
+    return costly
 
 
 def is_cheap(keys: int, values: int, row_bytes: float) -> bool:

@@ -56,10 +56,8 @@ def used_on_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "find_among", counted)
 
 
-def by_customer(
-    _table: Any, _schema: Any, _folder: str, conditions: "Sequence[Condition]", _files: Any
-) -> Among | None:
-    return next((each for each in conditions if isinstance(each, Among) and each.column == "customer"), None)
+def by_customer(_table: Any, _schema: Any, _folder: str, conditions: "Sequence[Condition]", _files: Any) -> list[Among]:
+    return [each for each in conditions if isinstance(each, Among) and each.column == "customer"]
 
 
 def version(chance: random.Random) -> dict[str, object]:

@@ -232,6 +232,19 @@ def test_a_changed_byte_is_noticed_or_changes_nothing(made: World) -> None:
     assert noticed > 10
 
 
+def test_a_changed_bit_in_a_group_of_rows_is_noticed_also_in_the_header_of_a_page(made: World) -> None:
+    find(made)
+    (run,) = made.runs()
+    content = run.read_bytes()
+    (first, last) = index.extent(pq.read_metadata(run).row_group(0))
+    assert len(content) > last > first == len(b"PAR1")
+    for at in range(first, last, 5):
+        run.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
+        with pytest.raises(index.errors):
+            find(made)
+        assert made.runs() == []
+
+
 @pytest.mark.parametrize("step", ["rename", "unlink"])
 def test_a_process_that_dies_leaves_nothing_that_matters(
     made: World, step: str, monkeypatch: pytest.MonkeyPatch
@@ -248,14 +261,46 @@ def test_a_process_that_dies_leaves_nothing_that_matters(
         patched.setattr(shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
             find(made)
-    left = [path for path in (made.folder / index_folder).iterdir() if path.name.startswith(".")]
+    left = unfinished(made)
     assert len(left) == 1
-    find(made)
     os.utime(left[0], (0, 0))
     made.append()
     find(made)
     made.check()
-    assert not any(path.exists() for path in left)
+    assert unfinished(made) == []
+
+
+def unfinished(world: World) -> list[Path]:
+    return [path for path in (world.folder / index_folder).iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("how", ["killed", "refused"])
+def test_a_table_whose_sorting_fails_is_sorted_again_only_after_a_while(
+    made: World, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sorted_rows = Counter[str]()
+
+    def failing(*given: Any) -> Any:
+        sorted_rows.update(path for path, _ in given[3])
+        raise SystemExit if how == "killed" else pa.ArrowInvalid("not sorted")
+
+    among = Among("k", pa.chunked_array([pa.array([None], made.kind)]))
+
+    def look() -> pa.Table | None:
+        given = (made.rows().schema, str(made.folder), among, [among])
+        return index.find_among(DeltaTable(made.folder), *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(index, "sorted_rows", failing)
+        with pytest.raises((SystemExit, pa.ArrowInvalid)):
+            look()
+        assert look() is None
+    assert set(sorted_rows.values()) == {1}
+    (left,) = unfinished(made)
+    assert list(left.iterdir()) == []
+    os.utime(left, (0, 0))
+    assert look() is not None
+    assert unfinished(made) == []
 
 
 def test_each_row_is_sorted_again_only_as_often_as_the_index_doubles(
@@ -349,7 +394,7 @@ def test_an_index_is_used_where_nothing_else_leads_to_few_pages(
     conditions = [Among(name, wanted[name]) for name in columns]
     table = DeltaTable(facts)
     found = index.indexed(table, schema, str(facts), conditions, small_reads.candidates(table, conditions))
-    assert (found and found.column) == used
+    assert [each.column for each in found] == ([] if used is None else [used])
 
 
 def test_no_index_is_made_for_values_that_many_rows_have(facts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,3 +407,36 @@ def test_no_index_is_made_for_values_that_many_rows_have(facts: Path, monkeypatc
         found = index.find_placed(table, schema, str(facts), conditions, files)
         assert (found is not None) == is_made
         assert (facts / index.indexes_folder / column).exists() == is_made
+
+
+def test_of_a_key_of_two_columns_that_one_is_indexed_whose_values_few_rows_have(
+    facts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "table_bytes_min", 10_000)
+    monkeypatch.setattr(small_reads, "rows_max", 10_000)
+    table, schema = DeltaTable(facts), pa.schema(dict.fromkeys(("kind", "customer"), pa.string()))
+    conditions = [Among(name, pa.chunked_array([[value]])) for name, value in (("kind", "k1"), ("customer", "c7"))]
+    candidates = small_reads.candidates(table, conditions)
+    found = index.find_placed(table, schema, str(facts), conditions, candidates)
+    assert found is not None
+    assert found.num_rows == 100
+    assert not (facts / index.indexes_folder / "kind").exists()
+
+
+def test_no_more_of_an_index_is_read_than_of_the_table(facts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, schema = DeltaTable(facts), pa.schema(dict.fromkeys(("customer", "id"), pa.string()))
+    among = Among("customer", pa.chunked_array([[f"c{number * 4}" for number in range(100)]]))
+    monkeypatch.setattr(index, "indexed", lambda *_: [among])
+    everything = small_reads.candidates(table, [among])
+    for files, is_used in ((everything, True), (everything.slice(0, 1), False)):
+        found = index.find_placed(table, schema, str(facts), [among], files)
+        assert (found is not None) == is_used
+
+
+def test_rows_of_more_bytes_than_the_driver_takes_are_not_collected(
+    made: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find(made, number=5)
+    monkeypatch.setattr(small_reads, "bytes_max", 10)
+    with pytest.raises(AssertionError):
+        find(made, number=5)

@@ -7,6 +7,7 @@ when it is needed. Of each row the index has the file and number, so rows that a
 table. An index decides what is read, never what is found: where it cannot be used, the table is searched.
 """
 
+import io
 import json
 import logging
 import os
@@ -61,8 +62,9 @@ rows_per_file = 1_000
 sort_memory = "1GB"
 # Sorting needs as much again as the runs that it makes.
 free_disk_min = 4
-abandoned_seconds = 24 * 3600
-files_key, form_key = b"sluice.files", b"sluice.form"
+# After a process died that sorted a table, or could not, the table is searched for so long.
+abandoned_seconds = 3600
+files_key, form_key, checksums_key = b"sluice.files", b"sluice.form", b"sluice.checksums"
 is_folder_name = re.compile(r"\w+", re.ASCII)
 errors = (OSError, pa.ArrowException, duckdb.Error, DeltaError)
 log = logging.getLogger(__name__)
@@ -73,10 +75,14 @@ Source = tuple[str, int]
 
 @dataclass(frozen=True)
 class Run:
-    """The rows of some files of a table, sorted by a column, in one file; `rows` says how many each of them had."""
+    """The rows of some files of a table, sorted by a column, in one file; `rows` says how many each of them had.
+
+    There is a checksum for each of its groups of rows.
+    """
 
     path: Path
     rows: Mapping[Source, int]
+    checksums: Sequence[str]
     parquet: pq.FileMetaData
 
     @property
@@ -92,47 +98,59 @@ def find_placed(
     None where an index is of no use, where the rows are many, or where an index cannot be made or read.
     """
     try:
-        among = indexed(table, schema, folder, conditions, files)
-        return None if among is None else find_among(table, schema, folder, among, conditions)
+        bytes_max = pc.sum(files["size_bytes"]).as_py() or 0
+        for among in indexed(table, schema, folder, conditions, files):
+            rows = find_among(table, schema, folder, among, conditions, bytes_max=bytes_max)
+            if rows is not None:
+                return rows
     except errors as error:
         log.info("The table at %s was searched without its index: %s", folder, error)
-        return None
+    return None
 
 
 def find_among(
-    table: DeltaTable, schema: pa.Schema, folder: str, among: Among, conditions: Sequence[Condition]
+    table: DeltaTable,
+    schema: pa.Schema,
+    folder: str,
+    among: Among,
+    conditions: Sequence[Condition],
+    *,
+    bytes_max: int = small_reads.candidate_bytes_max,
 ) -> pa.Table | None:
-    """The same by the index of one condition's column."""
+    """The same by the index of one condition's column; None where more than `bytes_max` of it would be read."""
     runs = completed(table, schema, folder, among)
-    rows = None if runs is None else rows_of(runs, schema, folder, among, conditions)
+    if runs is None or sum(bytes_of(run, among) for run, files in runs if files) > bytes_max:
+        return None
+    rows = rows_of(runs, schema, folder, among, conditions)
     return small_reads.without_marked(table, rows) if rows is not None and has_deletion_vectors(table) else rows
 
 
 def delete_unused(folder: str, days: int) -> None:
     """Deletes the indexes of a table that nobody has used for so many days."""
     for home in Path(folder, indexes_folder).glob("*"):
-        if time.time() - home.stat().st_mtime > days * 24 * 3600:
-            shutil.rmtree(home, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            if time.time() - home.stat().st_mtime > days * 24 * 3600:
+                shutil.rmtree(home, ignore_errors=True)
 
 
 def indexed(
     table: DeltaTable, schema: pa.Schema, folder: str, conditions: Sequence[Condition], files: pa.Table
-) -> Among | None:
-    """The condition that an index helps with: one of few values, where nothing else leads to few pages of the table."""
+) -> Sequence[Among]:
+    """The conditions that an index may help with, those of few values first; none where others lead to few pages."""
     wanted = sorted((each for each in conditions if isinstance(each, Among)), key=count_of)
     size_bytes, rows = (pc.sum(files[name]).as_py() or 0 for name in ("size_bytes", "num_records"))
     if size_bytes < table_bytes_min or files.num_rows < 2 or not rows or not small_reads.are_few(files):
-        return None
+        return ()
     names, metadata = paths_of(folder, files["path"].to_pylist()), table.metadata()
     is_renamed = metadata.configuration.get("delta.columnMapping.mode", "none") != "none"
     if names is None or metadata.partition_columns or is_renamed:
-        return None
+        return ()
     largest = max(zip(files["size_bytes"].to_pylist(), names, strict=True))[1]
     cheap = [each for each in wanted if is_ordered(files, each) or has_filter(largest, each.column)]
     costly = [each for each in wanted if each not in cheap and is_indexable(schema, each)]
     if not costly or (cheap and is_cheap(count_of(cheap[0]), count_of(costly[0]), size_bytes / rows)):
-        return None
-    return costly[0]
+        return ()
+    return costly
 
 
 def is_cheap(keys: int, values: int, row_bytes: float) -> bool:
@@ -184,7 +202,8 @@ def completed(
     if missing:
         merged = merged_with(missing, shared, sources)
         files = {each: sources[each] for each in (*missing, *(source for _, of in merged for source in of))}
-        if not is_worthwhile(folder, files, sources, among):
+        begun, is_large = is_begun(home), cost_of(files) >= cost_of(sources) / 2
+        if not has_room(folder, files) or (is_large and (begun or not are_few(folder, files, sources, among))):
             return None
         build(home, schema, folder, among.column, files)
         for run, _ in merged:
@@ -231,12 +250,12 @@ def opened(path: Path, form: bytes, stamp: tuple[int, ...]) -> Run | None:  # no
     if said[form_key] != form:
         return None
     files = json.loads(said[files_key])
-    return Run(path, {(name, size): rows for name, size, rows in files}, parquet)
+    return Run(path, {(name, size): rows for name, size, rows in files}, json.loads(said[checksums_key]), parquet)
 
 
 def form_of(schema: pa.Schema) -> bytes:
     """What the columns of a run are, and how it is written."""
-    return f"1 {schema.to_string(show_schema_metadata=False, show_field_metadata=False)}".encode()
+    return f"2 {schema.to_string(show_schema_metadata=False, show_field_metadata=False)}".encode()
 
 
 def footer_of(path: Path) -> bytes | None:
@@ -251,8 +270,8 @@ def footer_of(path: Path) -> bytes | None:
         return file.read(length)
 
 
-def checksum(footer: bytes) -> str:
-    return f"{zlib.crc32(footer):08x}"
+def checksum(content: bytes) -> str:
+    return f"{zlib.crc32(content):08x}"
 
 
 def shared_out(runs: Iterable[Run], sources: Mapping[Source, int]) -> list[tuple[Run, frozenset[Source]]]:
@@ -286,13 +305,26 @@ def cost_of(files: Mapping[Source, int]) -> int:
     return sum(files.values()) + rows_per_file * len(files)
 
 
-def is_worthwhile(folder: str, files: Mapping[Source, int], sources: Mapping[Source, int], among: Among) -> bool:
-    """Whether to index files now: there is room, and by a sample of a large part the rows wanted are not too many."""
+def has_room(folder: str, files: Iterable[Source]) -> bool:
     size_bytes = sum(size for _, size in files)
-    if size_bytes > small_reads.candidate_bytes_max or shutil.disk_usage(folder).free < free_disk_min * size_bytes:
-        return False
-    if cost_of(files) < cost_of(sources) / 2:
-        return True
+    has_disk = shutil.disk_usage(folder).free >= free_disk_min * size_bytes
+    return size_bytes <= small_reads.candidate_bytes_max and has_disk
+
+
+def is_begun(home: Path) -> bool:
+    """Whether a run is being made here, or lately could not be, as where its sorting ends the process each time."""
+    now, found = time.time(), False
+    for path in home.glob(".*"):
+        with suppress(FileNotFoundError):
+            if now - path.stat().st_mtime > abandoned_seconds:
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                found = True
+    return found
+
+
+def are_few(folder: str, files: Mapping[Source, int], sources: Mapping[Source, int], among: Among) -> bool:
+    """Whether the rows wanted are not too many, by a sample of the files."""
     (sample, _), rows = max(files.items(), key=lambda each: each[1])
     with duckdb.connect(config=small_reads.duckdb_config) as connection:
         counted = f"SELECT count(*) FROM read_parquet($1) WHERE {sql_of(among, duckdb_value_of)}"  # noqa: S608 - literals alone
@@ -310,8 +342,12 @@ def build(home: Path, schema: pa.Schema, folder: str, column: str, files: Mappin
         written = folder_of_sort / "run.parquet"
         with (
             sorted_rows(schema, folder, column, files, folder_of_sort) as batches,
-            writer(written, wanted, column) as to,
+            Summed(io.FileIO(written, "w")) as sink,
+            writer(sink, wanted, column) as to,
         ):
+            # What every Parquet file begins with is of no group.
+            sink.taken()
+            checksums = []
             for batch in batches:
                 rows = pa.Table.from_batches([batch.select(wanted.names)])
                 at = wanted.names.index(file_name)
@@ -319,7 +355,10 @@ def build(home: Path, schema: pa.Schema, folder: str, column: str, files: Mappin
                 counts.update(
                     {each["values"].as_py(): each["counts"].as_py() for each in pc.value_counts(rows[file_name])}
                 )
-                to.write_table(rows.cast(wanted), row_group_size=group_rows)
+                for start in range(0, rows.num_rows, group_rows):
+                    to.write_table(rows.slice(start, group_rows).cast(wanted))
+                    checksums.append(sink.taken())
+            to.add_key_value_metadata({checksums_key.decode(): json.dumps(checksums)})
         if counts != Counter({path: rows for (path, _), rows in files.items()}):
             raise pa.ArrowInvalid("files have other rows than the log says")
         footer = footer_of(written)
@@ -332,19 +371,34 @@ def build(home: Path, schema: pa.Schema, folder: str, column: str, files: Mappin
     return path
 
 
+class Summed(io.BufferedWriter):
+    """A file that keeps a checksum of what is written to it."""
+
+    sum = 0
+
+    def write(self, content: Any) -> int:
+        self.sum = zlib.crc32(content, self.sum)
+        return super().write(content)
+
+    def taken(self) -> str:
+        """The checksum of what was written since it was taken last."""
+        found, self.sum = f"{self.sum:08x}", 0
+        return found
+
+
 @contextmanager
 def scratch(home: Path) -> Iterator[Path]:
-    """A folder for a run that is being made; what a process that died left there is deleted a day later."""
-    for path in home.glob(".*"):
-        with suppress(FileNotFoundError):
-            if time.time() - path.stat().st_mtime > abandoned_seconds:
-                shutil.rmtree(path, ignore_errors=True)
+    """A folder for a run that is being made; it stays, empty, where that cannot be made."""
     path = home / f".{uuid.uuid4().hex}"
     path.mkdir(parents=True)
     try:
         yield path
-    finally:
+    except BaseException:
         shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            path.mkdir()
+        raise
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
@@ -354,7 +408,13 @@ def sorted_rows(
     """The rows of files with their places, sorted by a column in bounded memory."""
     names = [f"{folder}/{path}" for path, _ in files]
     columns = ", ".join(map(double_quoted, placed_schema(schema).names))
-    config = {**small_reads.duckdb_config, "memory_limit": sort_memory, "temp_directory": str(spill)}
+    config = {
+        **small_reads.duckdb_config,
+        "memory_limit": sort_memory,
+        "temp_directory": str(spill),
+        # Others write to the same disk.
+        "max_temp_directory_size": f"{shutil.disk_usage(spill).free // 2}B",
+    }
     with duckdb.connect(config=config) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET enable_progress_bar = false")
@@ -362,8 +422,8 @@ def sorted_rows(
         yield cast(pa.RecordBatchReader, connection.sql(query, params=[names]).to_arrow_reader(group_rows))
 
 
-def writer(path: Path, schema: pa.Schema, column: str) -> pq.ParquetWriter:
-    return pq.ParquetWriter(path, schema, compression="zstd", write_statistics=[column], write_page_checksum=True)
+def writer(to: io.BufferedWriter, schema: pa.Schema, column: str) -> pq.ParquetWriter:
+    return pq.ParquetWriter(to, schema, compression="zstd", write_statistics=[column])
 
 
 def rows_of(
@@ -379,13 +439,12 @@ def rows_of(
         if not files:
             continue
         names = pa.array([path for path, _ in files], pa.string())
-        for batch in groups_with(run, among):
-            rows = pa.Table.from_batches([batch])
-            rows = rows.filter(pc.is_in(rows[file_name], value_set=names))
+        for group in groups_with(run, among):
+            rows = group.filter(pc.is_in(group[file_name], value_set=names))
             for each in conditions:
                 rows = rows.filter(meets(rows, each))
             found.append(rows)
-            if sum(each.num_rows for each in found) > small_reads.rows_max:
+            if are_many(found):
                 return None
     wanted = placed_schema(schema)
     rows = pa.concat_tables(each.cast(wanted) for each in found) if found else wanted.empty_table()
@@ -393,17 +452,41 @@ def rows_of(
     return rows.set_column(wanted.names.index(file_name), wanted.field(file_name), paths)
 
 
-def groups_with(run: Run, among: Among) -> Iterator[pa.RecordBatch]:
+def are_many(found: Sequence[pa.Table]) -> bool:
+    """Whether they are more than the driver takes."""
+    rows, size_bytes = sum(each.num_rows for each in found), sum(each.nbytes for each in found)
+    return rows > small_reads.rows_max or size_bytes > small_reads.bytes_max
+
+
+def bytes_of(run: Run, among: Among) -> int:
+    """How much of a run is read to find the rows of some values."""
+    extents = (extent(run.parquet.row_group(number)) for number in numbers_of_groups(run.parquet, among))
+    return sum(end - start for start, end in extents)
+
+
+def groups_with(run: Run, among: Among) -> Iterator[pa.Table]:
     """The groups of a run that can have one of the values; a run that is damaged is deleted, and an error."""
-    groups = list(numbers_of_groups(run.parquet, among))
     try:
-        with pq.ParquetFile(run.path, metadata=run.parquet, page_checksum_verification=True) as file:
-            yield from file.iter_batches(row_groups=groups) if groups else ()
+        with run.path.open("rb") as content, pq.ParquetFile(run.path, metadata=run.parquet) as file:
+            for number in numbers_of_groups(run.parquet, among):
+                start, end = extent(run.parquet.row_group(number))
+                content.seek(start)
+                # Parquet's own checksums leave out what says how a page is to be read.
+                if checksum(content.read(end - start)) != run.checksums[number]:
+                    raise pa.ArrowInvalid("a run is not as it was written")
+                yield file.read_row_group(number)
     except FileNotFoundError:
         raise
     except errors:
         run.path.unlink(missing_ok=True)
         raise
+
+
+def extent(group: pq.RowGroupMetaData) -> tuple[int, int]:
+    """Where a group of rows begins in its file, and where it ends."""
+    first, last = group.column(0), group.column(group.num_columns - 1)
+    begins = [each.dictionary_page_offset or each.data_page_offset for each in (first, last)]
+    return begins[0], begins[1] + last.total_compressed_size
 
 
 def numbers_of_groups(parquet: pq.FileMetaData, among: Among) -> Iterator[int]:

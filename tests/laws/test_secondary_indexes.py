@@ -31,16 +31,16 @@ def used_on_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "indexed", by_product)
     find_among = index.find_among
 
-    def counted(*given: Any) -> Any:
-        rows = find_among(*given)
+    def counted(*given: Any, **named: Any) -> Any:
+        rows = find_among(*given, **named)
         found[Path(given[2]).name] += rows is not None and rows.num_rows > 0
         return rows
 
     monkeypatch.setattr(index, "find_among", counted)
 
 
-def by_product(_table: Any, _schema: Any, _folder: str, conditions: "Sequence[Condition]", _files: Any) -> Among | None:
-    return next((each for each in conditions if isinstance(each, Among) and each.column == "product"), None)
+def by_product(_table: Any, _schema: Any, _folder: str, conditions: "Sequence[Condition]", _files: Any) -> list[Among]:
+    return [each for each in conditions if isinstance(each, Among) and each.column == "product"]
 
 
 def version(chance: random.Random) -> dict[str, object]:

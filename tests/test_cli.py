@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -199,6 +200,13 @@ def test_a_held_record_is_shown_and_released(tmp_path: Path) -> None:
     }
     shown = sluice("quarantine", "show", "silver.orders", "--reason", "placed_at_in_the_future", here=project)
     assert '"order_id": "x"' in shown.stdout
+    show = ("quarantine", "show", "silver.orders", "--reason")
+    none = sluice(*show, "wrong_type", here=project)
+    assert (none.returncode, none.stdout) == (0, "")
+    assert "silver.orders has no quarantined records for wrong_type." in none.stderr
+    known = refused(*show, "nosuch", here=project)
+    assert "silver.orders has no rule nosuch; its rules are " in known
+    assert {"malformed_json", "null_order_id", "placed_at_in_the_future"} <= set(re.findall(r"\w+", known))
 
     release = ("quarantine", "release", "silver.orders", "--because", "a test")
     assert "Say what to release" in refused(*release, here=project)

@@ -19,16 +19,20 @@ good = {"id": "a", "seen_at": text(1), "size": 3, "tags": ["x"]}
 
 def parsed(spark: "SparkSession", *values: bytes | None, record_bytes_max: int = 1000) -> "list[Row]":
     records = [("t", 0, offset, value, at(2)) for offset, value in enumerate(values)]
-    rows = parse(
-        spark.createDataFrame(records, bronze_schema),
-        Parsing(
-            schema="id string, seen_at timestamp, size int, tags array<string>",
-            required=("id", "seen_at"),
-            event_time="seen_at",
-            record_bytes_max=record_bytes_max,
-        ),
+    parsing = Parsing(
+        schema="id string, seen_at timestamp, size int, tags array<string>",
+        required=("id", "seen_at"),
+        event_time="seen_at",
+        record_bytes_max=record_bytes_max,
     )
-    return rows.orderBy("_offset").collect()
+    return judged(spark.createDataFrame(records, bronze_schema), parsing)
+
+
+def judged(records: "DataFrame", parsing: Parsing) -> "list[Row]":
+    """The rows of records, whose rules are all known."""
+    rows = parse(records, parsing).orderBy("_offset").collect()
+    assert {row["_rule"] for row in rows} <= {None, *parsing.rules}
+    return rows
 
 
 def encoded(**changes: Any) -> bytes:
@@ -106,7 +110,7 @@ def test_event_time_is_corrected_and_lateness_is_a_property_of_the_record(
     seen, sent, received = [None if hours is None else text(hours) for hours in times]
     value = {"id": "a", "seen_at": seen, "sent_at": sent, "received_at": received}
     records = [("t", 0, 0, json.dumps(value).encode(), at(2))]
-    (row,) = parse(spark.createDataFrame(records, bronze_schema), timed).collect()
+    (row,) = judged(spark.createDataFrame(records, bronze_schema), timed)
     assert (row["seen_at"].timestamp() - at(0).timestamp()) / 3600 == pytest.approx(event)
     assert row["_rule"] == rule
     assert row["_lateness_seconds"] == pytest.approx(((times[2] or 2.0) - event) * 3600)
@@ -153,7 +157,7 @@ def test_an_envelope_of_debezium_is_a_change(
 ) -> None:
     wrapped = None if value is None else b'{"schema": {"type": "struct"}, "payload": ' + value + b"}"
     for each in (value, wrapped):
-        (row,) = parse(spark.createDataFrame([("t", 0, 0, each, at(2))], bronze_schema), captured).collect()
+        (row,) = judged(spark.createDataFrame([("t", 0, 0, each, at(2))], bronze_schema), captured)
         moved_from = row["_moved_from"] and row["_moved_from"]["id"]
         assert (row["_change"], row["id"], row["name"], moved_from, row["_rule"]) == expected
 
@@ -176,7 +180,7 @@ def frame_of(spark: "SparkSession", texts: "Sequence[str | bytes]") -> "DataFram
 
 def verdicts(spark: "SparkSession", parsing: Parsing, texts: "Sequence[str | bytes]") -> "list[Row]":
     """The rows of all texts, in one frame."""
-    return parse(frame_of(spark, texts), parsing).orderBy("_offset").collect()
+    return judged(frame_of(spark, texts), parsing)
 
 
 deep = "[" * 10_000 + "]" * 10_000

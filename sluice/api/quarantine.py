@@ -37,14 +37,16 @@ class Quarantine:
     ) -> tuple[QuarantinedRecord, ...]:
         """Quarantined records of a dataset, the oldest first: of one rule, or at positions `topic/partition/offset`.
 
-        A UsageError when the dataset consumes no records.
+        A UsageError when the dataset consumes no records, or has no such rule.
         """
         consumer = quarantine.consumer(self._here.catalogue(), dataset)
-        return tuple(
-            quarantine.quarantined_records(
-                self._here.lake, consumer, reason=reason, positions=positions, records_max=limit
-            )
+        found = quarantine.quarantined_records(
+            self._here.lake, consumer, reason=reason, positions=positions, records_max=limit
         )
+        # Records of a rule that was declared before are still shown.
+        if reason is not None and not found:
+            quarantine.require_reason(consumer, reason)
+        return tuple(found)
 
     def add(self, dataset: str, positions: Sequence[str], because: str) -> int:
         """Sets records aside that broke no rule; the next run does it. Returns their number.

@@ -36,7 +36,7 @@ def quarantine_show(
     records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Print the oldest quarantined records of a dataset, as they arrived."""
+    """Print the oldest quarantined records of a dataset, as they arrived; a --reason that is no rule is an error."""
     with opened(project) as here:
         found = here.quarantine.records(dataset, reason=reason, limit=records)
     rows = [
@@ -50,6 +50,10 @@ def quarantine_show(
     ]
     if as_json:
         print_json(rows)
+        return
+    if not rows:
+        of_rule = f" for {reason}" if reason else ""
+        err.print(f"{dataset} has no quarantined records{of_rule}.", highlight=False, markup=False)
         return
     print_table(["record", "arrived", "reason", "value"], [[*row.values()] for row in rows])
 

@@ -146,6 +146,13 @@ def say(log: AnyLog, dataset: Dataset, places: Iterable[tuple[str, int, int]], b
     return len(said)
 
 
+def require_reason(dataset: Dataset, reason: str) -> None:
+    """A UsageError for what is no rule of a dataset, nor several with commas between."""
+    known = (*dataset.specification.parsing.rules, by_command) if isinstance(dataset.specification, Events) else ()
+    if not set(reason.split(",")) <= set(known):
+        raise UsageError(f"{dataset.name} has no rule {reason}; its rules are {', '.join(known)}.")
+
+
 def releasable(dataset: Dataset) -> tuple[str, ...]:
     """The rules of a dataset whose records can be let through as they are."""
     specification = dataset.specification

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from sluice.model.ddl import column_names, column_types
 from sluice.model.expectations import Expectation
 from sluice.model.rules import holds
-from sluice.model.times import micros_least, micros_most
+from sluice.model.times import is_time, micros_least, micros_most, paths
 from sluice.shapes import strict
 from sluice.shapes.canonical import digest
 
@@ -135,6 +135,22 @@ class Parsing:
     def digested(self) -> tuple[str, ...]:
         """The columns that make two records the same; the time of sending is not among them."""
         return tuple(name for name in self.columns if name not in (self.sent_time, self.received_time))
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """All rules that a record may break; of several expectations, the names are joined by commas."""
+        times = dict.fromkeys(path.partition(".")[0] for path, kind in paths(self.schema) if is_time(kind))
+        of_format = ("unknown_op", "invalid_committed_at") if self.format == "debezium" else ("null_value",)
+        return (
+            *of_format,
+            *("record_too_large", "invalid_utf8", "empty_value"),
+            *strict.faults,
+            *[f"{fault}_{name}" for name in times for fault in strict.faults_of_time],
+            *[f"null_{name}" for name in self.required],
+            *[each.name for each in self.expectations],
+            *(time_rules(self.event_time, self.event_time_min) if self.event_time else ()),
+            *([late] if self.hold_later_than else []),
+        )
 
     @property
     def waivable(self) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 corrupt = "_corrupt"
+faults = ("malformed_json", "trailing_content", "lone_surrogate", "duplicate_name", "wrong_type")
+faults_of_time = ("invalid_time", "no_offset")
 lenient = (
     "allowSingleQuotes",
     "allowComments",

@@ -220,15 +220,24 @@ def test_a_top_list_keeps_the_columns_of_its_source() -> None:
     assert rows(first) == {"silver.orders.product_id": "group by", "silver.orders.quantity": "sort"}
 
 
-def test_a_state_is_made_from_what_its_other_columns_are_made_from() -> None:
-    state = gold.state(
+def state_of(schema: str, initial: dict[str, str], reduce: dict[str, str]) -> Dataset:
+    """A state of each product."""
+    return gold.state(
         "state",
         source=orders,
         keys=["product_id"],
         sequence_by="placed_at",
-        schema="total int, noted int",
-        initial={"total": "0", "noted": "0"},
-        reduce={
+        schema=schema,
+        initial=initial,
+        reduce=reduce,
+    )
+
+
+def test_a_state_is_made_from_what_its_other_columns_are_made_from() -> None:
+    state = state_of(
+        "total int, noted int",
+        {"total": "0", "noted": "0"},
+        {
             "total": "state.total + event.quantity",
             "noted": "CASE WHEN event.note IS NULL THEN state.noted ELSE state.total END",
         },
@@ -241,14 +250,10 @@ def test_a_state_is_made_from_what_its_other_columns_are_made_from() -> None:
 
 
 def test_what_only_decides_in_a_state_decides_over_other_columns_too() -> None:
-    state = gold.state(
-        "state",
-        source=orders,
-        keys=["product_id"],
-        sequence_by="placed_at",
-        schema="total int, note string",
-        initial={"total": "0", "note": "null"},
-        reduce={
+    state = state_of(
+        "total int, note string",
+        {"total": "0", "note": "null"},
+        {
             "total": "state.total + nvl2(event.placed_at, event.quantity, 0)",
             "note": "if(state.total > 3, event.note, state.note)",
         },

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice import bronze, silver
 from sluice.model import small_frames
 from sluice.model.found import Among
 from sluice.storage import secondary_index as index
 from tests.kit import Lakehouse, text
+from tests.shop import priced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,24 +20,7 @@ if TYPE_CHECKING:
 
     from sluice.model.found import Condition
 
-customers, facts_of_base = 4, 120
-sales = silver.events(
-    "sales",
-    source=bronze.topic("sales"),
-    schema="id string, customer string, sold_at timestamp",
-    keys=["id"],
-    event_time="sold_at",
-    future_tolerance="100000 days",
-)
-people = silver.history(
-    "people",
-    source=bronze.topic("people"),
-    schema="customer string, changed_at timestamp, segment int",
-    keys=["customer"],
-    sequence_by="changed_at",
-    future_tolerance="100000 days",
-)
-sold = silver.as_of("sold", facts=sales, event_time="sold_at", dimensions={"buyer": people})
+products, facts_of_base = 4, 120
 found = Counter[str]()
 
 
@@ -45,7 +28,7 @@ found = Counter[str]()
 def used_on_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     found.clear()
     monkeypatch.setattr(small_frames, "read_bytes_max", 0)
-    monkeypatch.setattr(index, "indexed", by_customer)
+    monkeypatch.setattr(index, "indexed", by_product)
     find_among = index.find_among
 
     def counted(*given: Any) -> Any:
@@ -56,39 +39,37 @@ def used_on_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "find_among", counted)
 
 
-def by_customer(
-    _table: Any, _schema: Any, _folder: str, conditions: "Sequence[Condition]", _files: Any
-) -> Among | None:
-    return next((each for each in conditions if isinstance(each, Among) and each.column == "customer"), None)
+def by_product(_table: Any, _schema: Any, _folder: str, conditions: "Sequence[Condition]", _files: Any) -> Among | None:
+    return next((each for each in conditions if isinstance(each, Among) and each.column == "product"), None)
 
 
 def version(chance: random.Random) -> dict[str, object]:
-    customer, hour = f"c{chance.randrange(customers)}", chance.randrange(20_000) / 1_000
-    return {"customer": customer, "changed_at": text(hour), "segment": chance.randrange(1_000)}
+    product, hour = f"p{chance.randrange(products)}", chance.randrange(20_000) / 1_000
+    return {"product": product, "changed_at": text(hour), "price": chance.randrange(1_000)}
 
 
 def sale(chance: random.Random, number: int, hour: float) -> dict[str, object]:
-    customer = chance.choice([None, *(f"c{each}" for each in range(customers))])
-    return {"id": f"{number:09}", "customer": customer, "sold_at": text(hour)}
+    product = chance.choice([None, *(f"p{each}" for each in range(products))])
+    return {"id": f"{number:09}", "product": product, "sold_at": text(hour)}
 
 
 def base(spark: "SparkSession", folder: Path, chance: random.Random) -> Lakehouse:
-    """Facts in several files, whose rows may be marked, and versions of their customers."""
-    lakehouse = Lakehouse(spark, folder, partitions=1).declare(sold)
+    """Facts in several files, whose rows may be marked, and versions of the prices of their products."""
+    lakehouse = Lakehouse(spark, folder, partitions=1).declare(priced)
     object.__setattr__(lakehouse.lake, "rows_per_file", 30)
     object.__setattr__(lakehouse.lake, "deletion_vectors_from_rows", 1)
     lakehouse.publish("sales", *[sale(chance, number, number / 6) for number in range(facts_of_base)], hours=100)
-    lakehouse.publish("people", *[version(chance) for _ in range(4 * customers)])
+    lakehouse.publish("prices", *[version(chance) for _ in range(4 * products)])
     lakehouse.run()
     return lakehouse
 
 
 def late_version(lakehouse: Lakehouse, chance: random.Random) -> None:
-    lakehouse.publish("people", version(chance))
+    lakehouse.publish("prices", version(chance))
 
 
 def moved_fact(lakehouse: Lakehouse, chance: random.Random) -> None:
-    """An earlier record of the same sale is the one that counts, and names another customer."""
+    """An earlier record of the same sale is the one that counts, and names another product."""
     number = chance.randrange(facts_of_base)
     lakehouse.publish("sales", sale(chance, number, number / 6), hours=1)
 
@@ -98,7 +79,7 @@ def new_facts(lakehouse: Lakehouse, chance: random.Random) -> None:
 
 
 def maintenance(lakehouse: Lakehouse, _chance: random.Random) -> None:
-    lakehouse.lake.compact(lakehouse.spark, "silver.sold")
+    lakehouse.lake.compact(lakehouse.spark, "silver.priced")
 
 
 def damage(lakehouse: Lakehouse, _chance: random.Random) -> None:
@@ -124,7 +105,7 @@ def test_what_is_found_by_indexes_gives_what_a_rebuild_gives(spark: "SparkSessio
             happen(lakehouse, chance)
         lakehouse.run()
     assert found["sales"] >= 2
-    assert found["sold"] >= 2
+    assert found["priced"] >= 2
     assert runs_of(lakehouse)
     assert differences(lakehouse) == {}
 
@@ -138,7 +119,7 @@ def test_a_rebuild_shows_that_a_row_is_missing_in_an_index(
     groups_with, chance = index.groups_with, random.Random(11)
     lakehouse = base(spark, tmp_path, chance)
     monkeypatch.setattr(index, "groups_with", without_first)
-    # The first rows of the index are those of the first customer.
-    lakehouse.publish("people", version(chance) | {"customer": "c0", "changed_at": text(0.0)})
+    # The first rows of the index are those of the first product.
+    lakehouse.publish("prices", version(chance) | {"product": "p0", "changed_at": text(0.0)})
     lakehouse.run()
-    assert "silver.sold" in differences(lakehouse)
+    assert "silver.priced" in differences(lakehouse)

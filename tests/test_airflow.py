@@ -258,9 +258,10 @@ def test_the_assets_are_the_datasets(airflow: Airflow) -> None:
     assert gold["console"] == "http://127.0.0.1:8321/tables/gold.revenue_daily"
 
 
-def told_by_airflow(home: Path, said: str) -> str:
+def told_by_airflow(home: Path, said: str, **more: str) -> str:
     """What lines of Python print in Airflow's environment, with the modules of the DAGs."""
-    environment = {"PATH": os.environ["PATH"], "AIRFLOW_HOME": str(home), "PYTHONPATH": str(repository / "dags")}
+    path = f"{repository / 'dags'}:{repository / 'tests' / 'airflow'}"
+    environment = {"PATH": os.environ["PATH"], "AIRFLOW_HOME": str(home), "PYTHONPATH": path, **more}
     asked = [str(python_of_airflow), "-c", said]
     return subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout
 
@@ -292,6 +293,72 @@ def test_an_asset_has_the_columns_and_the_owner_that_are_declared(tmp_path: Path
     said = told_by_airflow(tmp_path, f"from lakehouse.defaults import asset\nprint(asset({node}).extra)")
     expected = {"day": "date: The day in New York.", "delay": "double in minutes", "note": ""}
     assert said == f"{ {'owner': 'ops', 'columns': expected, 'grain': ['day']} }\n"
+
+
+beats = """
+from run_continuously import Reporter
+
+class Airflow:
+    dag_id, is_paused, wrong = "run_continuously", False, {"get_dag", "blocked"}
+
+    def fail(self, what):
+        if what in self.wrong:
+            raise OSError(f"{what}: database is locked")
+
+    def get_dag(self, dag_id):
+        self.fail("get_dag")
+        return self
+
+    def set(self, key, value):
+        self.fail(key)
+        print("kept", key, value)
+
+airflow = Airflow()
+reporter = Reporter({"ti": airflow, "task_state_store": airflow})
+
+def beat(**now):
+    vars(airflow).update(now)
+    print(reporter.beat())
+"""
+status_of_one = [{"dataset": "gold.a", "lag": 2, "held": "blocked: it failed"}]
+
+
+def test_a_report_that_fails_is_tried_at_the_next_beat_and_the_driver_goes_on(tmp_path: Path) -> None:
+    command, told = tmp_path / "sluice", tmp_path / "told.txt"
+    command.write_text(f"#!/bin/sh\ntest -e {tmp_path}/there && echo '{json.dumps(status_of_one)}'\n")
+    command.chmod(0o755)
+    lines = f"""{beats}
+beat()
+open("{tmp_path}/there", "w").close()
+beat()
+beat(wrong=set())
+beat(is_paused=True)
+reporter.reported = 0.0
+beat()
+reporter.state.wrong = {{"progress"}}
+reporter.heard('{{"kind": "run"}}\\n')
+"""
+    notifier = {"LAKEHOUSE_NOTIFIER": "told.ToFile"}
+    notifier["LAKEHOUSE_NOTIFIER_ARGUMENTS"] = json.dumps({"path": str(told), "text": "{text}"})
+    said = told_by_airflow(tmp_path, lines, LAKEHOUSE_SLUICE=str(command), **notifier).splitlines()
+    asked = "It failed to ask whether the DAG is paused, and is tried again: OSError: get_dag: database is locked"
+    assert [line for line in said if not line.startswith("$")] == [
+        "It failed to report, and is tried again: AirflowException: sluice status ended with 1; see the log above",
+        *(asked, "True"),
+        "kept lag {'gold.a': 2}",
+        "It failed to report, and is tried again: OSError: blocked: database is locked",
+        *(asked, "True"),
+        "kept lag {'gold.a': 2}",
+        "kept blocked {'gold.a': 'blocked: it failed'}",
+        "lag {'gold.a': 2}",
+        "True",
+        # It was reported a moment ago.
+        "False",
+        *("kept lag {'gold.a': 2}", "kept blocked {'gold.a': 'blocked: it failed'}", "lag {'gold.a': 2}", "False"),
+        '{"kind": "run"}',
+        "It failed to keep the progress, and is tried again: OSError: progress: database is locked",
+    ]
+    assert told.read_text() == "gold.a is blocked: it failed\n"
 
 
 wrong_forms: list[tuple[str, dict[str, Any]]] = [

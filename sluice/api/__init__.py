@@ -6,6 +6,7 @@ from sluice.api.project import Project
 from sluice.api.results import Audit, Checked, Maintained, RunResult, TopicOffsets
 from sluice.engine.runner import Event, Listener
 from sluice.log import Record
+from sluice.model.labels import counted
 from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.describe import Column, Described, Expected
 from sluice.operate.explain import Origin, Value
@@ -53,6 +54,7 @@ __all__ = [
     "Traced",
     "Value",
     "as_text",
+    "counted",
     "is_critical",
     "json_line",
     "severity_of",

@@ -6,12 +6,11 @@ from sluice.api.project import Project
 from sluice.api.results import Audit, Checked, Maintained, RunResult, TopicOffsets
 from sluice.engine.runner import Event, Listener
 from sluice.log import Record
-from sluice.model.labels import counted
 from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.describe import Column, Described, Expected
 from sluice.operate.explain import Origin, Value
 from sluice.operate.forecast import Step
-from sluice.operate.json_text import as_text, json_line
+from sluice.operate.json_text import as_text, counted, json_line
 from sluice.operate.lineage import Link, Traced, trace
 from sluice.operate.postgres import Comment as SqlComment
 from sluice.operate.postgres import Options as SqlOptions

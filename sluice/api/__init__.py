@@ -10,7 +10,7 @@ from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.describe import Column, Described, Expected
 from sluice.operate.explain import Origin, Value
 from sluice.operate.forecast import Step
-from sluice.operate.json_text import as_text, json_line
+from sluice.operate.json_text import as_text, counted, json_line
 from sluice.operate.lineage import Link, Traced, trace
 from sluice.operate.postgres import Comment as SqlComment
 from sluice.operate.postgres import Options as SqlOptions
@@ -53,6 +53,7 @@ __all__ = [
     "Traced",
     "Value",
     "as_text",
+    "counted",
     "is_critical",
     "json_line",
     "severity_of",

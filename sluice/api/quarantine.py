@@ -9,9 +9,8 @@ from sluice.api.opened import Opened
 from sluice.engine.catalogue import Catalogue
 from sluice.engine.observer import Watch, Work
 from sluice.errors import UsageError
-from sluice.model.datasets import Dataset
 from sluice.operate import quarantine
-from sluice.operate.quarantine import QuarantinedByRule, QuarantinedRecord
+from sluice.operate.quarantine import Consumer, QuarantinedByRule, QuarantinedRecord
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Quarantine:
             return Released(consumer.name, count)
 
     @contextmanager
-    def watched(self, work: Work, catalogue: Catalogue, consumer: Dataset, because: str) -> Iterator[Watch]:
+    def watched(self, work: Work, catalogue: Catalogue, consumer: Consumer, because: str) -> Iterator[Watch]:
         """What hears of work on the records of a dataset, which are read from the tables where they landed."""
         commits = {table: self._here.lake.last_commit(table) for table in consumer.landed_in.values()}
         with (

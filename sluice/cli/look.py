@@ -9,11 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from sluice.api import Audit, Fates, IntegrityCheck, Origin, Recomputed, Step, Stopped, Value
+from sluice.api import Audit, Fates, IntegrityCheck, Origin, Recomputed, Step, Stopped, Value, counted
 from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
 from sluice.cli.printing import out, print_json, print_table, shown, up_to_date
 from sluice.errors import UsageError
-from sluice.model.labels import counted
 
 
 def status(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:

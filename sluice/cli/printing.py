@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.api import Message, as_text
-from sluice.model.labels import counted
+from sluice.api import Message, as_text, counted
 
 # Control characters and halves of characters, and the marks that turn the direction of writing.
 control_categories = ("Cc", "Cs")

@@ -9,9 +9,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.status import Status
 
-from sluice.api import Event, RunResult
+from sluice.api import Event, RunResult, counted
 from sluice.cli.printing import up_to_date
-from sluice.model.labels import counted
 
 refresh_seconds = 0.5
 

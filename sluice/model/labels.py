@@ -1,4 +1,4 @@
-"""Labels and units of columns, from names that carry their units (`departure_delay_minutes_avg`), and of counts."""
+"""Labels and units of columns, from names that carry their units (`departure_delay_minutes_avg`)."""
 
 from dataclasses import dataclass
 
@@ -45,11 +45,6 @@ class Label:
     @property
     def with_unit(self) -> str:
         return f"{self.text} ({self.unit})" if self.unit else self.text
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 row`, `1,000 rows`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def label_of(column: str) -> Label:

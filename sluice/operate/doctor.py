@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.errors import SluiceError
-from sluice.model.labels import counted
+from sluice.operate.json_text import counted
 from sluice.runtime import connect, jars
 from sluice.runtime.java import major_version, require_java
 from sluice.runtime.session import bundles, spark_session

@@ -1,4 +1,4 @@
-"""Values of rows as JSON, the same wherever Sluice sends them: lines, webhooks, messages."""
+"""Values of rows as JSON, the same wherever Sluice sends them (lines, webhooks, messages), and counts for people."""
 
 import json
 import math
@@ -30,3 +30,8 @@ def plain(value: Any) -> Any:
         case list() | tuple():
             return [plain(each) for each in value]
     return value
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 row`, `1,000 rows`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

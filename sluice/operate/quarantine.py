@@ -20,6 +20,8 @@ from sluice.storage.delta import Lake
 
 # Where it is said which records are released or set aside.
 commands_topic = releases.topic
+# A dataset that consumes records.
+Consumer = Dataset
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def can_be_released(dataset: Dataset, reason: str) -> bool:
     return set(reason.split(",")) <= set(releasable(dataset))
 
 
-def consumer(catalogue: Catalogue, name: str) -> Dataset:
+def consumer(catalogue: Catalogue, name: str) -> Consumer:
     """The dataset of that name, which must be one that consumes records; histories do by their changes."""
     consumers = {dataset.name: dataset for dataset in catalogue.datasets if dataset.topics}
     found = consumers.get(name) or consumers.get(f"{name}_changes")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError
 from sluice.model.expectations import built_in_type, is_critical_sql
-from sluice.model.labels import counted
 from sluice.model.rules import row_rules
+from sluice.operate.json_text import counted
 from sluice.operate.query import query
 from sluice.quality.results import checks_table, state_of, state_of_counts
 from sluice.storage.delta import Lake

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 long = (
     "-XX:ReservedCodeCacheSize=512m -XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
-    "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000"
+    "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000 -Xmn1g"
 )
 
 # The next command of the same test takes over the JVM of the last one, as it does for a user.

@@ -281,6 +281,37 @@ def test_every_type_and_odd_names_arrive(tmp_path: Path, postgres: Postgres) -> 
     assert plain(postgres, target.full_name) == bag([])
 
 
+def test_times_without_end_and_years_that_python_does_not_know_arrive(
+    tmp_path: Path, postgres: Postgres, log: KafkaLog
+) -> None:
+    lake, target = Lake(str(tmp_path / "lake")), target_of(postgres)
+    last = 253_402_300_799_999_999
+    counts = pa.array([2**63 - 1, 1 - 2**63, last, last + 1, -70_000_000_000_000_000], pa.int64())
+    clock = counts.cast(pa.timestamp("us"))
+    columns = {
+        "id": range(5),
+        "at": counts.cast(pa.timestamp("us", "UTC")),
+        "clock": clock,
+        "many": [[each] for each in clock],
+    }
+    write_deltalake(lake.path(table), pa.table(columns))
+    advance(lake, target, ("at", "id"))
+    texts = ["infinity", "-infinity", "9999-12-31 23:59:59.999999", "10000-01-01 00:00:00", "0250-10-15 19:33:20 BC"]
+    asked = f"SELECT id, (at AT TIME ZONE 'UTC')::text, clock::text, many->>0 FROM {target.full_name} ORDER BY id"
+    found = postgres.execute(asked)
+    assert [row[:3] for row in found] == [(number, text, text) for number, text in enumerate(texts)]
+    assert [row[3] for row in found[:4]] == texts[:4]
+    lake.open_own(table).delete("id < 2")
+    advance(lake, target, ("at", "id"))
+    assert postgres.execute(asked) == found[2:]
+    topic = f"sold-{next(numbers)}"
+    advance(lake, KafkaTopic(log, topic))
+    write_deltalake(lake.path(table), pa.table(columns), mode="overwrite")
+    advance(lake, KafkaTopic(log, topic))
+    newest = {each.key: json.loads(each.value or b"{}") for each in records(log, topic)}
+    assert [newest[f'{{"id": {number}}}']["at"] for number in range(2)] == texts[:2]
+
+
 def plain(postgres: Postgres, name: str) -> Rows:
     """The rows in Postgres, with bytes and times as the lake has them."""
     with postgres.connect() as connection, connection.cursor() as database:

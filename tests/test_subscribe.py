@@ -5,6 +5,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sluice.errors import SluiceError, UsageError
 from sluice.model.ledger import Entry, InputVersion
 from sluice.operate import subscribe
 from sluice.operate.subscribe import Change, Cursor, Subscription
-from sluice.storage.delta import Lake
+from sluice.storage.delta import Lake, typed
 from sluice.storage.delta.opened import spark_types
 from tests.commands import sluice
 
@@ -238,6 +239,20 @@ def test_a_change_has_both_rows_and_says_why(lake: Lake) -> None:
     assert update.new["name"] == "z"
     assert (delete.operation, delete.old, delete.new) == ("delete", {"id": 2, "amount": 2.0, "name": "b"}, None)
     assert (delete.cause, delete.is_last) == ("another program (DELETE)", True)
+
+
+def test_a_time_without_end_is_no_last_time_wherever_it_is(lake: Lake) -> None:
+    days = pa.array([2**31 - 1, 1 - 2**31, 2_932_896], pa.int32()).cast(pa.date32())
+    many = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), days)
+    parts = pa.StructArray.from_arrays([days, many], ["day", "many"])
+    named = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pa.array(["a", "b", "c"]), parts)
+    rows = pa.table({"id": [0, 1, 2, 3], "named": pa.concat_arrays([named, pa.nulls(1, named.type)])})
+    found = [new for _, new in Subscription(lake, table, ("id",)).pairs(["id", "named"], [typed(rows, "insert")])]
+    expected = zip("abc", ["infinity", "-infinity", date.max], strict=True)
+    assert found == [
+        *({"id": at, "named": {key: {"day": end, "many": [end]}}} for at, (key, end) in enumerate(expected)),
+        {"id": 3, "named": None},
+    ]
 
 
 def test_a_row_that_leaves_the_filter_is_deleted(lake: Lake) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+import socket
 import threading
 import time
 from collections import Counter
@@ -27,7 +28,7 @@ from infra.servers import Kafka, Running, running
 from sluice import Project, gold
 from sluice.api import Message
 from sluice.engine.catalogue import unique
-from sluice.errors import DeclarationError, PublishError
+from sluice.errors import DeclarationError, PublishError, UsageError
 from sluice.log import KafkaLog, KafkaSecurity, Record
 from sluice.log.records import StoredRecord
 from sluice.operate.json_text import json_line
@@ -658,6 +659,105 @@ def test_it_follows_until_it_is_stopped_and_says_what_is_wrong_once(
         opened.publish_continuously("gold.sold", stop=stop)
     assert [each.kind for each in said] == ["error", "notice", "notice"]
     assert published(postgres, "public.sold_here") == actual(lake)
+
+
+def test_a_broker_that_does_not_answer_holds_no_other_target_up(project: Path, postgres: Postgres, lake: Lake) -> None:
+    declarations = project / "pipelines" / "__init__.py"
+    declarations.write_text(declared.replace('"sold_here"', '"sold_on", kafka="sold"'))
+    said: list[Message] = []
+    stop, began = threading.Event(), time.monotonic()
+
+    def hear(message: Message) -> None:
+        said.append(message)
+        if len(said) == 1:
+            apply_commit(lake.path(table), "delete", 1)
+        if message.kind == "error":
+            stop.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {
+            "lake": str(project / "lake"),
+            "publish_postgres": postgres.address(),
+            "publish_kafka": f"kafka://127.0.0.1:{silent.getsockname()[1]}",
+            "poll_seconds": 0.05,
+        }
+        with Project(project, options, on_message=hear) as opened:
+            opened.publish_continuously(stop=stop)
+    assert [each.kind for each in said] == ["notice", "notice", "error"]
+    assert "no broker" in said[2].text
+    assert time.monotonic() - began < 40
+    assert published(postgres, "public.sold_on") == actual(lake)
+
+
+def test_a_broker_that_dies_is_told_of_soon_and_what_it_missed_comes_later(
+    lake: Lake, kafka: Running[Kafka], log: KafkaLog
+) -> None:
+    topic = f"sold-{next(numbers)}"
+    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
+    list(publisher.advance())
+    apply_commit(lake.path(table), "delete", 1)
+    kafka.kill()
+    began = time.monotonic()
+    try:
+        with pytest.raises(PublishError, match="no broker"):
+            list(publisher.advance())
+        assert time.monotonic() - began < 40
+    finally:
+        kafka.start()
+    assert [each.changes for each in publisher.advance()] == [0, 1]
+    publisher.target.close()
+    assert read_by_key(log, topic) == rows_in(lake)
+
+
+def test_a_postgres_that_was_started_again_needs_no_second_pass(lake: Lake, postgres: Postgres) -> None:
+    publisher = Publisher(lake, table, ("id",), target_of(postgres))
+    list(publisher.advance())
+    apply_commit(lake.path(table), "delete", 1)
+    postgres.stop()
+    postgres.start()
+    assert [each.changes for each in publisher.advance()] == [0, 1]
+    publisher.target.close()
+    assert published(postgres, publisher.target.name.split()[1]) == actual(lake)
+
+
+def test_a_postgres_that_ends_during_a_commit_says_why(lake: Lake, postgres: Postgres) -> None:
+    class Ended(PostgresTable):
+        def write_position(self, database: Any, commit: Commit) -> None:
+            postgres.execute(f"SELECT pg_terminate_backend({database.connection.get_backend_pid()}, 5000)")
+            super().write_position(database, commit)
+
+    target = target_of(postgres)
+    with pytest.raises(PublishError, match="terminat"):
+        advance(lake, Ended(target.address, target.full_name))
+    assert advance(lake, target) == [(1, 2)]
+
+
+def test_what_follows_goes_by_the_declarations_as_they_are(project: Path, postgres: Postgres, lake: Lake) -> None:
+    declarations, said = project / "pipelines" / "__init__.py", []
+    declarations.write_text(declared.replace("sold_here", "sold_first"))
+
+    def hear(message: Message) -> None:
+        said.append((message.kind, message.text.split(": ")[-1]))
+        match len(said):
+            case 1:
+                declarations.write_text(declared.replace("sold_here", "sold_then"))
+                apply_commit(lake.path(table), "delete", 1)
+            case 3:
+                declarations.write_text(declared.replace("sold_here", "sold_never") + ")")
+                apply_commit(lake.path(table), "delete", 2)
+            case 5:
+                declarations.write_text(declared.split("served", maxsplit=1)[0])
+
+    options = {"lake": str(project / "lake"), "publish_postgres": postgres.address(), "poll_seconds": 0.02}
+    with Project(project, options, on_message=hear) as opened, pytest.raises(UsageError, match="No table is published"):
+        opened.publish_continuously()
+    kinds = [kind for kind, _ in said]
+    assert kinds == ["notice", "notice", "notice", "notice", "error"]
+    assert "were changed" in said[1][1]
+    assert said[2][1] == "version 2"
+    assert "Nothing is published" in said[4][1]
+    assert published(postgres, "public.sold_first") == state(lake, 1)
+    assert published(postgres, "public.sold_then") == state(lake, 2)
 
 
 def test_a_server_that_is_not_there_is_an_error_without_the_password(project: Path) -> None:

@@ -57,6 +57,7 @@ class PostgresTable:
         return f"postgres {self.full_name}"
 
     def position(self) -> Position | None:
+        self.drop_dead_connection()
         with self.transaction() as database:
             self.known = self.read_position(database)
         return self.known
@@ -82,14 +83,27 @@ class PostgresTable:
         driver = psycopg2()
         try:
             self.connection = self.connection or self.connect()
-            with self.connection, self.connection.cursor() as database:
+            with self.connection.cursor() as database:
                 yield database
+            # Not by the connection's own block: where the server is gone, it says so instead of why.
+            self.connection.commit()
         except driver.Error as error:
             self.close()
             raise PublishError(f"{self.name}: {said(error)}.") from error
         except BaseException:
             self.close()
             raise
+
+    def drop_dead_connection(self) -> None:
+        """Lets a connection go that the server has ended since the last pass: the next transaction makes another."""
+        if self.connection is None:
+            return
+        try:
+            with self.connection.cursor() as database:
+                database.execute("SELECT 1")
+            self.connection.rollback()
+        except psycopg2().Error:
+            self.close()
 
     def connect(self) -> "Connection":
         driver = psycopg2()
@@ -143,10 +157,10 @@ class PostgresTable:
         self.make_index(database, then.key)
 
     def make(self, database: "Database") -> None:
+        database.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"sluice publish {self.schema}"])
         database.execute("SELECT to_regnamespace(%s) IS NOT NULL", [self.schema])
         if not one(database):
             database.execute(self.sql("CREATE SCHEMA {schema}"))
-        database.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"sluice publish {self.schema}"])
         database.execute(
             self.sql(
                 "CREATE TABLE IF NOT EXISTS {positions} (target text PRIMARY KEY, made oid NOT NULL, "

@@ -337,6 +337,67 @@ def test_a_subscriber_that_follows_gets_what_is_committed_and_ends(lake: Lake, t
     assert [each.operation for each in got] == ["delete", "insert"]
 
 
+declared = """
+from sluice import bronze, gold, silver
+
+sales = silver.events(
+    "sales", source=bronze.topic("sales"), schema="id bigint, name string, at timestamp", keys=["id"], event_time="at"
+)
+sold = gold.aggregate("sold", source=sales, group_by=["id"], measures={"amount": "count(*)"})
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "says"),
+    [
+        (declared.replace('group_by=["id"]', 'group_by=["name", "id"]'), "name, id identify its rows now, and id"),
+        (declared.split("sold = ", maxsplit=1)[0], "nothing declares it now, and id identify its rows when"),
+        ("(", "cannot be imported"),
+        (declared.replace("amount", "how_many"), None),
+    ],
+)
+def test_a_subscriber_that_follows_ends_when_other_columns_identify_a_row(
+    lake: Lake, tmp_path: Path, then: str, says: str | None
+) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").write_text(declared)
+    with Project(tmp_path, {"lake": str(tmp_path / "lake"), "poll_seconds": 0.01}) as project:
+        changes = project.subscribe(table, 1, follow=True)
+        next(changes)
+        (tmp_path / "pipelines" / "__init__.py").write_text(then)
+        apply_commit(lake.path(table), "append", [(7, None, None)])
+        if says is None:
+            assert next(changes).new is not None
+        else:
+            with pytest.raises(SluiceError, match=says):
+                next(changes)
+
+
+def test_who_goes_on_where_all_was_read_reads_no_version_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[Cursor] = []
+    nothing = Subscription(lake, table, ("id",), "id = 99")
+    assert list(nothing.changes(None, on_read=places.append)) == []
+    assert [each.version for each in places] == [0, 1, 2]
+    apply_commit(lake.path(table), "append", [(99, 1.0, "a")])
+    monkeypatch.setattr(Lake, "images", count := Counted(Lake.images))
+    assert [each.version for each in nothing.changes(places[-1])] == [3]
+    assert count.calls == 1
+
+
+class Counted:
+    """A method that knows how often it was called."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.method, self.calls = method, 0
+
+    def __get__(self, lake: Lake, kind: type[Lake]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            self.calls += 1
+            return self.method(lake, *arguments)
+
+        return called
+
+
 def test_the_command_prints_lines_of_json_as_a_query_does(lake: Lake, tmp_path: Path) -> None:
     environment = {"SLUICE_LAKE": str(tmp_path / "lake")}
     done = sluice("subscribe", table, "--from", "0", here=tmp_path, environment=environment)

@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import itertools
 import json
+import os
 import random
 import shutil
 import socket
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from sluice import Project
 from sluice.errors import PublishError, SluiceError, UsageError
 from sluice.operate import webhook
 from sluice.operate.subscribe import Cursor, Subscription
@@ -109,7 +111,9 @@ def delivered(lake: Lake, receiver: Receiver, position: Path, *, snapshot: bool 
     kept = PositionFile(position, table)
     since = kept.read()
     to = Webhook(receiver.url, key, pause_seconds=0.001, **({"give_up_seconds": 30.0} | options))
-    changes = Subscription(lake, table, ("id",), snapshot=snapshot).changes(None if since is None else Cursor.of(since))
+    changes = Subscription(lake, table, ("id",), snapshot=snapshot).changes(
+        None if since is None else Cursor.of(since), on_read=lambda at: kept.advance(str(at))
+    )
     return deliver(changes, since, to, kept, threading.Event())
 
 
@@ -342,6 +346,36 @@ def test_the_command_delivers_and_never_shows_the_secret(lake: Lake, tmp_path: P
             assert done.returncode == 2
             assert says in done.stderr
             assert secret not in done.stderr
+
+
+def test_a_condition_that_nothing_meets_moves_the_position_all_the_same(lake: Lake, tmp_path: Path) -> None:
+    kept, options = PositionFile(tmp_path / "position", table), {"secret": secret, "where": "id = 1"}
+    with receiving(iter([200] * 100)) as receiver, Project(tmp_path, {"lake": lake.root}, any_folder=True) as project:
+        before = project.deliver(table, receiver.url, position=kept.path, **options)
+        apply_commit(lake.path(table), "delete", 2)
+        assert project.deliver(table, receiver.url, position=kept.path, **options) == 0
+        assert Cursor.of(kept.read() or "").version == lake.newest_version(table)
+        apply_commit(lake.path(table), "delete", 1)
+        assert project.deliver(table, receiver.url, position=kept.path, **options) == 1
+    assert len(receiver.messages) == before + 1
+
+
+def test_a_position_is_durable_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        done.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def replaced(path: Path, to: Path) -> Path:
+        done.append("renamed")
+        return replace(path, to)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    PositionFile(tmp_path / "position", table).write("3:all:5")
+    assert done == [(tmp_path / "position").stat().st_ino, "renamed", tmp_path.stat().st_ino]
 
 
 def test_a_position_belongs_to_one_table_and_one_process(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def publish_until(here: Opened, tables: Sequence[str], stop: threading.Event) ->
 
     No target waits for another. When the declarations change, all go on by the new ones.
     """
-    files = files_of(here.settings.project)
+    files: object = files_of(here.settings.project)
     catalogue: Catalogue | None = here.catalogue()
     while catalogue is not None:
         with publishers(here.lake, here.settings, catalogue.publications, tables) as found, observing(here) as observer:

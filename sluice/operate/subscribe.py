@@ -105,10 +105,16 @@ class Subscription:
     snapshot: bool = False
     seconds_max: float | None = None
 
-    def changes(self, since: Cursor | None, wait: Callable[[], bool] | None = None) -> Iterator[Change]:
+    def changes(
+        self,
+        since: Cursor | None,
+        wait: Callable[[], bool] | None = None,
+        on_read: Callable[[Cursor], None] = lambda at: None,
+    ) -> Iterator[Change]:
         """The changes after `since`, None: all there ever were; up to the newest version, or until `wait` is False.
 
-        `wait` is called each time that everything was read, and returns whether to look again.
+        `wait` is called each time that everything was read, and returns whether to look again; `on_read`, when all of a
+        version was read, with the place after it, also where no change of it came.
         """
         self.require()
         at = since or Cursor()
@@ -127,6 +133,7 @@ class Subscription:
             try:
                 while (version := at.version + (at.position is None)) <= newest:
                     at = yield from self.of_version(version, at)
+                    on_read(at)
             except ChangesLost as error:
                 if not self.snapshot:
                     raise SluiceError(
@@ -314,7 +321,7 @@ def with_ends(value: str, kind: pa.DataType, depth: int = 0) -> str:
         entries = f"list_transform(map_entries({value}), lambda {each}: {with_ends(each, entry, depth + 1)})"
         return f"CASE WHEN {value} IS NOT NULL THEN map_from_entries({entries}) END"
     if pa.types.is_nested(kind):
-        return f"list_transform({value}, lambda {each}: {with_ends(each, kind.value_type, depth + 1)})"
+        return f"list_transform({value}, lambda {each}: {with_ends(each, kind.field(0).type, depth + 1)})"
     either = f"UNION(finite {duckdb_type(kind)}, endless VARCHAR)"
     text = f"CAST(CAST({value} AS VARCHAR) AS {either})"
     return f"CASE WHEN isinf({value}) THEN {text} ELSE CAST({value} AS {either}) END"
@@ -322,9 +329,9 @@ def with_ends(value: str, kind: pa.DataType, depth: int = 0) -> str:
 
 def duckdb_type(kind: pa.DataType) -> str:
     """The type of a time in DuckDB."""
-    if pa.types.is_date(kind):
-        return "DATE"
-    return "TIMESTAMPTZ" if kind.tz else "TIMESTAMP"
+    if isinstance(kind, pa.TimestampType):
+        return "TIMESTAMPTZ" if kind.tz else "TIMESTAMP"
+    return "DATE"
 
 
 def selected(names: Sequence[str], images: Sequence[pa.Table], number: int) -> str:

@@ -396,6 +396,87 @@ def test_a_second_publisher_changes_nothing(lake: Lake, postgres: Postgres) -> N
     assert published(postgres, target.full_name) == actual(lake)
 
 
+def contended(lake: Lake, targets: list[Any], commit_count: int) -> list[tuple[int, int]]:
+    """What publishers of one target write that all follow at the same time: versions, with how many changes."""
+    written: list[tuple[int, int]] = []
+    refused: list[str] = []
+    stop = threading.Event()
+
+    def follow(target: Any) -> None:
+        publisher = Publisher(lake, table, ("id",), target)
+        while not stop.is_set():
+            try:
+                written.extend((each.version or 0, each.changes) for each in publisher.advance() if each.changes)
+            except PublishError as error:
+                refused.append(str(error))
+        target.close()
+
+    threads = [threading.Thread(target=follow, args=[each]) for each in targets]
+    for each in threads:
+        each.start()
+    try:
+        for number in range(commit_count):
+            apply_commit(lake.path(table), "merge", [(number % 3, float(number), "a"), (3, float(number), "b")])
+        deadline = time.monotonic() + 60
+        while lake.newest_version(table) not in dict(written) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        stop.set()
+        for each in threads:
+            each.join()
+    assert all("another process" in each for each in refused), refused
+    return written
+
+
+def each_once(written: list[tuple[int, int]]) -> None:
+    assert max(Counter(version for version, _ in written).values()) == 1
+
+
+def test_of_two_publishers_at_the_same_time_each_commit_is_written_by_one(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    targets = [PostgresTable(target.address, target.full_name) for _ in range(2)]
+    each_once(contended(lake, targets, 30))
+    assert published(postgres, target.full_name) == actual(lake)
+
+
+class Careless(PostgresTable):
+    """Asks nobody before it writes."""
+
+    def require_unmoved(self, database: Any) -> None:
+        """Nothing is required."""
+
+
+def test_two_publishers_that_ask_nobody_are_noticed(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    advance(lake, target)
+    with pytest.raises(AssertionError):
+        each_once(contended(lake, [Careless(target.address, target.full_name) for _ in range(2)], 30))
+
+
+def test_two_tables_may_make_their_schema_at_the_same_time(lake: Lake, postgres: Postgres) -> None:
+    for _ in range(5):
+        schema, failed = f"s{next(numbers)}", []
+        both = threading.Barrier(2)
+
+        class Together(PostgresTable):
+            def make(self, database: Any, both: threading.Barrier = both) -> None:
+                both.wait(30)
+                super().make(database)
+
+        def publish(name: str, failed: list[Exception] = failed, schema: str = schema, kind: Any = Together) -> None:
+            try:
+                advance(lake, kind(postgres.address(), f"{schema}.{name}"))
+            except PublishError as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=publish, args=[name]) for name in ("one", "two")]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert failed == []
+
+
 def test_views_and_grants_of_others_survive_a_replacement(lake: Lake, postgres: Postgres) -> None:
     target = target_of(postgres)
     advance(lake, target)
@@ -537,6 +618,14 @@ def test_a_second_publisher_to_a_topic_ends_the_first(lake: Lake, log: KafkaLog)
     with pytest.raises(PublishError, match="another process"):
         list(slow)
     assert read_by_key(log, topic) == rows_in(lake)
+
+
+def test_of_two_publishers_to_a_topic_at_the_same_time_each_commit_is_written_by_one(lake: Lake, log: KafkaLog) -> None:
+    topic = f"sold-{next(numbers)}"
+    contended(lake, [KafkaTopic(log, topic), KafkaTopic(log, topic)], 6)
+    assert read_by_key(log, topic) == rows_in(lake)
+    sent = Counter((each.key, each.headers["sluice-version"]) for each in records(log, topic) if each.headers)
+    assert max(sent.values()) == 1
 
 
 def test_topics_that_cannot_be_kept_equal_are_left_alone(lake: Lake, log: KafkaLog) -> None:

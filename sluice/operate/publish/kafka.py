@@ -189,12 +189,19 @@ class KafkaTopic:
         if self.log.exists(topic):
             self.require_compacted(topic)
             return
+        from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         with self.log.answering(f"topic {topic} could not be made") as admin:
             new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config))
-            admin.create_topics([new])[topic].result(self.log.answer_seconds)
+            try:
+                admin.create_topics([new])[topic].result(self.log.answer_seconds)
+            except KafkaException as error:
+                # Another publisher, or somebody, made it just now.
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
         self.log.wait_until_known(topic)
+        self.require_compacted(topic)
 
     def require_compacted(self, topic: str) -> None:
         """A PublishError where the broker would remove rows because they are old."""

@@ -137,7 +137,12 @@ class PostgresTable:
         return None if found is None else Position(found[0], found[1], tuple(found[2]), found[3])
 
     def exists(self, database: "Database", name: str) -> bool:
-        database.execute("SELECT to_regclass(%s) IS NOT NULL", [f"{self.schema}.{name}"])
+        # Not by to_regclass, which may not know yet what another publisher has just made.
+        database.execute(
+            "SELECT EXISTS (SELECT FROM pg_class JOIN pg_namespace ON relnamespace = pg_namespace.oid "
+            "WHERE (nspname, relname) = (%s, %s))",
+            [self.schema, name],
+        )
         return bool(one(database))
 
     def empty(self, database: "Database", then: Position) -> None:
@@ -158,7 +163,7 @@ class PostgresTable:
 
     def make(self, database: "Database") -> None:
         database.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"sluice publish {self.schema}"])
-        database.execute("SELECT to_regnamespace(%s) IS NOT NULL", [self.schema])
+        database.execute("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)", [self.schema])
         if not one(database):
             database.execute(self.sql("CREATE SCHEMA {schema}"))
         database.execute(

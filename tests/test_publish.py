@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -380,8 +381,41 @@ def test_a_table_that_was_dropped_is_made_again(lake: Lake, postgres: Postgres) 
     assert advance(lake, target) == [(1, 2)]
     postgres.execute(f"DROP TABLE {target.full_name}")
     postgres.execute(f"CREATE TABLE {target.full_name} AS SELECT 7 AS precious")
-    with pytest.raises(PublishError, match="not made by sluice publish"):
+    with pytest.raises(PublishError, match="somebody made it"):
         advance(lake, target)
+    assert postgres.execute(f"SELECT * FROM {target.full_name}") == [(7,)]
+
+
+@pytest.mark.process
+def test_a_table_that_was_restored_from_a_backup_is_published_again_when_asked_for(
+    lake: Lake, postgres: Postgres, tmp_path: Path
+) -> None:
+    target = target_of(postgres)
+    advance(lake, target)
+    schema = target.full_name.partition(".")[0]
+    to = ["--dbname", postgres.address()]
+    dump = [str(postgres.binaries / "pg_dump"), "-Fc", "-n", schema, *to]
+    (tmp_path / "backup").write_bytes(subprocess.run(dump, check=True, capture_output=True).stdout)
+    apply_commit(lake.path(table), "delete", 1)
+    advance(lake, target)
+    subprocess.run([str(postgres.binaries / "pg_restore"), "--clean", *to, str(tmp_path / "backup")], check=True)
+    assert published(postgres, target.full_name) == state(lake, 1)
+    with pytest.raises(PublishError, match=r"restored from a backup.*sluice publish gold.sold --again"):
+        advance(lake, target)
+    assert published(postgres, target.full_name) == state(lake, 1)
+    assert advance(lake, target, again=True) == [(2, 1)]
+    assert published(postgres, target.full_name) == actual(lake)
+    apply_commit(lake.path(table), "delete", 2)
+    assert advance(lake, target) == [(3, 1)]
+
+
+def test_a_table_of_others_is_left_alone_also_with_again(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    advance(lake, PostgresTable(target.address, f"{target.full_name}_beside"))
+    postgres.execute(f"CREATE TABLE {target.full_name} AS SELECT 7 AS precious")
+    with pytest.raises(PublishError, match="not made by sluice publish"):
+        advance(lake, target, again=True)
+    assert postgres.execute(f"SELECT * FROM {target.full_name}") == [(7,)]
 
 
 def test_a_second_publisher_changes_nothing(lake: Lake, postgres: Postgres) -> None:

@@ -66,7 +66,7 @@ class PostgresTable:
         with self.transaction() as database:
             self.require_unmoved(database)
             if commit.replaces:
-                self.empty(database, commit.then)
+                self.empty(database, commit)
             count = self.write_rows(database, commit)
             self.write_position(database, commit)
         self.known = commit.then
@@ -145,7 +145,7 @@ class PostgresTable:
         )
         return bool(one(database))
 
-    def empty(self, database: "Database", then: Position) -> None:
+    def empty(self, database: "Database", commit: Commit) -> None:
         """Makes the table as it should be, without rows.
 
         Until the end of the transaction others see it as it was: so its rows are deleted, and not truncated.
@@ -153,13 +153,28 @@ class PostgresTable:
         if not self.exists(database, self.table):
             self.make(database)
         elif self.known is None:
-            raise PublishError(
-                f"{self.name} is there, and was not made by sluice publish. Drop it, or publish to another name."
-            )
+            self.require_own(database, commit)
+        then = commit.then
         database.execute(self.sql("DELETE FROM {table}"))
         wanted = {name: self.type_of(name, kind) for name, kind in then.columns.items()}
         self.change_columns(database, wanted)
         self.make_index(database, then.key)
+
+    def require_own(self, database: "Database", commit: Commit) -> None:
+        """A PublishError for a table without a position, unless it has the name of one that had and may be replaced."""
+        found = None
+        if self.exists(database, positions_table):
+            database.execute(self.sql("SELECT 1 FROM {positions} WHERE target = %s"), [self.table])
+            found = one(database)
+        if found is None:
+            raise PublishError(
+                f"{self.name} is there, and was not made by sluice publish. Drop it, or publish to another name."
+            )
+        if not commit.again:
+            raise PublishError(
+                f"{self.name} is not the table that was published: it was restored from a backup, or somebody made it. "
+                f"To replace all its rows, in one transaction: sluice publish {commit.then.source} --again"
+            )
 
     def make(self, database: "Database") -> None:
         database.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"sluice publish {self.schema}"])

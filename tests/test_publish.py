@@ -895,6 +895,30 @@ def test_a_server_that_is_not_there_is_an_error_without_the_password(project: Pa
     assert "s3cret" not in "".join(each.stdout + each.stderr for each in (done, wrong, nowhere))
 
 
+def test_a_server_that_wants_a_password_is_an_error_that_says_where_it_goes(
+    lake: Lake, postgres: Postgres, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rules = postgres.data / "pg_hba.conf"
+    trusting = rules.read_text()
+    monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    postgres.execute("CREATE ROLE guarded LOGIN PASSWORD 's3cret'")
+    postgres.execute("GRANT CREATE ON DATABASE postgres TO guarded")
+    target = PostgresTable(postgres.address().replace("//sluice@", "//guarded@"), f"s{next(numbers)}.sold")
+    try:
+        rules.write_text(f"host all guarded 127.0.0.1/32 scram-sha-256\n{trusting}")
+        postgres.execute("SELECT pg_reload_conf()")
+        for password in ("", "wr0ng"):
+            monkeypatch.setenv("PGPASSWORD", password)
+            with pytest.raises(PublishError, match=r"PGPASSWORD or in ~/\.pgpass"):
+                advance(lake, target)
+        monkeypatch.setenv("PGPASSWORD", "s3cret")
+        assert advance(lake, target) == [(1, 2)]
+    finally:
+        rules.write_text(trusting)
+        postgres.execute("SELECT pg_reload_conf()")
+
+
 def test_a_publication_that_cannot_be_is_refused() -> None:
     names: dict[str, Any] = {}
     exec(declared, names)

@@ -116,6 +116,9 @@ class PostgresTable:
             raise UsageError(
                 "SLUICE_PUBLISH_POSTGRES is no address of a database; write postgresql://user@host:5432/database"
             ) from error
+        except driver.OperationalError as error:
+            hint = " Give the password as PGPASSWORD or in ~/.pgpass." if "password" in str(error) else ""
+            raise PublishError(f"{self.name}: {said(error)}.{hint}") from error
         if found.server_version < version_least:
             found.close()
             raise PublishError(f"{self.name}: its server is older than Postgres {version_least // 10_000}.")

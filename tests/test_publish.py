@@ -290,7 +290,7 @@ def test_times_without_end_and_years_that_python_does_not_know_arrive(
     last = 253_402_300_799_999_999
     counts = pa.array([2**63 - 1, 1 - 2**63, last, last + 1, -70_000_000_000_000_000], pa.int64())
     clock = counts.cast(pa.timestamp("us"))
-    columns = {
+    columns: dict[str, Any] = {
         "id": range(5),
         "at": counts.cast(pa.timestamp("us", "UTC")),
         "clock": clock,
@@ -489,8 +489,8 @@ def test_two_publishers_that_ask_nobody_are_noticed(lake: Lake, postgres: Postgr
 
 def test_two_tables_may_make_their_schema_at_the_same_time(lake: Lake, postgres: Postgres) -> None:
     for _ in range(5):
-        schema, failed = f"s{next(numbers)}", []
-        both = threading.Barrier(2)
+        schema, both = f"s{next(numbers)}", threading.Barrier(2)
+        failed: list[Exception] = []
 
         class Together(PostgresTable):
             def make(self, database: Any, both: threading.Barrier = both) -> None:

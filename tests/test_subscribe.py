@@ -245,7 +245,7 @@ def test_a_time_without_end_is_no_last_time_wherever_it_is(lake: Lake) -> None:
     days = pa.array([2**31 - 1, 1 - 2**31, 2_932_896], pa.int32()).cast(pa.date32())
     many = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), days)
     parts = pa.StructArray.from_arrays([days, many], ["day", "many"])
-    named = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pa.array(["a", "b", "c"]), parts)
+    named = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pa.array(["a", "b", "c"]), parts)  # type: ignore[call-overload]
     rows = pa.table({"id": [0, 1, 2, 3], "named": pa.concat_arrays([named, pa.nulls(1, named.type)])})
     found = [new for _, new in Subscription(lake, table, ("id",)).pairs(["id", "named"], [typed(rows, "insert")])]
     expected = zip("abc", ["infinity", "-infinity", date.max], strict=True)

@@ -452,7 +452,8 @@ def test_the_command_delivers_and_never_shows_the_secret(lake: Lake, tmp_path: P
 
 
 def test_a_condition_that_nothing_meets_moves_the_position_all_the_same(lake: Lake, tmp_path: Path) -> None:
-    kept, options = PositionFile(tmp_path / "position", table), {"secret": secret, "where": "id = 1"}
+    kept = PositionFile(tmp_path / "position", table)
+    options: dict[str, Any] = {"secret": secret, "where": "id = 1"}
     with receiving(iter([200] * 100)) as receiver, Project(tmp_path, {"lake": lake.root}, any_folder=True) as project:
         before = project.deliver(table, receiver.url, position=kept.path, **options)
         apply_commit(lake.path(table), "delete", 2)
@@ -479,6 +480,31 @@ def test_a_position_is_durable_with_its_name(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Path, "replace", replaced)
     PositionFile(tmp_path / "position", table).write("3:all:5")
     assert done == [(tmp_path / "position").stat().st_ino, "renamed", tmp_path.stat().st_ino]
+
+
+@pytest.mark.process
+def test_the_address_comes_from_a_variable_and_no_list_of_processes_has_it(lake: Lake, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sluice.cli", "subscribe", table, "--follow", "--position", "position"]
+    command += ["--webhook-env", "HOOK_URL", "--secret-env", "HOOK"]
+    environment = {"SLUICE_LAKE": lake.root, "HOOK": secret}
+    with receiving(itertools.repeat(200)) as receiver:
+        secrets = {"HOOK_URL": receiver.url}
+        with subprocess.Popen(command, cwd=tmp_path, env=os.environ | environment | secrets) as sender:
+            deadline = time.monotonic() + 60
+            while not receiver.messages and time.monotonic() < deadline:
+                time.sleep(0.05)
+            listed = subprocess.check_output(["ps", "-ww", "-o", "args=", "-p", str(sender.pid)], text=True)
+            sender.terminate()
+        assert receiver.messages
+        assert "--webhook-env" in listed
+        assert "t0ken" not in listed
+        for arguments, variables, says in (
+            ([], environment, "HOOK_URL, which should have the webhook's address, is not set"),
+            (["--webhook", receiver.url], environment | secrets, "not by both"),
+        ):
+            done = sluice(*command[3:], *arguments, here=tmp_path, environment=variables)
+            assert done.returncode == 2
+            assert says in " ".join(done.stderr.split())
 
 
 def test_a_position_belongs_to_one_table_and_one_process(tmp_path: Path) -> None:

@@ -90,9 +90,10 @@ def query(lake: Lake, sql: str, known_at: datetime | None, *, allow_files: bool)
         return Answer(connection, sql)
     except UsageError as error:
         # DuckDB would suggest another table.
-        for name in () if known_at is None else absent(lake, connection, sql):
-            raise UsageError(absence(lake, name, known_at)) from error
-        raise
+        missing = absent(lake, connection, sql)
+        if known_at is None or not missing:
+            raise
+        raise UsageError(absence(lake, missing[0], known_at)) from error
 
 
 def absent(lake: Lake, connection: "DuckDBPyConnection", sql: str) -> list[str]:

@@ -42,6 +42,7 @@ from sluice.console.chart import (
 )
 from sluice.errors import UsageError
 from sluice.model.labels import label_of
+from sluice.operate.subscribe import Cursor, Subscription
 from tests.test_project import append_lines
 
 if TYPE_CHECKING:
@@ -653,6 +654,25 @@ def test_events_after_a_position_that_does_not_exist_are_refused_before_they_beg
         for answer in (others.ask(path, Last_Event_ID=wrong), others.ask(f"{path}?since={wrong}")):
             assert answer[0] == 400
             assert said in answer[1].decode()
+
+
+def test_a_stream_whose_condition_nothing_meets_goes_on_where_all_was_read(
+    others: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    of_version = Subscription.of_version
+
+    def counted(subscription: Subscription, version: int, at: Cursor) -> Any:
+        read.append(version)
+        return of_version(subscription, version, at)
+
+    monkeypatch.setattr(Subscription, "of_version", counted)
+    path = f"{others.server.url}/tables/gold.others/events?where=text%20=%20'none'"
+    with urllib.request.urlopen(path, timeout=60) as stream:
+        lines = [stream.readline().decode().strip() for _ in range(6)]
+    assert lines[0].startswith("id: 0:all:")
+    assert lines[1:] == ["", ":", "", ":", ""]
+    assert read == [0]
 
 
 def test_a_proxy_may_have_another_scheme(others: Reader) -> None:

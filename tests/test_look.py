@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from sluice import bronze, silver
+from sluice import Project, bronze, silver
 from sluice.cli.printing import shown
 from sluice.errors import UsageError
 from sluice.operate.query import query
@@ -126,6 +126,31 @@ def test_what_was_known_at_the_time_of_a_commit_includes_it_also_in_a_copy(tmp_p
     for each in (lake, copied):
         counts = [query(each, "SELECT count(*) FROM gold.sold", datetime.fromtimestamp(at, UTC)).rows for at in stops]
         assert counts == [[(1,)], [(2,)], [(3,)]]
+
+
+def test_a_table_that_was_made_later_is_said_to_be_so_and_no_other_is_suggested(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    for name in ("gold.sold_before", "gold.sold"):
+        write_deltalake(lake.path(name), pa.table({"amount": [1]}))
+        time.sleep(0.02)
+    (first,) = DeltaTable(lake.path("gold.sold")).history()
+    since = datetime.fromtimestamp(first["timestamp"] / 1000, UTC)
+    known_at = datetime.fromtimestamp(first["timestamp"] / 1000 - 0.01, UTC)
+    said = rf"^gold.sold was not there yet at .*: its first version is of {since:%Y-%m-%d %H:%M:%S} UTC\.$"
+    with Project(tmp_path, {"lake": lake.root}, any_folder=True) as project:
+        assert project.query("SELECT amount FROM gold.sold_before", known_at).rows == [(1,)]
+        for sql in ("SELECT amount FROM gold.sold", 'WITH a AS (FROM Gold."SOLD") SELECT nope FROM a'):
+            with pytest.raises(UsageError, match=said):
+                project.query(sql, known_at)
+        with pytest.raises(UsageError, match=said):
+            project.table("gold.sold", known_at)
+        with pytest.raises(UsageError, match="sold_befor does not exist"):
+            project.query("SELECT amount FROM gold.sold_befor", known_at)
+        write_deltalake(lake.path("gold.sold"), pa.table({"amount": [2]}), mode="append")
+        DeltaTable(lake.path("gold.sold")).create_checkpoint()
+        (tmp_path / "lake/gold/sold/_delta_log" / f"{0:020}.json").unlink()
+        with pytest.raises(UsageError, match="is no longer known: its log begins with version 1"):
+            project.query("SELECT amount FROM gold.sold", known_at)
 
 
 def test_files_are_reached_where_that_is_allowed(lake: Lake, tmp_path: Path) -> None:

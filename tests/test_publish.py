@@ -3,6 +3,8 @@
 import itertools
 import json
 import shutil
+import socket
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -27,7 +29,7 @@ from infra.servers import Kafka, Running, running
 from sluice import Project, gold
 from sluice.api import Message
 from sluice.engine.catalogue import unique
-from sluice.errors import DeclarationError, PublishError
+from sluice.errors import DeclarationError, PublishError, UsageError
 from sluice.log import KafkaLog, KafkaSecurity, Record
 from sluice.log.records import StoredRecord
 from sluice.operate.json_text import json_line
@@ -281,6 +283,37 @@ def test_every_type_and_odd_names_arrive(tmp_path: Path, postgres: Postgres) -> 
     assert plain(postgres, target.full_name) == bag([])
 
 
+def test_times_without_end_and_years_that_python_does_not_know_arrive(
+    tmp_path: Path, postgres: Postgres, log: KafkaLog
+) -> None:
+    lake, target = Lake(str(tmp_path / "lake")), target_of(postgres)
+    last = 253_402_300_799_999_999
+    counts = pa.array([2**63 - 1, 1 - 2**63, last, last + 1, -70_000_000_000_000_000], pa.int64())
+    clock = counts.cast(pa.timestamp("us"))
+    columns: dict[str, Any] = {
+        "id": range(5),
+        "at": counts.cast(pa.timestamp("us", "UTC")),
+        "clock": clock,
+        "many": [[each] for each in clock],
+    }
+    write_deltalake(lake.path(table), pa.table(columns))
+    advance(lake, target, ("at", "id"))
+    texts = ["infinity", "-infinity", "9999-12-31 23:59:59.999999", "10000-01-01 00:00:00", "0250-10-15 19:33:20 BC"]
+    asked = f"SELECT id, (at AT TIME ZONE 'UTC')::text, clock::text, many->>0 FROM {target.full_name} ORDER BY id"
+    found = postgres.execute(asked)
+    assert [row[:3] for row in found] == [(number, text, text) for number, text in enumerate(texts)]
+    assert [row[3] for row in found[:4]] == texts[:4]
+    lake.open_own(table).delete("id < 2")
+    advance(lake, target, ("at", "id"))
+    assert postgres.execute(asked) == found[2:]
+    topic = f"sold-{next(numbers)}"
+    advance(lake, KafkaTopic(log, topic))
+    write_deltalake(lake.path(table), pa.table(columns), mode="overwrite")
+    advance(lake, KafkaTopic(log, topic))
+    newest = {each.key: json.loads(each.value or b"{}") for each in records(log, topic)}
+    assert [newest[f'{{"id": {number}}}']["at"] for number in range(2)] == texts[:2]
+
+
 def plain(postgres: Postgres, name: str) -> Rows:
     """The rows in Postgres, with bytes and times as the lake has them."""
     with postgres.connect() as connection, connection.cursor() as database:
@@ -348,8 +381,41 @@ def test_a_table_that_was_dropped_is_made_again(lake: Lake, postgres: Postgres) 
     assert advance(lake, target) == [(1, 2)]
     postgres.execute(f"DROP TABLE {target.full_name}")
     postgres.execute(f"CREATE TABLE {target.full_name} AS SELECT 7 AS precious")
-    with pytest.raises(PublishError, match="not made by sluice publish"):
+    with pytest.raises(PublishError, match="somebody made it"):
         advance(lake, target)
+    assert postgres.execute(f"SELECT * FROM {target.full_name}") == [(7,)]
+
+
+@pytest.mark.process
+def test_a_table_that_was_restored_from_a_backup_is_published_again_when_asked_for(
+    lake: Lake, postgres: Postgres, tmp_path: Path
+) -> None:
+    target = target_of(postgres)
+    advance(lake, target)
+    schema = target.full_name.partition(".")[0]
+    to = ["--dbname", postgres.address()]
+    dump = [str(postgres.binaries / "pg_dump"), "-Fc", "-n", schema, *to]
+    (tmp_path / "backup").write_bytes(subprocess.run(dump, check=True, capture_output=True).stdout)
+    apply_commit(lake.path(table), "delete", 1)
+    advance(lake, target)
+    subprocess.run([str(postgres.binaries / "pg_restore"), "--clean", *to, str(tmp_path / "backup")], check=True)
+    assert published(postgres, target.full_name) == state(lake, 1)
+    with pytest.raises(PublishError, match=r"restored from a backup.*sluice publish gold.sold --again"):
+        advance(lake, target)
+    assert published(postgres, target.full_name) == state(lake, 1)
+    assert advance(lake, target, again=True) == [(2, 1)]
+    assert published(postgres, target.full_name) == actual(lake)
+    apply_commit(lake.path(table), "delete", 2)
+    assert advance(lake, target) == [(3, 1)]
+
+
+def test_a_table_of_others_is_left_alone_also_with_again(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    advance(lake, PostgresTable(target.address, f"{target.full_name}_beside"))
+    postgres.execute(f"CREATE TABLE {target.full_name} AS SELECT 7 AS precious")
+    with pytest.raises(PublishError, match="not made by sluice publish"):
+        advance(lake, target, again=True)
+    assert postgres.execute(f"SELECT * FROM {target.full_name}") == [(7,)]
 
 
 def test_a_second_publisher_changes_nothing(lake: Lake, postgres: Postgres) -> None:
@@ -362,6 +428,87 @@ def test_a_second_publisher_changes_nothing(lake: Lake, postgres: Postgres) -> N
     with pytest.raises(PublishError, match="another process"):
         list(slow)
     assert published(postgres, target.full_name) == actual(lake)
+
+
+def contended(lake: Lake, targets: list[Any], commit_count: int) -> list[tuple[int, int]]:
+    """What publishers of one target write that all follow at the same time: versions, with how many changes."""
+    written: list[tuple[int, int]] = []
+    refused: list[str] = []
+    stop = threading.Event()
+
+    def follow(target: Any) -> None:
+        publisher = Publisher(lake, table, ("id",), target)
+        while not stop.is_set():
+            try:
+                written.extend((each.version or 0, each.changes) for each in publisher.advance() if each.changes)
+            except PublishError as error:
+                refused.append(str(error))
+        target.close()
+
+    threads = [threading.Thread(target=follow, args=[each]) for each in targets]
+    for each in threads:
+        each.start()
+    try:
+        for number in range(commit_count):
+            apply_commit(lake.path(table), "merge", [(number % 3, float(number), "a"), (3, float(number), "b")])
+        deadline = time.monotonic() + 60
+        while lake.newest_version(table) not in dict(written) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        stop.set()
+        for each in threads:
+            each.join()
+    assert all("another process" in each for each in refused), refused
+    return written
+
+
+def each_once(written: list[tuple[int, int]]) -> None:
+    assert max(Counter(version for version, _ in written).values()) == 1
+
+
+def test_of_two_publishers_at_the_same_time_each_commit_is_written_by_one(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    targets = [PostgresTable(target.address, target.full_name) for _ in range(2)]
+    each_once(contended(lake, targets, 30))
+    assert published(postgres, target.full_name) == actual(lake)
+
+
+class Careless(PostgresTable):
+    """Asks nobody before it writes."""
+
+    def require_unmoved(self, database: Any) -> None:
+        """Nothing is required."""
+
+
+def test_two_publishers_that_ask_nobody_are_noticed(lake: Lake, postgres: Postgres) -> None:
+    target = target_of(postgres)
+    advance(lake, target)
+    with pytest.raises(AssertionError):
+        each_once(contended(lake, [Careless(target.address, target.full_name) for _ in range(2)], 30))
+
+
+def test_two_tables_may_make_their_schema_at_the_same_time(lake: Lake, postgres: Postgres) -> None:
+    for _ in range(5):
+        schema, both = f"s{next(numbers)}", threading.Barrier(2)
+        failed: list[Exception] = []
+
+        class Together(PostgresTable):
+            def make(self, database: Any, both: threading.Barrier = both) -> None:
+                both.wait(30)
+                super().make(database)
+
+        def publish(name: str, failed: list[Exception] = failed, schema: str = schema, kind: Any = Together) -> None:
+            try:
+                advance(lake, kind(postgres.address(), f"{schema}.{name}"))
+            except PublishError as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=publish, args=[name]) for name in ("one", "two")]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert failed == []
 
 
 def test_views_and_grants_of_others_survive_a_replacement(lake: Lake, postgres: Postgres) -> None:
@@ -507,6 +654,14 @@ def test_a_second_publisher_to_a_topic_ends_the_first(lake: Lake, log: KafkaLog)
     assert read_by_key(log, topic) == rows_in(lake)
 
 
+def test_of_two_publishers_to_a_topic_at_the_same_time_each_commit_is_written_by_one(lake: Lake, log: KafkaLog) -> None:
+    topic = f"sold-{next(numbers)}"
+    contended(lake, [KafkaTopic(log, topic), KafkaTopic(log, topic)], 6)
+    assert read_by_key(log, topic) == rows_in(lake)
+    sent = Counter((each.key, each.headers["sluice-version"]) for each in records(log, topic) if each.headers)
+    assert max(sent.values()) == 1
+
+
 def test_topics_that_cannot_be_kept_equal_are_left_alone(lake: Lake, log: KafkaLog) -> None:
     log.append("of-others", [Record(b"precious", key="k")])
     with pytest.raises(PublishError, match="not published by"):
@@ -629,6 +784,105 @@ def test_it_follows_until_it_is_stopped_and_says_what_is_wrong_once(
     assert published(postgres, "public.sold_here") == actual(lake)
 
 
+def test_a_broker_that_does_not_answer_holds_no_other_target_up(project: Path, postgres: Postgres, lake: Lake) -> None:
+    declarations = project / "pipelines" / "__init__.py"
+    declarations.write_text(declared.replace('"sold_here"', '"sold_on", kafka="sold"'))
+    said: list[Message] = []
+    stop, began = threading.Event(), time.monotonic()
+
+    def hear(message: Message) -> None:
+        said.append(message)
+        if len(said) == 1:
+            apply_commit(lake.path(table), "delete", 1)
+        if message.kind == "error":
+            stop.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {
+            "lake": str(project / "lake"),
+            "publish_postgres": postgres.address(),
+            "publish_kafka": f"kafka://127.0.0.1:{silent.getsockname()[1]}",
+            "poll_seconds": 0.05,
+        }
+        with Project(project, options, on_message=hear) as opened:
+            opened.publish_continuously(stop=stop)
+    assert [each.kind for each in said] == ["notice", "notice", "error"]
+    assert "no broker" in said[2].text
+    assert time.monotonic() - began < 40
+    assert published(postgres, "public.sold_on") == actual(lake)
+
+
+def test_a_broker_that_dies_is_told_of_soon_and_what_it_missed_comes_later(
+    lake: Lake, kafka: Running[Kafka], log: KafkaLog
+) -> None:
+    topic = f"sold-{next(numbers)}"
+    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
+    list(publisher.advance())
+    apply_commit(lake.path(table), "delete", 1)
+    kafka.kill()
+    began = time.monotonic()
+    try:
+        with pytest.raises(PublishError, match="no broker"):
+            list(publisher.advance())
+        assert time.monotonic() - began < 40
+    finally:
+        kafka.start()
+    assert [each.changes for each in publisher.advance()] == [0, 1]
+    publisher.target.close()
+    assert read_by_key(log, topic) == rows_in(lake)
+
+
+def test_a_postgres_that_was_started_again_needs_no_second_pass(lake: Lake, postgres: Postgres) -> None:
+    publisher = Publisher(lake, table, ("id",), target_of(postgres))
+    list(publisher.advance())
+    apply_commit(lake.path(table), "delete", 1)
+    postgres.stop()
+    postgres.start()
+    assert [each.changes for each in publisher.advance()] == [0, 1]
+    publisher.target.close()
+    assert published(postgres, publisher.target.name.split()[1]) == actual(lake)
+
+
+def test_a_postgres_that_ends_during_a_commit_says_why(lake: Lake, postgres: Postgres) -> None:
+    class Ended(PostgresTable):
+        def write_position(self, database: Any, commit: Commit) -> None:
+            postgres.execute(f"SELECT pg_terminate_backend({database.connection.get_backend_pid()}, 5000)")
+            super().write_position(database, commit)
+
+    target = target_of(postgres)
+    with pytest.raises(PublishError, match="terminat"):
+        advance(lake, Ended(target.address, target.full_name))
+    assert advance(lake, target) == [(1, 2)]
+
+
+def test_what_follows_goes_by_the_declarations_as_they_are(project: Path, postgres: Postgres, lake: Lake) -> None:
+    declarations, said = project / "pipelines" / "__init__.py", []
+    declarations.write_text(declared.replace("sold_here", "sold_first"))
+
+    def hear(message: Message) -> None:
+        said.append((message.kind, message.text.split(": ")[-1]))
+        match len(said):
+            case 1:
+                declarations.write_text(declared.replace("sold_here", "sold_then"))
+                apply_commit(lake.path(table), "delete", 1)
+            case 3:
+                declarations.write_text(declared.replace("sold_here", "sold_never") + ")")
+                apply_commit(lake.path(table), "delete", 2)
+            case 5:
+                declarations.write_text(declared.split("served", maxsplit=1)[0])
+
+    options = {"lake": str(project / "lake"), "publish_postgres": postgres.address(), "poll_seconds": 0.02}
+    with Project(project, options, on_message=hear) as opened, pytest.raises(UsageError, match="No table is published"):
+        opened.publish_continuously()
+    kinds = [kind for kind, _ in said]
+    assert kinds == ["notice", "notice", "notice", "notice", "error"]
+    assert "were changed" in said[1][1]
+    assert said[2][1] == "version 2"
+    assert "Nothing is published" in said[4][1]
+    assert published(postgres, "public.sold_first") == state(lake, 1)
+    assert published(postgres, "public.sold_then") == state(lake, 2)
+
+
 def test_a_server_that_is_not_there_is_an_error_without_the_password(project: Path) -> None:
     address = "postgresql://me:s3cret@127.0.0.1:1/x"
     environment = {"SLUICE_LAKE": str(project / "lake"), "SLUICE_PUBLISH_POSTGRES": address}
@@ -639,6 +893,30 @@ def test_a_server_that_is_not_there_is_an_error_without_the_password(project: Pa
     nowhere = sluice("publish", here=project, environment={"SLUICE_LAKE": str(project / "lake")})
     assert "SLUICE_PUBLISH_POSTGRES" in nowhere.stderr
     assert "s3cret" not in "".join(each.stdout + each.stderr for each in (done, wrong, nowhere))
+
+
+def test_a_server_that_wants_a_password_is_an_error_that_says_where_it_goes(
+    lake: Lake, postgres: Postgres, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rules = postgres.data / "pg_hba.conf"
+    trusting = rules.read_text()
+    monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    postgres.execute("CREATE ROLE guarded LOGIN PASSWORD 's3cret'")
+    postgres.execute("GRANT CREATE ON DATABASE postgres TO guarded")
+    target = PostgresTable(postgres.address().replace("//sluice@", "//guarded@"), f"s{next(numbers)}.sold")
+    try:
+        rules.write_text(f"host all guarded 127.0.0.1/32 scram-sha-256\n{trusting}")
+        postgres.execute("SELECT pg_reload_conf()")
+        for password in ("", "wr0ng"):
+            monkeypatch.setenv("PGPASSWORD", password)
+            with pytest.raises(PublishError, match=r"PGPASSWORD or in ~/\.pgpass"):
+                advance(lake, target)
+        monkeypatch.setenv("PGPASSWORD", "s3cret")
+        assert advance(lake, target) == [(1, 2)]
+    finally:
+        rules.write_text(trusting)
+        postgres.execute("SELECT pg_reload_conf()")
 
 
 def test_a_publication_that_cannot_be_is_refused() -> None:

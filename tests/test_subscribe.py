@@ -5,6 +5,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sluice.errors import SluiceError, UsageError
 from sluice.model.ledger import Entry, InputVersion
 from sluice.operate import subscribe
 from sluice.operate.subscribe import Change, Cursor, Subscription
-from sluice.storage.delta import Lake
+from sluice.storage.delta import Lake, typed
 from sluice.storage.delta.opened import spark_types
 from tests.commands import sluice
 
@@ -240,6 +241,20 @@ def test_a_change_has_both_rows_and_says_why(lake: Lake) -> None:
     assert (delete.cause, delete.is_last) == ("another program (DELETE)", True)
 
 
+def test_a_time_without_end_is_no_last_time_wherever_it_is(lake: Lake) -> None:
+    days = pa.array([2**31 - 1, 1 - 2**31, 2_932_896], pa.int32()).cast(pa.date32())
+    many = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), days)
+    parts = pa.StructArray.from_arrays([days, many], ["day", "many"])
+    named = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pa.array(["a", "b", "c"]), parts)  # type: ignore[call-overload]
+    rows = pa.table({"id": [0, 1, 2, 3], "named": pa.concat_arrays([named, pa.nulls(1, named.type)])})
+    found = [new for _, new in Subscription(lake, table, ("id",)).pairs(["id", "named"], [typed(rows, "insert")])]
+    expected = zip("abc", ["infinity", "-infinity", date.max], strict=True)
+    assert found == [
+        *({"id": at, "named": {key: {"day": end, "many": [end]}}} for at, (key, end) in enumerate(expected)),
+        {"id": 3, "named": None},
+    ]
+
+
 def test_a_row_that_leaves_the_filter_is_deleted(lake: Lake) -> None:
     found = Subscription(lake, table, ("id",), "name = 'a'").changes(Cursor.of("0"))
     assert [(each.operation, each.new) for each in found] == [("delete", None)]
@@ -320,6 +335,67 @@ def test_a_subscriber_that_follows_gets_what_is_committed_and_ends(lake: Lake, t
         stop.set()
         assert next(changes, None) is None
     assert [each.operation for each in got] == ["delete", "insert"]
+
+
+declared = """
+from sluice import bronze, gold, silver
+
+sales = silver.events(
+    "sales", source=bronze.topic("sales"), schema="id bigint, name string, at timestamp", keys=["id"], event_time="at"
+)
+sold = gold.aggregate("sold", source=sales, group_by=["id"], measures={"amount": "count(*)"})
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "says"),
+    [
+        (declared.replace('group_by=["id"]', 'group_by=["name", "id"]'), "name, id identify its rows now, and id"),
+        (declared.split("sold = ", maxsplit=1)[0], "nothing declares it now, and id identify its rows when"),
+        ("(", "cannot be imported"),
+        (declared.replace("amount", "how_many"), None),
+    ],
+)
+def test_a_subscriber_that_follows_ends_when_other_columns_identify_a_row(
+    lake: Lake, tmp_path: Path, then: str, says: str | None
+) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").write_text(declared)
+    with Project(tmp_path, {"lake": str(tmp_path / "lake"), "poll_seconds": 0.01}) as project:
+        changes = project.subscribe(table, 1, follow=True)
+        next(changes)
+        (tmp_path / "pipelines" / "__init__.py").write_text(then)
+        apply_commit(lake.path(table), "append", [(7, None, None)])
+        if says is None:
+            assert next(changes).new is not None
+        else:
+            with pytest.raises(SluiceError, match=says):
+                next(changes)
+
+
+def test_who_goes_on_where_all_was_read_reads_no_version_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[Cursor] = []
+    nothing = Subscription(lake, table, ("id",), "id = 99")
+    assert list(nothing.changes(None, on_read=places.append)) == []
+    assert [each.version for each in places] == [0, 1, 2]
+    apply_commit(lake.path(table), "append", [(99, 1.0, "a")])
+    monkeypatch.setattr(Lake, "images", count := Counted(Lake.images))
+    assert [each.version for each in nothing.changes(places[-1])] == [3]
+    assert count.calls == 1
+
+
+class Counted:
+    """A method that knows how often it was called."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.method, self.calls = method, 0
+
+    def __get__(self, lake: Lake, kind: type[Lake]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            self.calls += 1
+            return self.method(lake, *arguments)
+
+        return called
 
 
 def test_the_command_prints_lines_of_json_as_a_query_does(lake: Lake, tmp_path: Path) -> None:

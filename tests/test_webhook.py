@@ -5,13 +5,17 @@ import hashlib
 import hmac
 import itertools
 import json
+import os
 import random
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from sluice import Project
 from sluice.errors import PublishError, SluiceError, UsageError
 from sluice.operate import webhook
 from sluice.operate.subscribe import Cursor, Subscription
@@ -55,8 +60,8 @@ class Receiver:
 
 
 @contextmanager
-def receiving(answers: Iterator[int | None]) -> Iterator[Receiver]:
-    receiver = Receiver(answers)
+def receiving(answers: Iterator[int | None], make: Callable[..., Receiver] = Receiver) -> Iterator[Receiver]:
+    receiver = make(answers)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -79,7 +84,13 @@ def receiving(answers: Iterator[int | None]) -> Iterator[Receiver]:
         def log_message(self, *arguments: object) -> None:
             """Quietly."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, *arguments: Any) -> None:
+            """A sender that was killed is no news."""
+            if not isinstance(sys.exception(), ConnectionError):
+                super().handle_error(*arguments)
+
+    server = Quiet(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=[0.01])
     thread.start()
@@ -109,7 +120,9 @@ def delivered(lake: Lake, receiver: Receiver, position: Path, *, snapshot: bool 
     kept = PositionFile(position, table)
     since = kept.read()
     to = Webhook(receiver.url, key, pause_seconds=0.001, **({"give_up_seconds": 30.0} | options))
-    changes = Subscription(lake, table, ("id",), snapshot=snapshot).changes(None if since is None else Cursor.of(since))
+    changes = Subscription(lake, table, ("id",), snapshot=snapshot).changes(
+        None if since is None else Cursor.of(since), on_read=lambda at: kept.advance(str(at))
+    )
     return deliver(changes, since, to, kept, threading.Event())
 
 
@@ -183,6 +196,100 @@ def test_a_sender_that_forgets_skips_or_numbers_anew_is_noticed(
                         break
             assert bag(taken(receiver).rows) == actual(lake)
             assert PositionFile(position, table).read() == taken(receiver).cursor
+
+
+mortal_sender = """
+import sys
+from sluice import Project
+url, secret, position = sys.argv[1:]
+with Project(".", {"lake": "lake"}, any_folder=True) as project:
+    project.deliver("gold.sold", url, secret=secret, position=position)
+"""
+hasty_sender = """
+import json
+from sluice.operate.webhook import PositionFile, Webhook
+deliver = Webhook.deliver
+
+def hasty(self, message_id, body, stop):
+    PositionFile(Path("position"), "gold.sold").write(json.loads(body)["data"]["cursor"])
+    return deliver(self, message_id, body, stop)
+
+Webhook.deliver = hasty
+"""
+
+
+class Killer(Receiver):
+    """Kills the sender at random moments around its requests, so many times, and keeps every message that came."""
+
+    def __init__(self, answers: Iterator[int | None], seed: int, kills: int) -> None:
+        super().__init__(answers)
+        self.chance, self.kills = random.Random(seed), kills
+        self.sender: subprocess.Popen[bytes] | None = None
+
+    def take(self, headers: Any, body: bytes) -> int | None:
+        due = self.chance.choice(["before", "after", "later", *["never"] * 4]) if self.kills else "never"
+        if due == "before":
+            self.kill(0)
+            return None
+        found = super().take(headers, body)
+        if due == "after":
+            self.kill(0)
+        if due == "later":
+            # While it writes the position, or sends the next one.
+            threading.Thread(target=self.kill, args=[self.chance.uniform(0, 0.01)]).start()
+        return found
+
+    def kill(self, after_seconds: float) -> None:
+        time.sleep(after_seconds)
+        self.kills -= 1
+        if self.sender is not None:
+            self.sender.kill()
+
+
+def delivered_by_the_killed(lake: Lake, script: str, seed: int) -> Receiver:
+    """What a receiver got from senders that it killed, until one came to the end."""
+    with receiving(itertools.repeat(200), partial(Killer, seed=seed, kills=5)) as receiver:
+        assert isinstance(receiver, Killer)
+        command = [sys.executable, "-c", script, receiver.url, secret, "position"]
+        for _ in range(30):
+            with subprocess.Popen(command, cwd=Path(lake.root).parent) as receiver.sender:
+                ended = receiver.sender.wait(60)
+            if ended == 0:
+                break
+        assert (ended, receiver.kills <= 0) == (0, True)
+    return receiver
+
+
+def in_order_and_whole(lake: Lake, receiver: Receiver) -> None:
+    every = [each.cursor for each in Subscription(lake, table).changes(None)]
+    assert [each["data"]["cursor"] for each in receiver.messages.values()] == every
+    assert bag(taken(receiver).rows) == actual(lake)
+
+
+@pytest.fixture
+def long_lake(lake: Lake) -> Lake:
+    apply_commit(lake.path(table), "columns", "plain")
+    for number in range(20):
+        apply_commit(lake.path(table), "merge", [(number % 4, float(number), "a")])
+        apply_commit(lake.path(table), "delete", (number + 1) % 4)
+    return lake
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("seed", range(2))
+def test_a_copy_made_of_accepted_messages_is_the_table_whenever_the_sender_is_killed(
+    long_lake: Lake, seed: int
+) -> None:
+    receiver = delivered_by_the_killed(long_lake, mortal_sender, seed)
+    in_order_and_whole(long_lake, receiver)
+
+
+@pytest.mark.process
+def test_a_sender_that_keeps_the_position_too_early_is_noticed(long_lake: Lake) -> None:
+    hasty = mortal_sender.replace("import sys\n", f"import sys\nfrom pathlib import Path\n{hasty_sender}")
+    receiver = delivered_by_the_killed(long_lake, hasty, 0)
+    with pytest.raises((AssertionError, ValueError)):
+        in_order_and_whole(long_lake, receiver)
 
 
 def test_after_a_restore_nothing_that_comes_again_is_taken_for_seen(lake: Lake, tmp_path: Path) -> None:
@@ -342,6 +449,62 @@ def test_the_command_delivers_and_never_shows_the_secret(lake: Lake, tmp_path: P
             assert done.returncode == 2
             assert says in done.stderr
             assert secret not in done.stderr
+
+
+def test_a_condition_that_nothing_meets_moves_the_position_all_the_same(lake: Lake, tmp_path: Path) -> None:
+    kept = PositionFile(tmp_path / "position", table)
+    options: dict[str, Any] = {"secret": secret, "where": "id = 1"}
+    with receiving(iter([200] * 100)) as receiver, Project(tmp_path, {"lake": lake.root}, any_folder=True) as project:
+        before = project.deliver(table, receiver.url, position=kept.path, **options)
+        apply_commit(lake.path(table), "delete", 2)
+        assert project.deliver(table, receiver.url, position=kept.path, **options) == 0
+        assert Cursor.of(kept.read() or "").version == lake.newest_version(table)
+        apply_commit(lake.path(table), "delete", 1)
+        assert project.deliver(table, receiver.url, position=kept.path, **options) == 1
+    assert len(receiver.messages) == before + 1
+
+
+def test_a_position_is_durable_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        done.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def replaced(path: Path, to: Path) -> Path:
+        done.append("renamed")
+        return replace(path, to)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    PositionFile(tmp_path / "position", table).write("3:all:5")
+    assert done == [(tmp_path / "position").stat().st_ino, "renamed", tmp_path.stat().st_ino]
+
+
+@pytest.mark.process
+def test_the_address_comes_from_a_variable_and_no_list_of_processes_has_it(lake: Lake, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sluice.cli", "subscribe", table, "--follow", "--position", "position"]
+    command += ["--webhook-env", "HOOK_URL", "--secret-env", "HOOK"]
+    environment = {"SLUICE_LAKE": lake.root, "HOOK": secret}
+    with receiving(itertools.repeat(200)) as receiver:
+        secrets = {"HOOK_URL": receiver.url}
+        with subprocess.Popen(command, cwd=tmp_path, env=os.environ | environment | secrets) as sender:
+            deadline = time.monotonic() + 60
+            while not receiver.messages and time.monotonic() < deadline:
+                time.sleep(0.05)
+            listed = subprocess.check_output(["ps", "-ww", "-o", "args=", "-p", str(sender.pid)], text=True)
+            sender.terminate()
+        assert receiver.messages
+        assert "--webhook-env" in listed
+        assert "t0ken" not in listed
+        for arguments, variables, says in (
+            ([], environment, "HOOK_URL, which should have the webhook's address, is not set"),
+            (["--webhook", receiver.url], environment | secrets, "not by both"),
+        ):
+            done = sluice(*command[3:], *arguments, here=tmp_path, environment=variables)
+            assert done.returncode == 2
+            assert says in " ".join(done.stderr.split())
 
 
 def test_a_position_belongs_to_one_table_and_one_process(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """The rows of a table or of a query, as Arrow, Polars, pandas or DuckDB; read without Spark."""
 
 import importlib
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from duckdb import Error as DuckDBError
 from duckdb import StatementType, extract_statements
 
 from sluice.errors import UsageError
@@ -78,13 +79,41 @@ def table(lake: Lake, name: str, known_at: datetime | None) -> Answer:
     connection = connected(lake, known_at, {name: None})
     layer, own = name.split(".")
     if known_at is not None and not has_view(connection, layer, own):
-        raise UsageError(f"{name} was not there yet at {known_at:%Y-%m-%d %H:%M:%S %Z}.")
+        raise UsageError(absence(lake, name, known_at))
     return Answer(connection, f'SELECT * FROM {layer}."{own}"')
 
 
 def query(lake: Lake, sql: str, known_at: datetime | None, *, allow_files: bool) -> Answer:
     """The answer to a query; a UsageError says what is wrong with it."""
-    return Answer(connected(lake, known_at, allow_files=allow_files), sql)
+    connection = connected(lake, known_at, allow_files=allow_files)
+    try:
+        return Answer(connection, sql)
+    except UsageError as error:
+        # DuckDB would suggest another table.
+        missing = absent(lake, connection, sql)
+        if known_at is None or not missing:
+            raise
+        raise UsageError(absence(lake, missing[0], known_at)) from error
+
+
+def absent(lake: Lake, connection: "DuckDBPyConnection", sql: str) -> list[str]:
+    """The tables of the lake that a query names and that are not among the views of the connection."""
+    try:
+        named = {each.lower() for each in connection.get_table_names(sql, qualified=True)}
+    except DuckDBError:
+        return []
+    return [each for each in lake.tables() if each.lower() in named and not has_view(connection, *each.split("."))]
+
+
+def absence(lake: Lake, name: str, known_at: datetime) -> str:
+    """Why a table cannot be read as it was at a time before its oldest version."""
+    oldest = lake.commit_file(name, lake.oldest_version(name))
+    then, since = (f"{each.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" for each in (known_at, oldest.committed_at))
+    if oldest.version:
+        return (
+            f"What {name} was at {then} is no longer known: its log begins with version {oldest.version}, of {since}."
+        )
+    return f"{name} was not there yet at {then}: its first version is of {since}."
 
 
 def has_view(connection: "DuckDBPyConnection", layer: str, name: str) -> bool:

@@ -1,11 +1,12 @@
 """The changes of a project's table, with the keys that its declaration names."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sluice.api.opened import Message, Opened
-from sluice.engine.catalogue import package
+from sluice.engine.catalogue import files_of, package
+from sluice.errors import SluiceError
 from sluice.operate.subscribe import Change, Cursor, Subscription
 from sluice.operate.webhook import PositionFile, Webhook, deliver, require_address, require_installed, secret_key
 
@@ -20,16 +21,41 @@ def changes_of(
     follow: bool,
     stop: threading.Event,
     seconds_max: float | None = None,
+    on_read: Callable[[str], None] = lambda cursor: None,
 ) -> Iterator[Change]:
-    """The changes after a place; with `follow` until `stop` is set."""
+    """The changes after a place; with `follow` until `stop` is set, or another declaration tells rows apart otherwise.
+
+    `on_read` gets the cursor of each version that was read, also where no change of it came.
+    """
+    files = files_of(here.settings.project)
+    key = key_of(here, table)
 
     def wait() -> bool:
-        return not stop.wait(here.settings.poll_seconds)
+        nonlocal files
+        if stop.wait(here.settings.poll_seconds):
+            return False
+        if (now := files_of(here.settings.project)) != files:
+            files = now
+            require_key(table, key, key_of(here, table))
+        return True
 
     cursor = None if since is None else Cursor.of(since)
-    subscription = Subscription(here.lake, table, key_of(here, table), where, snapshot, seconds_max)
+    subscription = Subscription(here.lake, table, key, where, snapshot, seconds_max)
     subscription.require()
-    return until(stop, subscription.changes(cursor, wait if follow else None))
+    found = subscription.changes(cursor, wait if follow else None, lambda at: on_read(str(at)))
+    return until(stop, found)
+
+
+def require_key(table: str, before: Sequence[str], now: Sequence[str]) -> None:
+    """A SluiceError where other columns identify a row than when the reading began: updates would be others."""
+    if now != before:
+        says, said = (
+            f"{', '.join(each)} identify its rows" if each else "nothing declares it" for each in (now, before)
+        )
+        raise SluiceError(
+            f"The declaration of {table} was changed: {says} now, and {said} when this began. Start again, at the end "
+            "of a version."
+        )
 
 
 def deliver_changes(
@@ -54,7 +80,9 @@ def deliver_changes(
     with kept.held():
         known = kept.read()
         at = since if known is None else known
-        changes = changes_of(here, table, at, where=where, snapshot=snapshot, follow=follow, stop=stop)
+        changes = changes_of(
+            here, table, at, where=where, snapshot=snapshot, follow=follow, stop=stop, on_read=kept.advance
+        )
         return deliver(changes, None if at is None else str(at), webhook, kept, stop)
 
 

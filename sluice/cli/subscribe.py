@@ -37,6 +37,10 @@ def subscribe(
     webhook: Annotated[
         str | None, typer.Option(metavar="URL", help="Send each change there as a signed request; print nothing.")
     ] = None,
+    webhook_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The variable with that URL, for one with a token: others see options."),
+    ] = None,
     secret_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="The variable with the webhook's secret, whsec_….")
     ] = None,
@@ -49,6 +53,10 @@ def subscribe(
 ) -> None:
     """Print the changes of a table as JSON lines: the old and the new row, the version, and why it was made."""
     stop = threading.Event()
+    if webhook_env is not None:
+        if webhook is not None:
+            raise UsageError("Give the webhook's address by --webhook or by --webhook-env, not by both.")
+        webhook = value_of(webhook_env, "address")
     if follow or webhook:
         stop_by_signal(stop, attached=False)
     with opened(project) as here:
@@ -75,11 +83,16 @@ def subscribe(
 
 
 def secret_of(variable: str | None) -> str:
-    """The secret that a variable has; a UsageError where there is none. An option would be in the list of processes."""
-    if variable is not None and not os.environ.get(variable):
-        raise UsageError(f"The variable {variable}, which should have the webhook's secret, is not set.")
+    """The secret that a variable has; a UsageError where none is named. An option would be in the list of processes."""
     if variable is None:
         raise UsageError("Where is the webhook's secret? Give --secret-env NAME of a variable that has it.")
+    return value_of(variable, "secret")
+
+
+def value_of(variable: str, what: str) -> str:
+    """What a variable has; a UsageError where it is not set."""
+    if not os.environ.get(variable):
+        raise UsageError(f"The variable {variable}, which should have the webhook's {what}, is not set.")
     return os.environ[variable]
 
 

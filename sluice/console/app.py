@@ -391,35 +391,49 @@ class Console:
         try:
             table = await run_in_threadpool(self.known, request)
             since = request.headers.get("last-event-id") or request.query_params.get("since")
-            first = await self.next_changes(request, table.name, since)
+            first, place = await self.next_changes(request, table.name, since)
         except SluiceError as error:
             return as_json({"error": str(error)}, 400)
-        return StreamingResponse(self.table_changes(request, table.name, since, first), media_type=events.media_type)
+        return StreamingResponse(self.table_changes(request, table.name, place, first), media_type=events.media_type)
 
     async def table_changes(
-        self, request: Request, table: str, since: str | None, changes: list[Change]
+        self, request: Request, table: str, place: str | None, changes: list[Change]
     ) -> AsyncIterator[bytes]:
         """The changes as events, as they are committed. They end where they cannot be read; who asks again is told."""
+        told = None
         while not self.is_ending() and not await request.is_disconnected():
             for event in events.server_sent(changes):
                 yield event
-            since = changes[-1].cursor if changes else since
+            told = changes[-1].cursor if changes else told
             if len(changes) < changes_at_once:
-                yield events.heartbeat
+                yield events.heartbeat if place in (None, told) else events.read_to(place)
+                told = place
                 await asyncio.sleep(1)
             try:
-                changes = await self.next_changes(request, table, since)
+                changes, place = await self.next_changes(request, table, place)
             except SluiceError:
                 return
 
-    async def next_changes(self, request: Request, table: str, since: str | None) -> list[Change]:
-        def found() -> list[Change]:
+    async def next_changes(self, request: Request, table: str, since: str | None) -> tuple[list[Change], str | None]:
+        """Some changes after a place, and the place up to which all was read."""
+
+        def found() -> tuple[list[Change], str | None]:
             where, seconds_max = request.query_params.get("where"), self.options.statement_seconds
             snapshot = request.query_params.get("snapshot") == "1"
+            read: list[Change] = []
+            place = since
+
+            def moved(cursor: str) -> None:
+                nonlocal place
+                place = cursor
+
             changes = self.project.subscribe(
-                table, since=since, where=where, snapshot=snapshot, seconds_max=seconds_max
+                table, since=since, where=where, snapshot=snapshot, seconds_max=seconds_max, on_read=moved
             )
-            return list(islice(changes, changes_at_once))
+            for change in islice(changes, changes_at_once):
+                read.append(change)
+                moved(change.cursor)
+            return read, place
 
         async with self.following:
             return await run_in_threadpool(found)

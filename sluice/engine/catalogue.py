@@ -7,6 +7,7 @@ import pkgutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from graphlib import TopologicalSorter
@@ -98,6 +99,16 @@ def load(project: Path) -> Catalogue:
         nodes = [each.source if isinstance(each, Publication) else each for each in declared]
         found = with_fingerprints(expecting(ordered(nodes), suites_of(project)))
         return replace(found, publications=published)
+
+
+def files_of(project: Path) -> frozenset[tuple[Path, int, int]]:
+    """The files that declare, with the time and size of each: another answer means that somebody changed them."""
+    found = set()
+    for each in (path for name in (package, expectations_package) for path in (project / name).rglob("*.py")):
+        with suppress(FileNotFoundError):
+            stat = each.stat()
+            found.add((each, stat.st_mtime_ns, stat.st_size))
+    return frozenset(found)
 
 
 def unique(publications: Iterable[Publication]) -> tuple[Publication, ...]:

@@ -20,6 +20,11 @@ def server_sent(changes: Iterable[Change]) -> Iterator[bytes]:
         yield f"id: {change.cursor}\nevent: {change.operation}\ndata: {json_line(change.line)}\n\n".encode()
 
 
+def read_to(cursor: str) -> bytes:
+    """That all was read up to a place, without an event: a browser keeps the id, and shows nothing."""
+    return f"id: {cursor}\n\n".encode()
+
+
 def since(last_event_id: str | None) -> Cursor | None:
     """Where a client goes on; None where it begins. A UsageError for an id that none of the events has."""
     return Cursor.of(last_event_id) if last_event_id else None

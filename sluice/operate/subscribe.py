@@ -105,10 +105,16 @@ class Subscription:
     snapshot: bool = False
     seconds_max: float | None = None
 
-    def changes(self, since: Cursor | None, wait: Callable[[], bool] | None = None) -> Iterator[Change]:
+    def changes(
+        self,
+        since: Cursor | None,
+        wait: Callable[[], bool] | None = None,
+        on_read: Callable[[Cursor], None] = lambda at: None,
+    ) -> Iterator[Change]:
         """The changes after `since`, None: all there ever were; up to the newest version, or until `wait` is False.
 
-        `wait` is called each time that everything was read, and returns whether to look again.
+        `wait` is called each time that everything was read, and returns whether to look again; `on_read`, when all of a
+        version was read, with the place after it, also where no change of it came.
         """
         self.require()
         at = since or Cursor()
@@ -127,6 +133,7 @@ class Subscription:
             try:
                 while (version := at.version + (at.position is None)) <= newest:
                     at = yield from self.of_version(version, at)
+                    on_read(at)
             except ChangesLost as error:
                 if not self.snapshot:
                     raise SluiceError(
@@ -236,7 +243,7 @@ class Subscription:
         with confined(images) as connection:
             try:
                 with ended_after(connection, self.seconds_max):
-                    answer = connection.execute(paired(names, images, self.key, self.where))
+                    answer = connection.execute(shown(names, images, paired(names, images, self.key, self.where)))
                 while some := answer.fetchmany(rows_at_once):
                     yield from some
             except duckdb.Error as error:
@@ -280,9 +287,51 @@ def paired(names: Sequence[str], images: Sequence[pa.Table], key: Sequence[str],
         _numbered AS (
             SELECT *, {by} AS _key, row_number() OVER (PARTITION BY {by}, _is_new ORDER BY _row) AS _number FROM _each
         )
-        SELECT any_value(_row) FILTER (NOT _is_new AND _inside), any_value(_row) FILTER (_is_new AND _inside)
+        SELECT any_value(_row) FILTER (NOT _is_new AND _inside) AS _old,
+            any_value(_row) FILTER (_is_new AND _inside) AS _new
         FROM _numbered GROUP BY _key, _number ORDER BY _key, _number
     """
+
+
+def shown(names: Sequence[str], images: Sequence[pa.Table], pairs: str) -> str:
+    """The SQL of pairs, with times that have no end as text: DuckDB gives the last time of Python for them."""
+    kinds = {field.name: field.type for each in images for field in each.schema if not pa.types.is_null(field.type)}
+    if not any(map(has_times, kinds.values())):
+        return pairs
+    row = pa.struct([(name, kinds.get(name, pa.null())) for name in names])
+    return f"SELECT {with_ends('_old', row)}, {with_ends('_new', row)} FROM ({pairs})"
+
+
+def has_times(kind: pa.DataType) -> bool:
+    inner = [kind.field(number).type for number in range(kind.num_fields)]
+    return pa.types.is_timestamp(kind) or pa.types.is_date(kind) or any(map(has_times, inner))
+
+
+def with_ends(value: str, kind: pa.DataType, depth: int = 0) -> str:
+    """The SQL of a value in which each time that is `infinity` or `-infinity` is this text."""
+    if not has_times(kind):
+        return value
+    if pa.types.is_struct(kind):
+        inner = {each.name: f"{value}.{double_quoted(each.name)}" for each in kind}
+        parts = [f"{double_quoted(each.name)} := {with_ends(inner[each.name], each.type, depth)}" for each in kind]
+        return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({', '.join(parts)}) END"
+    each = f"_each_{depth}"
+    if pa.types.is_map(kind):
+        entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        entries = f"list_transform(map_entries({value}), lambda {each}: {with_ends(each, entry, depth + 1)})"
+        return f"CASE WHEN {value} IS NOT NULL THEN map_from_entries({entries}) END"
+    if pa.types.is_nested(kind):
+        return f"list_transform({value}, lambda {each}: {with_ends(each, kind.field(0).type, depth + 1)})"
+    either = f"UNION(finite {duckdb_type(kind)}, endless VARCHAR)"
+    text = f"CAST(CAST({value} AS VARCHAR) AS {either})"
+    return f"CASE WHEN isinf({value}) THEN {text} ELSE CAST({value} AS {either}) END"
+
+
+def duckdb_type(kind: pa.DataType) -> str:
+    """The type of a time in DuckDB."""
+    if isinstance(kind, pa.TimestampType):
+        return "TIMESTAMPTZ" if kind.tz else "TIMESTAMP"
+    return "DATE"
 
 
 def selected(names: Sequence[str], images: Sequence[pa.Table], number: int) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sluice.errors import PublishError, UsageError
+from sluice.log.segments import sync_folder
 from sluice.operate.json_text import json_line
 from sluice.operate.subscribe import Change, Cursor
 
@@ -166,6 +167,11 @@ class PositionFile:
         except FileNotFoundError:
             return ""
 
+    def advance(self, cursor: str) -> None:
+        """Keeps that all was read up to a place: what comes after it is not what came before."""
+        if self.read() != cursor:
+            self.write(cursor, self.series())
+
     def write(self, cursor: str, series: str = "") -> None:
         """Replaces the file as a whole, durably."""
         aside = self.path.with_name(f"{self.path.name}.new")
@@ -174,6 +180,8 @@ class PositionFile:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(self.path)
+        # Until the folder is written too, a machine that loses its power may come back with the old file.
+        sync_folder(self.path.parent)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -250,13 +258,12 @@ def deliver(
     count = 0
     for change in changes:
         is_snapshot = is_snapshot or change.operation == "reset"
-        if change.operation == "reset" and since is not None:
+        if change.operation == "reset" and (before := position.read() or since) is not None:
             # A table restored from a backup has commits that were sent before, and they have to be heard again.
-            series = sha256(f"{series} {since}".encode()).hexdigest()[:16]
+            series = sha256(f"{series} {before}".encode()).hexdigest()[:16]
         if not webhook.deliver(id_of(change, series, is_snapshot=is_snapshot), body_of(change), stop):
             break
-        since = change.cursor
-        position.write(since, series)
+        position.write(change.cursor, series)
         is_snapshot = is_snapshot and not change.is_last
         count += 1
     return count

@@ -34,13 +34,15 @@ class Position:
 class Commit:
     """One commit of the table: its changes, and the position of whoever has them.
 
-    Where it `replaces`, the changes are inserts of all rows, and whatever was there before goes.
+    Where it `replaces`, the changes are inserts of all rows, and whatever was there before goes; with `again`, somebody
+    asked for it, also where others wrote since.
     """
 
     changes: Iterator[Change]
     then: Position
     committed_at: datetime
     replaces: bool
+    again: bool = False
 
 
 class Target(Protocol):
@@ -92,7 +94,7 @@ class Publisher:
         subscription = Subscription(self.lake, self.table, self.key, snapshot=True)
         at = None if known is None else Cursor.of(known.cursor)
         for changes in by_commit(with_whole_columns(subscription, at)):
-            commit = self.commit(changes, known)
+            commit = replace(self.commit(changes, known), again=again)
             count = self.target.apply(commit)
             known = commit.then
             yield Published(self.table, self.target.name, known.version, count)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # How long readers of committed records wait at most for a publisher that was killed and did not come back.
 transaction_seconds_max = 600
 abort_seconds_max = 5
+# Brokers that are there say what they have at once; what is sent to those that are gone is waited for much longer.
+reach_seconds_max = 10
+commit_seconds_max = 60
 # The most that the client allows: the topic says how large a record may be.
 record_bytes_max = 1_000_000_000
 # Small segments, so that old positions are soon compacted.
@@ -64,6 +67,7 @@ class KafkaTopic:
     def position(self) -> Position | None:
         with self.explained():
             if "producer" not in self.__dict__:
+                self.require_reachable()
                 self.make(self.position_topic, of_positions, partitions=1)
                 # First: afterwards no transaction of another publisher can still be committed.
                 self.producer.init_transactions(self.log.answer_seconds)
@@ -72,11 +76,12 @@ class KafkaTopic:
 
     def apply(self, commit: Commit) -> int:
         with self.explained():
+            self.require_reachable()
             place = self.place_after(commit)
             self.producer.begin_transaction()
             self.send(self.position_topic, self.topic, json_line(asdict(place)))
             count = self.replace_all(commit) if commit.replaces else self.send_all(commit)
-            self.producer.commit_transaction(self.log.answer_seconds * 3)
+            self.producer.commit_transaction(commit_seconds_max)
         self.place = place
         return count
 
@@ -108,6 +113,15 @@ class KafkaTopic:
         except BaseException:
             self.close()
             raise
+
+    def require_reachable(self) -> None:
+        """A PublishError, soon, where no broker answers."""
+        from confluent_kafka import KafkaException
+
+        try:
+            self.log.admin.list_topics(self.topic, timeout=reach_seconds_max)
+        except KafkaException as error:
+            raise PublishError(f"{self.name}: no broker of {self.log} answers ({said(error)}).") from error
 
     @cached_property
     def producer(self) -> "Producer":
@@ -175,12 +189,19 @@ class KafkaTopic:
         if self.log.exists(topic):
             self.require_compacted(topic)
             return
+        from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         with self.log.answering(f"topic {topic} could not be made") as admin:
             new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config))
-            admin.create_topics([new])[topic].result(self.log.answer_seconds)
+            try:
+                admin.create_topics([new])[topic].result(self.log.answer_seconds)
+            except KafkaException as error:
+                # Another publisher, or somebody, made it just now.
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
         self.log.wait_until_known(topic)
+        self.require_compacted(topic)
 
     def require_compacted(self, topic: str) -> None:
         """A PublishError where the broker would remove rows because they are old."""

@@ -57,6 +57,7 @@ class PostgresTable:
         return f"postgres {self.full_name}"
 
     def position(self) -> Position | None:
+        self.drop_dead_connection()
         with self.transaction() as database:
             self.known = self.read_position(database)
         return self.known
@@ -65,7 +66,7 @@ class PostgresTable:
         with self.transaction() as database:
             self.require_unmoved(database)
             if commit.replaces:
-                self.empty(database, commit.then)
+                self.empty(database, commit)
             count = self.write_rows(database, commit)
             self.write_position(database, commit)
         self.known = commit.then
@@ -82,14 +83,27 @@ class PostgresTable:
         driver = psycopg2()
         try:
             self.connection = self.connection or self.connect()
-            with self.connection, self.connection.cursor() as database:
+            with self.connection.cursor() as database:
                 yield database
+            # Not by the connection's own block: where the server is gone, it says so instead of why.
+            self.connection.commit()
         except driver.Error as error:
             self.close()
             raise PublishError(f"{self.name}: {said(error)}.") from error
         except BaseException:
             self.close()
             raise
+
+    def drop_dead_connection(self) -> None:
+        """Lets a connection go that the server has ended since the last pass: the next transaction makes another."""
+        if self.connection is None:
+            return
+        try:
+            with self.connection.cursor() as database:
+                database.execute("SELECT 1")
+            self.connection.rollback()
+        except psycopg2().Error:
+            self.close()
 
     def connect(self) -> "Connection":
         driver = psycopg2()
@@ -102,6 +116,9 @@ class PostgresTable:
             raise UsageError(
                 "SLUICE_PUBLISH_POSTGRES is no address of a database; write postgresql://user@host:5432/database"
             ) from error
+        except driver.OperationalError as error:
+            hint = " Give the password as PGPASSWORD or in ~/.pgpass." if "password" in str(error) else ""
+            raise PublishError(f"{self.name}: {said(error)}.{hint}") from error
         if found.server_version < version_least:
             found.close()
             raise PublishError(f"{self.name}: its server is older than Postgres {version_least // 10_000}.")
@@ -123,10 +140,15 @@ class PostgresTable:
         return None if found is None else Position(found[0], found[1], tuple(found[2]), found[3])
 
     def exists(self, database: "Database", name: str) -> bool:
-        database.execute("SELECT to_regclass(%s) IS NOT NULL", [f"{self.schema}.{name}"])
+        # Not by to_regclass, which may not know yet what another publisher has just made.
+        database.execute(
+            "SELECT EXISTS (SELECT FROM pg_class JOIN pg_namespace ON relnamespace = pg_namespace.oid "
+            "WHERE (nspname, relname) = (%s, %s))",
+            [self.schema, name],
+        )
         return bool(one(database))
 
-    def empty(self, database: "Database", then: Position) -> None:
+    def empty(self, database: "Database", commit: Commit) -> None:
         """Makes the table as it should be, without rows.
 
         Until the end of the transaction others see it as it was: so its rows are deleted, and not truncated.
@@ -134,19 +156,34 @@ class PostgresTable:
         if not self.exists(database, self.table):
             self.make(database)
         elif self.known is None:
-            raise PublishError(
-                f"{self.name} is there, and was not made by sluice publish. Drop it, or publish to another name."
-            )
+            self.require_own(database, commit)
+        then = commit.then
         database.execute(self.sql("DELETE FROM {table}"))
         wanted = {name: self.type_of(name, kind) for name, kind in then.columns.items()}
         self.change_columns(database, wanted)
         self.make_index(database, then.key)
 
+    def require_own(self, database: "Database", commit: Commit) -> None:
+        """A PublishError for a table without a position, unless it has the name of one that had and may be replaced."""
+        found = None
+        if self.exists(database, positions_table):
+            database.execute(self.sql("SELECT 1 FROM {positions} WHERE target = %s"), [self.table])
+            found = one(database)
+        if found is None:
+            raise PublishError(
+                f"{self.name} is there, and was not made by sluice publish. Drop it, or publish to another name."
+            )
+        if not commit.again:
+            raise PublishError(
+                f"{self.name} is not the table that was published: it was restored from a backup, or somebody made it. "
+                f"To replace all its rows, in one transaction: sluice publish {commit.then.source} --again"
+            )
+
     def make(self, database: "Database") -> None:
-        database.execute("SELECT to_regnamespace(%s) IS NOT NULL", [self.schema])
+        database.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"sluice publish {self.schema}"])
+        database.execute("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)", [self.schema])
         if not one(database):
             database.execute(self.sql("CREATE SCHEMA {schema}"))
-        database.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"sluice publish {self.schema}"])
         database.execute(
             self.sql(
                 "CREATE TABLE IF NOT EXISTS {positions} (target text PRIMARY KEY, made oid NOT NULL, "

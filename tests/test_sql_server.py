@@ -1020,11 +1020,39 @@ def test_a_giant_value_is_an_error_of_one_statement(lake: Lake) -> None:
 
 @pytest.mark.parametrize("columns", ["range", "[range] AS a"])
 def test_an_answer_is_no_larger_than_the_memory_of_a_connection(lake: Lake, columns: str) -> None:
-    for server in running(lake, Options(port=0, memory_limit="50MB")):
+    # Its megabytes are no matter of time, however little of it the machine has to give.
+    for server in running(lake, Options(port=0, memory_limit="50MB", statement_seconds_max=600)):
         cursor = connected(server).cursor()
         with pytest.raises(psycopg2.Error, match="ask for fewer rows") as refused:
             cursor.execute(f"SELECT {columns} FROM range(100000000000)")
         assert refused.value.pgcode == "53200"
+        cursor.connection.rollback()
+        cursor.execute("SELECT 1")
+        assert cursor.fetchall() == [(1,)]
+        cursor.connection.close()
+
+
+endless = "SELECT count(*) FROM range(100000000) a, range(100000) b WHERE a.range + b.range = 7"
+
+
+@pytest.mark.parametrize(
+    ("sql", "state"),
+    [
+        ("SELECT CASE WHEN range = 200000 THEN error('no') END FROM range(1000000)", "22000"),
+        ("SELECT (range * 100000)::INT FROM range(1000000)", "22P02"),
+        ("SELECT 9223372036854575807 + range FROM range(1000000)", "22003"),
+        (f"FROM range(100000) UNION ALL {endless}", "57014"),
+        ("FROM range(100000) UNION ALL (SELECT r FROM range(100000000) t(r) ORDER BY hash(r))", "53200"),
+    ],
+)
+def test_what_fails_after_the_first_rows_ends_the_statement_and_not_the_connection(
+    lake: Lake, sql: str, state: str
+) -> None:
+    for server in running(lake, Options(port=0, memory_limit="50MB", statement_seconds_max=2)):
+        cursor = connected(server).cursor()
+        with pytest.raises(psycopg2.Error) as refused:
+            cursor.execute(sql)
+        assert refused.value.pgcode == state
         cursor.connection.rollback()
         cursor.execute("SELECT 1")
         assert cursor.fetchall() == [(1,)]

@@ -49,6 +49,13 @@ states: tuple[tuple[type[Exception], str, str], ...] = (
     (duckdb.PermissionException, "", "42501"),
     (duckdb.Error, "", "22000"),
 )
+# Arrow has no more than DuckDB's message of what fails after the first rows.
+kinds_in_arrow: dict[str, type[duckdb.Error]] = {
+    "INTERRUPT Error": duckdb.InterruptException,
+    "Out of Memory Error": duckdb.OutOfMemoryException,
+    "Conversion Error": duckdb.ConversionException,
+    "Out of Range Error": duckdb.OutOfRangeException,
+}
 
 
 class StatementError(Exception):
@@ -371,7 +378,7 @@ class Session:
                 if all(map(is_known, kinds)):
                     # A result of `execute` would give Arrow all of its rows at once, however many they are.
                     with closing(relation.to_arrow_reader(rows_at_once)) as reader:
-                        batches = self.within_bytes(map(with_short_rows, reader), lambda batch: batch.nbytes)
+                        batches = self.within_bytes(map(with_short_rows, streamed(reader)), lambda batch: batch.nbytes)
                         table = pa.Table.from_batches(batches, reader.schema)
                     return Answer("SELECT", columns, Rows(table), has_rows=True)
             found = connection.execute(readable(sql))
@@ -494,6 +501,15 @@ def said() -> Iterator[None]:
         raise StatementError("53200", "the memory of the server is used up", less) from error
     except (OverflowError, ValueError) as error:
         raise StatementError("22000", f"a value cannot be sent: {error}") from error
+
+
+def streamed(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """The batches of an answer; what fails on the way is an error of DuckDB again, and not of the client's socket."""
+    try:
+        yield from reader
+    except OSError as error:
+        text = str(error)
+        raise kinds_in_arrow.get(text.partition(":")[0], duckdb.Error)(text) from error
 
 
 def with_short_rows(batch: pa.RecordBatch) -> pa.RecordBatch:

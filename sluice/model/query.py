@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from sluice.errors import DeclarationError
 from sluice.model.datasets import Dataset, type_of
+from sluice.model.ddl import is_storable
 from sluice.model.join import Join, checked_on, column_of, keyed_dataset
 from sluice.model.lineage import Lineage, Made, Source, from_sql, unique
 from sluice.model.select import JoinClause, Part, Select, Table, read, spaced, without_qualifier
@@ -147,6 +148,8 @@ class Planning:
             self.require_known(part)
         items = [self.bare(each) for each in select.items]
         self.names = {each.name or "": each.text for each in items}
+        # The column of the result that is the key, by what it is of each input.
+        self.key_of: dict[Member, str] = {}
         keys, on = self.keys_of_joins() if select.joins else self.keys_of_rows()
         where = self.bare(select.where).text if select.where else ""
         query = Query(dict(self.names), source, tuple(self.joinings()), where)
@@ -179,6 +182,10 @@ class Planning:
             self.require_no_aggregate(part)
         seen: dict[str, Part] = {}
         for part in self.select.items:
+            if not is_storable(part.name or "") or (part.name or "").startswith("_"):
+                raise part.error(
+                    f"{part.name!r} cannot name a column; write letters, digits and _, beginning with a letter"
+                )
             if seen.setdefault(fold(part.name or ""), part) is not part:
                 raise part.error(f"two columns are called {part.name}; give this one another name with AS")
         if self.select.where is not None:
@@ -371,6 +378,7 @@ class Planning:
                 error = error or missing
         if not found and error is not None:
             raise error
+        self.key_of = {member: key for key, members in found.items() for member in members.items()}
         return list(found), on_of(list(found), list(found.values()))
 
     def pairs_of(self, each: JoinClause) -> list[tuple[Member, Member]]:
@@ -414,7 +422,8 @@ class Planning:
 
     def output_of(self, members: Sequence[Member], why: str) -> str:
         """The column of the result that has the value of equal members."""
-        nullable = self.nullable()
+        nullable, visible = self.nullable(), self.visible(self.select.at)
+        members = [member for member in members if member[0] in visible]
         sure = [member for member in members if member[0] not in nullable]
         shared = {fold(name) for each in self.select.joins for name in each.using}
         for name, text in self.names.items():
@@ -448,7 +457,7 @@ class Planning:
     def grain(self) -> Iterator[str]:
         """The columns that tell rows of the result apart."""
         first = self.select.source.alias
-        yield from self.grain_of(first, {})
+        yield from self.grain_of(first)
         for each in self.select.joins:
             if each.how in ("left_semi", "left_anti"):
                 continue
@@ -456,30 +465,25 @@ class Planning:
             own = self.inputs[each.table.alias].outputs[-1].grain
             if each.how in ("inner", "left") and {fold(name) for name in own} <= {fold(name) for name in fixed if name}:
                 continue
-            equal = {mine[1]: other for mine, other in self.pairs_of(each)} if each.how != "full" else {}
-            yield from self.grain_of(each.table.alias, equal)
+            yield from self.grain_of(each.table.alias)
 
-    def grain_of(self, alias: str, equal: Mapping[str, Member]) -> Iterator[str]:
+    def grain_of(self, alias: str) -> Iterator[str]:
         for name in self.inputs[alias].outputs[-1].grain:
             if name.startswith("_"):
                 raise self.select.at.error(
                     f"rows of {self.inputs[alias].name} have no columns that tell them apart; read the tables it is "
                     "made from, or group its rows"
                 )
-            own = self.plain(alias, backticked(name))
-            members = [(alias, own), *([equal[own]] if own in equal else [])]
-            yield self.column_among(members)
+            member = (alias, self.plain(alias, backticked(name)))
+            # The key of a row has the value that each of its inputs has.
+            yield self.key_of.get(member) or self.column_of(member)
 
-    def column_among(self, members: Sequence[Member]) -> str:
-        """A column of the result that is one of the members, null where that is."""
+    def column_of(self, member: Member) -> str:
+        """The column of the result that is one of an input."""
         for name, text in self.names.items():
-            if any(self.is_member(text, member) for member in members) or self.is_coalesced(text, members):
+            if self.is_member(text, member):
                 return name
-            if fold(text.strip("`")) in {fold(column_of(each) or "") for _, each in members} & {
-                fold(name) for each in self.select.joins for name in each.using
-            }:
-                return name
-        alias, text = members[0]
+        alias, text = member
         said = f"{alias}.{shown(text)}" if self.select.joins else shown(text)
         raise self.select.at.error(f"select {said}, too: rows of {self.inputs[alias].name} are told apart by it")
 
@@ -522,18 +526,19 @@ class Planning:
         rows: list[Source] = []
         for each in self.select.joins:
             texts = [f"{backticked(each.table.alias)}.{backticked(name)}" for name in each.using] or [each.on.text]
-            rows += [replace(found, how="join") for text in texts for found in self.sources(text)]
+            rows += [replace(found, how="join") for text in texts for found in self.sources(text, each.on)]
         rows += [replace(found, how="filter") for found in (self.sources(where) if where else ())]
         return Lineage(columns, unique(rows))
 
-    def sources(self, text: str) -> tuple[Source, ...]:
+    def sources(self, text: str, part: Part | None = None) -> tuple[Source, ...]:
+        """What an expression reads, of each input by the name of its table."""
         names = {each for one in self.inputs.values() for each in one.columns or ()}
         is_open = any(one.columns is None for one in self.inputs.values())
         read = from_sql(text, "", None if is_open else (*self.inputs, *names))
         found = []
         for each in read.sources:
             parts = tuple(each.column.split("."))
-            alias = self.input_of(parts, self.select.at)
+            alias = self.input_of(parts, part or self.select.at)
             if alias is not None:
                 rest = parts[1:] if fold(parts[0]) == fold(alias) and len(parts) > 1 else parts
                 own = {fold(name): name for name in self.inputs[alias].columns or ()}

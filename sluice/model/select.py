@@ -263,6 +263,9 @@ class Reader:
             if found and name not in supported:
                 what = refused.get(name, f"{name.strip('_').upper()} is not supported")
                 self.fail(self.where_of(name, clauses, tokens), what)
+        for each in clauses.values():
+            if len(each) == 1:
+                self.fail(each[0].start, f"nothing follows {each[0].text.upper()}")
         if "FROM" not in clauses or len(clauses["FROM"]) < 2:
             self.fail(tokens[0].start, "there is no FROM: say which table is read")
         items = tuple(self.item(each) for each in listed(clauses["SELECT"][1:]))
@@ -270,11 +273,11 @@ class Reader:
             self.fail(tokens[0].start, "the columns of this SELECT cannot be told apart")
         source, joins, inner = self.tables_of(parsed, clauses["FROM"][1:])
         group = parsed.args.get("group")
-        for name in ("cube", "rollup", "grouping_sets", "totals"):
-            if group is not None and group.args.get(name):
-                self.fail(
-                    clauses["GROUP_BY"][0].start, f"{name.upper()} is not supported; write a table for each grouping"
-                )
+        several = exp.Cube | exp.Rollup | exp.GroupingSets
+        if group is not None and (group.args.get("totals") or group.find(several)):
+            self.fail(
+                clauses["GROUP_BY"][0].start, "several groupings at once are not supported; write a table for each"
+            )
         groups: tuple[Part, ...] | None = ()
         if group is not None:
             is_all = bool(group.args.get("all"))
@@ -330,7 +333,7 @@ class Reader:
 
     def require_no_more(self, node: "exp.Expr", token: "Token") -> None:
         for name, found in node.args.items():
-            if found and name not in ("this", "alias", "db", "version"):
+            if found and name not in ("this", "alias", "catalog", "db", "version"):
                 self.fail(token.start, refused.get(name, f"{name.strip('_').upper()} is not supported here"))
 
     def table(self, node: "exp.Expr", tokens: "Sequence[Token]") -> Table:
@@ -343,7 +346,10 @@ class Reader:
                 tokens[0].start, f"{printed(self.text, tokens)[:60]} is no table; write for example silver.orders"
             )
         self.require_no_more(node, tokens[0])
-        name = ".".join(part.name for part in node.parts)
+        names = [part.name for part in node.parts]
+        name = ".".join(names)
+        if any("." in each for each in names):
+            self.fail(tokens[0].start, f"{name} names no table; write its layer and its name, such as silver.orders")
         as_of = None
         version = node.args.get("version")
         if version is not None:
@@ -356,8 +362,9 @@ class Reader:
             while end + 1 < len(tokens) and tokens[end].text == ".":
                 end += 2
             as_of = self.part(tokens[start:end])
-        elif "VERSION" in [each.token_type.name for each in tokens[3:]]:
-            self.fail(tokens[0].start, "a version is that of a time: write FOR SYSTEM_TIME AS OF o.placed_at")
+        has_as = any(fold(each.text) == "as" and not quoted(each) for each in tokens)
+        if version is None and len(tokens) != 2 * len(names) - 1 + (1 + has_as if node.alias else 0):
+            self.fail(tokens[0].start, f"'{printed(self.text, tokens)[:60]}' is more than a table and its name")
         return Table(name, node.alias or node.name, self.part(tokens[:1]), as_of)
 
     def join(self, node: "exp.Join", tokens: "Sequence[Token]") -> JoinClause:
@@ -378,6 +385,8 @@ class Reader:
             return JoinClause(table, how, self.part(tokens[end:]), using=tuple(each.name for each in using))
         if node.args.get("on") is None or end == len(tokens):
             self.fail(tokens[0].start, "say by which columns the tables are joined: JOIN … ON a.id = b.a_id")
+        if len(tokens) == end + 1:
+            self.fail(tokens[end].start, "nothing follows ON")
         on = self.part(tokens[end + 1 :])
         found = list(self.equalities(tokens[end + 1 :]))
         equal = tuple(each for each in found if each is not None)
@@ -606,16 +615,13 @@ def is_apart(text: str, tokens: "Sequence[Token]", at: int) -> bool:
     if is_text_of(before, text) and is_text_of(each, text):
         # Two texts that touch are one to some parsers, and two that do not are another.
         return each.start > before.end + 1
-    if before.text == each.text == "-":
-        return True
-    if is_sign(before, "([.~!") or is_sign(each, ")],.") or "::" in (before.text, each.text):
+    if is_sign(before, "([.~!") or is_sign(each, ")],.:") or "::" in (before.text, each.text):
         return False
+    if before.text in ("-", "+") and not quoted(before):
+        return before.text == each.text or (at > 1 and is_end_of_value(tokens[at - 2]))
     if is_sign(each, "["):
         return before.token_type.name == "COMMA" or fold(before.text) in before_a_bracket
-    if is_sign(each, "("):
-        return is_before_a_bracket(before, tokens[at - 2] if at > 1 else None)
-    is_signed = before.text in ("-", "+") and not quoted(before)
-    return not is_signed or (at > 1 and is_end_of_value(tokens[at - 2]))
+    return not is_sign(each, "(") or is_before_a_bracket(before, tokens[at - 2] if at > 1 else None)
 
 
 def is_before_a_bracket(token: "Token", before: "Token | None") -> bool:

@@ -56,7 +56,8 @@ class Files:
         self.begun.append(name)
         try:
             path = self.paths[name]
-            made = translated(name, text_of(path), str(path.relative_to(self.folder.parent)), self.source)
+            place = str(path.relative_to(self.folder.parent))
+            made = translated(name, text_of(path, place), place, self.source)
         finally:
             self.begun.remove(name)
         self.made[name] = made
@@ -121,9 +122,9 @@ def paths_of(folder: Path) -> Mapping[str, Path]:
     return found
 
 
-def text_of(path: Path) -> str:
+def text_of(path: Path, place: str) -> str:
     """The text of a file; a DeclarationError where it cannot be read."""
     try:
         return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise DeclarationError(f"{path.parent.name}/{path.name}:1:1: this cannot be read as UTF-8: {error}") from error
+        raise DeclarationError(f"{place}:1:1: this cannot be read as UTF-8: {error}") from error

@@ -11,8 +11,8 @@ from sluice.errors import DeclarationError
 from sluice.model.datasets import Dataset
 from sluice.model.join import column_of, require_reads
 from sluice.model.query import has_over, is_aggregate, is_windowed
-from sluice.model.select import JoinClause, Part, Select, listed, printed, read, spaced, tokens_of
-from sluice.model.sql import backticked, fold, literal_functions, parse, reading
+from sluice.model.select import JoinClause, Part, Select, closing, listed, printed, read, spaced, tokens_of
+from sluice.model.sql import backticked, fold, literal_functions, parse, quoted, reading
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -192,7 +192,12 @@ class Translator:
         """What rows are grouped by, each as the column that SELECT makes of it."""
         select = self.select
         if select.groups is None:
-            return [each for each in items if not has_aggregate(each) and not has_unknown_function(each)]
+            unclear = [each for each in items if has_unknown_function(each) and not has_aggregate(each)]
+            if unclear:
+                raise unclear[0].error(
+                    f"whether {unclear[0].name} is a group cannot be told; name the groups in GROUP BY"
+                )
+            return [each for each in items if not has_aggregate(each)]
         found: list[Part] = []
         for group in select.groups:
             bare = select.bare(group)
@@ -278,7 +283,7 @@ class Translator:
         found = self.select.bare(self.select.having)
         text = found.text
         for each in sorted(items, key=lambda each: -len(each.text)):
-            if column_of(each.text) is None:
+            if is_call(each.text):
                 text = with_name(text, each.text, quoted_name(each.name or ""))
         if any(is_aggregate(node) for node in nodes_of(text)):
             raise found.error("select each measure that HAVING reads, with a name")
@@ -628,15 +633,28 @@ def quoted_name(name: str) -> str:
 
 
 def with_name(text: str, expression: str, name: str) -> str:
-    """A text with a name where an expression stands."""
-    found, wanted = tokens_of(text), [each.text for each in tokens_of(expression)]
-    pieces: list[str] = []
-    at_ = 0
-    while at_ < len(found):
-        if [each.text for each in found[at_ : at_ + len(wanted)]] == wanted:
-            pieces.append(name)
-            at_ += len(wanted)
-        else:
-            pieces.append(text[found[at_].start : found[at_].end + 1])
-            at_ += 1
-    return spaced(" ".join(pieces)) if wanted and name in pieces else text
+    """A text with a name where the call that an expression is stands, unless FILTER or OVER make another one of it."""
+    found, wanted = words_of(text), words_of(expression)
+    said, end = "", 0
+    for at_, (word, start, _) in enumerate(found):
+        after = at_ + len(wanted)
+        is_here = [each for each, _, _ in found[at_:after]] == [each for each, _, _ in wanted]
+        is_whole = after >= len(found) or fold(found[after][0]) not in ("filter", "over")
+        if is_here and is_whole and start >= end and word:
+            said += text[end:start] + name
+            end = found[after - 1][2]
+    return spaced(said + text[end:])
+
+
+def words_of(text: str) -> list[tuple[str, int, int]]:
+    """The words and signs of a text, each with where it begins and ends."""
+    return [(text[each.start : each.end + 1], each.start, each.end + 1) for each in tokens_of(text)]
+
+
+def is_call(text: str) -> bool:
+    """Whether an expression is one call, so that what stands around it takes no part of it."""
+    found = tokens_of(text)
+    end = closing(found[1:])
+    rest = found[end + 2 :] if end is not None else found
+    is_filter = len(rest) > 1 and fold(rest[0].text) == "filter" and closing(rest[1:]) == len(rest) - 2
+    return end is not None and not quoted(found[0]) and found[0].text != "(" and (not rest or is_filter)

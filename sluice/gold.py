@@ -22,8 +22,10 @@ from sluice.model.ddl import column_types, ddl, is_storable, require_names
 from sluice.model.join import by_key, join_dataset, require_reads
 from sluice.model.lineage import How, Lineage, Made, Source, every_column, from_sql, read_by, same, taken, unique
 from sluice.model.publication import Publication, checked_publication
+from sluice.model.query import query_dataset
+from sluice.model.select import Select
 from sluice.model.specification import Specification
-from sluice.model.sql import backticked, named_expression, quoted, require_known, tokens
+from sluice.model.sql import backticked, columns_read, named_expression, quoted, require_known, tokens
 from sluice.shapes.aggregate import Groups
 from sluice.shapes.aggregate import aggregate as aggregate_rows
 from sluice.shapes.state import Reducer, fold
@@ -72,6 +74,8 @@ def aggregate(
     source: Dataset,
     group_by: Sequence[str | Window],
     measures: Mapping[str, str],
+    where: str = "",
+    having: str = "",
     meaning: str = "",
     owner: str = "",
     comments: Mapping[str, str] | None = None,
@@ -79,16 +83,19 @@ def aggregate(
     """One row per group of the source's rows. Each measure is a SQL aggregate such as `"avg(delay_minutes)"`.
 
     Groups are columns, named SQL expressions (`"to_date(scheduled_at) AS day"`), and at most one window. A group is
-    recomputed when one of its rows is added, removed or changed, and disappears with its last row. `owner` and
-    `comments` are those of `silver.events`.
+    recomputed when one of its rows is added, removed or changed, and disappears with its last row.
+
+    `where` is a SQL condition of the rows that count, and `having` one of the groups to show, by their columns and
+    measures: `"orders > 10"`. `owner` and `comments` are those of `silver.events`.
     """
     full_name = checked_name("gold", name)
-    groups = Groups.of(group_by, measures, source.columns or ())
+    groups = Groups.of(group_by, measures, source.columns or (), where, having)
     if not measures or not groups.columns:
         raise DeclarationError(f"{full_name}: give at least one group and one measure")
     if sum(isinstance(each, Window) for each in group_by) > 1:
         raise DeclarationError(f"{full_name}: group by one window at most")
     require_groups(full_name, groups, source)
+    require_having(full_name, groups)
     made = Dataset(
         name=full_name,
         inputs={
@@ -131,8 +138,22 @@ def require_groups(dataset: str, groups: Groups, source: Dataset) -> None:
     for option, texts in {"group_by": groups.expressions, "the measure": groups.measures}.items():
         for name, text in texts.items():
             require_reads(dataset, option if option == "group_by" else f"{option} {name}", text, source)
+    if groups.where:
+        require_reads(dataset, "where", groups.where, source)
     if groups.window is not None:
         require_timestamp(dataset, "the column of the window", source, groups.window.column)
+
+
+def require_having(dataset: str, groups: Groups) -> None:
+    """A DeclarationError where the condition of groups reads no column of theirs, or windows need those left out."""
+    if not groups.having:
+        return
+    require_known(dataset, "having", groups.having, dict.fromkeys((*groups.columns, *groups.measures)))
+    if groups.window is not None and not groups.window.is_by_row:
+        raise DeclarationError(
+            f"{dataset}: having would leave out windows that a late row may merge, split or fill, so they could not be "
+            "found again; declare the aggregate without it, and a gold.view of the rows to show"
+        )
 
 
 def columns_of(groups: Groups, source: Dataset) -> dict[str, str | None]:
@@ -153,6 +174,12 @@ def lineage_of_groups(groups: Groups, source: Dataset) -> Lineage:
         name: from_sql(text, source.name, source.columns, "aggregation") for name, text in groups.measures.items()
     }
     rows = [replace(each, how="group by") for made in of_groups.values() for each in made.sources]
+    if groups.where:
+        rows += read_by([groups.where], source.name, source.columns, "filter")
+    if groups.having:
+        figures = {**of_groups, **of_measures}
+        seen = columns_read([groups.having], list(figures))
+        rows += [replace(each, how="filter") for name in seen for each in figures[name].sources]
     return Lineage({**of_groups, **of_measures}, unique(rows))
 
 
@@ -166,6 +193,7 @@ def top(
     ties: Ties = "row_number",
     rank: str = "rank",
     columns: Sequence[str] | None = None,
+    where: str = "",
     meaning: str = "",
     owner: str = "",
     comments: Mapping[str, str] | None = None,
@@ -181,12 +209,13 @@ def top(
     `dense_rank` every row that has one of the first `rows` values.
 
     The result has the groups, the rank in a column of that name, and the `columns` of the source, by default all of
-    them. A group is recomputed when a row enters, leaves or changes in it.
+    them. `where` is a SQL condition of the rows that count. A group is recomputed when a row enters, leaves or changes
+    in it.
     """
     full_name = checked_name("gold", name)
     known = source.columns or ()
     rule = Top(
-        groups=Groups.of(group_by, {}, known),
+        groups=Groups.of(group_by, {}, known, where),
         order=tuple(Order.of(each, known) for each in ([order_by] if isinstance(order_by, str) else order_by)),
         rows=rows,
         ties=ties,
@@ -272,6 +301,9 @@ def laws_of_top(dataset: str, rule: Top, source: Dataset) -> dict[str, str]:
     """The integrity checks of a top list, those against its source as far as both have the columns."""
     groups = rule.groups.columns
     found = integrity.of_ranks(dataset, groups, rule.ties, rule.rank, rule.rows)
+    if rule.groups.where:
+        # The source has rows that do not count, and the checks are counted by another engine than the condition.
+        return found
     if rule.plain_groups == set(groups):
         found |= integrity.of_first_rows(dataset, source.name, groups, rule.rows)
     if {*rule.source_grain} <= {*rule.plain_groups, *rule.kept(rule.source_grain)}:
@@ -294,8 +326,8 @@ def view(
     name: str,
     *,
     inputs: Mapping[str, Dataset],
-    keys: Sequence[str],
-    shape: "Callable[..., DataFrame]",
+    keys: Sequence[str] = (),
+    shape: "Callable[..., DataFrame] | str | Select",
     on: Mapping[str, Mapping[str, str]] | None = None,
     grain: Sequence[str] | None = None,
     meaning: str = "",
@@ -311,9 +343,18 @@ def view(
 
     The table is rebuilt when `shape` changes, or any project code or constant that it uses. If it uses a value whose
     changes cannot be detected, give a `version` and change it with the value.
+
+    `shape` can also be SQL: one SELECT that reads the inputs by their names. Then keys and grain follow from it.
     """
+    full_name = checked_name("gold", name)
+    if isinstance(shape, str | Select):
+        given = {"keys": keys, "on": on, "grain": grain, "version": version}
+        selected = query_dataset(
+            full_name, inputs=inputs, select=shape, given=given, meaning=meaning, event_time=event_time
+        )
+        return documented(selected, owner, comments)
     made = join_dataset(
-        checked_name("gold", name),
+        full_name,
         inputs=inputs,
         keys=keys,
         shape=shape,

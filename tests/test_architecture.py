@@ -46,7 +46,7 @@ def test_what_differs_between_a_folder_and_a_bucket_is_known_in_the_storage_room
 
 
 # Of 250 between modules, when all stood in one folder. A new one is a decision: it belongs into ARCHITECTURE.md too.
-arrows_max = 42
+arrows_max = 45
 
 
 def room(module: str) -> str:

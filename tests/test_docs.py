@@ -22,12 +22,13 @@ import pytest
 from infra.site import commands as cli
 from pipelines.silver import dimensions, flights
 from sluice import bronze, expect, gold, silver, windows
+from sluice.engine.catalogue import load
 from sluice.model.datasets import Topic
 from sluice.runtime.settings import Settings
 from tests.documents import Block, blocks, pages, root, sluice_commands
 
 chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-declarations = ("bronze", "silver", "gold", "expect", "windows")
+declarations = ("bronze", "silver", "gold", "expect", "windows", "sql")
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +244,20 @@ def test_the_tutorial_shows_the_declarations_of_the_scaffold() -> None:
     shown = [each for block in examples(root / "docs/tutorial.md") for each in without_meaning(block.text)]
     assert len(shown) == 4
     assert [each for each in shown if each not in scaffold] == []
+
+
+def test_the_sql_that_a_page_shows_is_a_project_with_that_of_the_scaffold(tmp_path: Path) -> None:
+    shutil.copytree(root / "sluice/scaffold/project", tmp_path, dirs_exist_ok=True)
+    page = root / "docs/how-to/write-a-table-in-sql.md"
+    shown = [block for block in blocks(page) if block.kind == "sql"]
+    files = {match[1]: block for block in shown if (match := re.match(r"-- (pipelines/.*\.sql)\n", block.text))}
+    assert len(files) == len(shown) >= 7
+    for name, block in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(block.text)
+    found = {node.name: node for node in load(tmp_path).nodes}
+    assert {f"{Path(name).parent.name}.{Path(name).stem}" for name in files} <= found.keys()
+    assert found["gold.orders_daily"].meaning == "Orders and pieces by day (UTC)."
 
 
 def without_meaning(source: str) -> list[str]:

@@ -34,7 +34,13 @@ def command(*arguments: str) -> list[str]:
 def catalogue() -> list[dict[str, Any]]:
     """What `sluice catalogue` says; asked again only when a declaration changed: DAGs are parsed all the time."""
     newest = max(
-        (path.stat().st_mtime_ns for name in declared_in for path in (folder() / name).rglob("*.py")), default=0
+        (
+            path.stat().st_mtime_ns
+            for name in declared_in
+            for path in (folder() / name).rglob("*")
+            if path.suffix in (".py", ".sql")
+        ),
+        default=0,
     )
     kept = Path(os.environ["AIRFLOW_HOME"], "catalogue.json")
     if kept.exists():

@@ -19,6 +19,7 @@ from sluice.model.datasets import Dataset, Topic
 from sluice.model.expectations import Expectation, Suite
 from sluice.model.publication import Publication
 from sluice.quality.built_in import require_built_ins
+from sluice.sql.files import declared_in
 
 Node = Dataset | Topic
 package = "pipelines"
@@ -83,16 +84,18 @@ class Catalogue:
 
 
 def load(project: Path) -> Catalogue:
-    """Imports the project's `pipelines` and collects the datasets that its modules declare."""
+    """Imports the project's `pipelines` and collects the datasets that its modules and `.sql` files declare."""
     require_project(project)
     folder = project / package
     with loading:
+        modules = list(modules_of(project, package))
         declared = [
             value
-            for module in modules_of(project, package)
+            for module in modules
             for value in vars(module).values()
             if isinstance(value, Dataset | Topic | Publication)
         ]
+        declared += declared_in(modules[0])
         if not declared:
             raise DeclarationError(f"{folder} declares no dataset.")
         published = unique(each for each in declared if isinstance(each, Publication))
@@ -104,7 +107,9 @@ def load(project: Path) -> Catalogue:
 def files_of(project: Path) -> frozenset[tuple[Path, int, int]]:
     """The files that declare, with the time and size of each: another answer means that somebody changed them."""
     found = set()
-    for each in (path for name in (package, expectations_package) for path in (project / name).rglob("*.py")):
+    for each in (path for name in (package, expectations_package) for path in (project / name).rglob("*")):
+        if each.suffix not in (".py", ".sql"):
+            continue
         with suppress(FileNotFoundError):
             stat = each.stat()
             found.add((each, stat.st_mtime_ns, stat.st_size))

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from sluice.errors import DeclarationError
-from sluice.model.datasets import Dataset, Input, Output, require_columns_of, require_same_type, same_names
+from sluice.model.datasets import (
+    Columns,
+    Dataset,
+    Frames,
+    Input,
+    Output,
+    require_columns_of,
+    require_same_type,
+    same_names,
+)
 from sluice.model.lineage import Lineage, Made, from_sql, unique
 from sluice.model.specification import Specification
 from sluice.model.sql import backticked, require_closed, require_known
@@ -68,13 +77,13 @@ def by_key(source: Dataset, keys: Sequence[str], on: On | None = None) -> Input:
 
 @dataclass(frozen=True)
 class Join(Specification):
-    """What a function of the project makes of the rows of a key."""
+    """What a function of the project, or a SELECT, makes of the rows of a key."""
 
     kind, version = "join", 2
     inputs: Mapping[str, str]
     keys: tuple[str, ...]
     grain: tuple[str, ...]
-    shape: Callable[..., Any]
+    shape: Any
     on: Mapping[str, On] = field(default_factory=dict)
     code_version: int | str | None = None
 
@@ -103,21 +112,10 @@ def join_dataset(
             f"{name}: its shape takes {', '.join(sorted(wanted))}, but its inputs are {', '.join(sorted(inputs))}"
         )
     named = checked_on(name, inputs, tuple(keys), on or {})
-    return Dataset(
-        name=name,
-        inputs={alias: by_key(source, keys, named.get(alias)) for alias, source in inputs.items()},
-        outputs=(
-            Output(
-                name,
-                grain=tuple(grain or keys),
-                scope_columns=same_names(keys),
-                cluster_by=(event_time,) if event_time else tuple(keys),
-            ),
-        ),
-        shape=lambda rows, own: shape(
-            **{alias: Keyed(tuple(keys), named.get(alias, {})).with_keys(df) for alias, df in rows.items()}
-        ),
-        specification=Join(
+    return keyed_dataset(
+        name,
+        inputs=inputs,
+        declared=Join(
             inputs={alias: source.name for alias, source in inputs.items()},
             keys=tuple(keys),
             grain=tuple(grain or keys),
@@ -125,11 +123,46 @@ def join_dataset(
             on=named,
             code_version=version,
         ),
+        rows_of=lambda rows: shape(
+            **{alias: Keyed(tuple(keys), named.get(alias, {})).with_keys(df) for alias, df in rows.items()}
+        ),
         meaning=meaning,
-        keys=tuple(grain or keys),
         event_time=event_time,
-        scope_of=lambda own: own.select(*keys),
         lineage=lambda: lineage_of(inputs, tuple(keys), named, shape),
+    )
+
+
+def keyed_dataset(
+    name: str,
+    *,
+    inputs: Mapping[str, Dataset],
+    declared: Join,
+    rows_of: "Callable[[Frames], DataFrame]",
+    meaning: str,
+    event_time: str | None,
+    lineage: Callable[[], Lineage],
+    columns: Columns | None = None,
+) -> Dataset:
+    """The dataset whose rows of a key are what `rows_of` makes of all input rows of that key."""
+    return Dataset(
+        name=name,
+        inputs={alias: by_key(source, declared.keys, declared.on.get(alias)) for alias, source in inputs.items()},
+        outputs=(
+            Output(
+                name,
+                grain=declared.grain,
+                scope_columns=same_names(declared.keys),
+                cluster_by=(event_time,) if event_time else declared.keys,
+            ),
+        ),
+        shape=lambda rows, own: rows_of(rows),
+        specification=declared,
+        meaning=meaning,
+        keys=declared.grain,
+        event_time=event_time,
+        columns=columns,
+        scope_of=lambda own: own.select(*declared.keys),
+        lineage=lineage,
     )
 
 

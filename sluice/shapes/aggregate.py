@@ -22,15 +22,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Groups:
-    """What rows are grouped by (columns, SQL expressions with a name, at most one window) and what is measured."""
+    """What rows are grouped by (columns, SQL expressions with a name, at most one window) and what is measured.
+
+    Rows for which the SQL condition `where` is not true are in no group; groups for which `having` is not are left out.
+    """
 
     expressions: Mapping[str, str]
     window: Window | None
     measures: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
+    having: str = ""
 
     @classmethod
     def of(
-        cls, group_by: Sequence[str | Window], measures: Mapping[str, str], columns: Collection[str] = ()
+        cls,
+        group_by: Sequence[str | Window],
+        measures: Mapping[str, str],
+        columns: Collection[str] = (),
+        where: str = "",
+        having: str = "",
     ) -> "Groups":
         """Reads a declaration such as `["origin", "year(scheduled_at) AS year", window("scheduled_at", "1 hour")]`.
 
@@ -43,7 +53,7 @@ class Groups:
             if isinstance(each, str):
                 name, expression = (each, backticked(each)) if fold(each) in known else named_expression(each)
                 expressions[name or each] = expression
-        return cls(expressions, windows[0] if windows else None, dict(measures))
+        return cls(expressions, windows[0] if windows else None, dict(measures), where, having)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -60,8 +70,9 @@ class Groups:
         return tuple(sorted(self.scope_columns, key=lambda name: name != "window_start"))
 
     def grouped(self, df: "DataFrame") -> "DataFrame":
-        """The rows with the columns of their group, under names that cannot meet the rows' own."""
-        return df.withColumns({f"_group_{name}": F.expr(text) for name, text in self.expressions.items()})
+        """The rows that count, with the columns of their group under names that cannot meet the rows' own."""
+        counted = df.where(F.expr(self.where)) if self.where else df
+        return counted.withColumns({f"_group_{name}": F.expr(text) for name, text in self.expressions.items()})
 
     def touched(self, changed: "DataFrame", own: "DataFrame") -> "DataFrame":
         """The groups that changed rows are in, or were, as far as the change can be seen in the measures."""
@@ -72,8 +83,9 @@ class Groups:
 
     @property
     def is_adjustable(self) -> bool:
-        """Whether changed rows can say what becomes of their groups."""
-        return bool(measures_of(self.measures)) and not (self.window and not self.window.is_by_row)
+        """Whether changed rows can say what becomes of their groups; one that is left out has no figures to adjust."""
+        by_row = self.window is None or self.window.is_by_row
+        return bool(measures_of(self.measures)) and by_row and not self.having
 
     def adjusted(self, changed: "DataFrame | None", own: "DataFrame") -> "DataFrame | None":
         """The groups of `own` and of changed rows, as the change makes them (see `increment`); None: it cannot say.
@@ -94,9 +106,9 @@ class Groups:
         return adjusted(placed, own, group_names(self.columns), measures)
 
     def used(self, columns: Sequence[str]) -> list[str]:
-        """The columns that groups, window and measures may read."""
-        window = [backticked(self.window.column)] if self.window else []
-        return columns_read([*self.expressions.values(), *self.measures.values(), *window], columns)
+        """The columns that groups, window, measures and the condition may read."""
+        others = [*([backticked(self.window.column)] if self.window else []), *([self.where] if self.where else [])]
+        return columns_read([*self.expressions.values(), *self.measures.values(), *others], columns)
 
     def scope_of(self, own: "DataFrame") -> "DataFrame":
         """The scope of rows of the table itself."""
@@ -144,4 +156,5 @@ def balanced(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":
 def aggregate(grouped: "DataFrame", groups: Groups) -> "DataFrame":
     """One row per group: its columns, then each measure, a SQL aggregate over the group's rows."""
     figures = [F.expr(text).alias(name) for name, text in groups.measures.items()]
-    return grouped.groupBy(*group_names(groups.columns)).agg(*figures)
+    found = grouped.groupBy(*group_names(groups.columns)).agg(*figures)
+    return found.where(F.expr(groups.having)) if groups.having else found

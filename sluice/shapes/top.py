@@ -82,6 +82,7 @@ class Top:
     def used(self, columns: Sequence[str]) -> list[str]:
         """The columns that bear on the result: groups, the order, what is kept, and what breaks ties."""
         named = [backticked(name) for name in (*self.kept(columns), *self.source_grain)]
+        named += [self.groups.where] if self.groups.where else []
         return columns_read([*self.groups.expressions.values(), *[each.sql for each in self.order], *named], columns)
 
     def touched(self, changed: "DataFrame") -> "DataFrame":

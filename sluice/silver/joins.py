@@ -20,6 +20,8 @@ from sluice.model.datasets import (
 from sluice.model.ddl import require_names
 from sluice.model.join import join_dataset, require_common_keys
 from sluice.model.lineage import Lineage, Made, Source, as_struct, taken, unique
+from sluice.model.query import query_dataset
+from sluice.model.select import Select
 from sluice.model.specification import Specification
 from sluice.shapes.interval_join import How, IntervalJoin, Side, bucket, rows_within, touched_buckets
 from sluice.shapes.interval_join import interval_join as join_rows
@@ -41,8 +43,8 @@ def join(
     name: str,
     *,
     inputs: Mapping[str, Dataset],
-    keys: Sequence[str],
-    shape: "Callable[..., DataFrame]",
+    keys: Sequence[str] = (),
+    shape: "Callable[..., DataFrame] | str | Select",
     on: Mapping[str, Mapping[str, str]] | None = None,
     grain: Sequence[str] | None = None,
     meaning: str = "",
@@ -61,9 +63,18 @@ def join(
 
     The table is rebuilt when `shape` changes, or any project code or constant that it uses. If it uses a value whose
     changes cannot be detected, give a `version` and change it with the value.
+
+    `shape` can also be SQL: one SELECT that reads the inputs by their names. Then keys and grain follow from it.
     """
+    full_name = checked_name("silver", name)
+    if isinstance(shape, str | Select):
+        given = {"keys": keys, "on": on, "grain": grain, "version": version}
+        selected = query_dataset(
+            full_name, inputs=inputs, select=shape, given=given, meaning=meaning, event_time=event_time
+        )
+        return documented(selected, owner, comments)
     made = join_dataset(
-        checked_name("silver", name),
+        full_name,
         inputs=inputs,
         keys=keys,
         shape=shape,

@@ -1,0 +1,748 @@
+"""Reads one SELECT: text in, its clauses out, each as the text that Spark gets, with its place in the file.
+
+sqlglot says what the statement is, and its tokens say where each clause begins. No SQL is generated: expressions stay
+as they are written, without comments and with ordinary spaces, so that formatting changes no fingerprint.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sluice.errors import DeclarationError
+from sluice.model.sql import dialect, fold, named_expression, parse, quoted
+
+if TYPE_CHECKING:
+    from sqlglot import Token, exp
+
+characters_max = 100_000
+# sqlglot and Spark's parser both go as deep as the text.
+depth_max = 60
+# Matches all of a text up to a quotation mark or a comment that is not closed.
+closed = re.compile(
+    r"(?s)(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/|/(?!\*)|-(?!-)|[^'\"`/-])*"
+)
+before_a_bracket = frozenset(
+    [
+        "all",
+        "and",
+        "any",
+        "as",
+        "asc",
+        "between",
+        "by",
+        "case",
+        "cross",
+        "desc",
+        "distinct",
+        "div",
+        "else",
+        "end",
+        "except",
+        "exists",
+        "filter",
+        "from",
+        "full",
+        "group",
+        "having",
+        "in",
+        "inner",
+        "interval",
+        "is",
+        "join",
+        "left",
+        "like",
+        "limit",
+        "not",
+        "on",
+        "or",
+        "order",
+        "outer",
+        "over",
+        "partition",
+        "qualify",
+        "right",
+        "rlike",
+        "select",
+        "then",
+        "using",
+        "when",
+        "where",
+        "with",
+        "within",
+    ]
+)
+# Functions of these names are also words before a bracket that is no call.
+calls = frozenset(["left", "right", "any", "filter", "exists", "interval"])
+joining = ("LEFT", "RIGHT", "FULL", "INNER", "CROSS", "SEMI", "ANTI", "NATURAL", "JOIN", "OUTER", "COMMA")
+clause_names = ("SELECT", "FROM", "WHERE", "GROUP_BY", "HAVING", "QUALIFY", "ORDER_BY", "LIMIT", "OFFSET")
+
+# What a SELECT of a table cannot have, by its name in the parser: why, and what to write instead.
+refused = {
+    "with_": "a WITH names a table that nobody else can read; put its SELECT into a file of its own, and read that",
+    "distinct": "DISTINCT has no keys by which a change is found; GROUP BY the columns, with count(*)",
+    "order": "rows of a table have no order; for the first of them write QUALIFY row_number() OVER (ORDER BY …) <= 10",
+    "limit": "which rows a LIMIT keeps is not stated; write QUALIFY row_number() OVER (ORDER BY …) <= 10",
+    "offset": "which rows an OFFSET leaves out is not stated; write QUALIFY row_number() OVER (ORDER BY …) > 10",
+    "laterals": "LATERAL VIEW makes several rows of one, which no column tells apart",
+    "windows": "a WINDOW clause is not supported; write each OVER (…) in full",
+    "into": "a file is a SELECT; the table is named by the file",
+    "hint": "hints are not supported; leave it out",
+    "sort": "rows of a table have no order; leave SORT BY out",
+    "cluster": "rows of a table have no order; leave CLUSTER BY out",
+    "distribute": "rows of a table have no order; leave DISTRIBUTE BY out",
+    "prewhere": "write WHERE",
+    "connect": "a recursive query is not bounded by what changed",
+    "match": "MATCH_RECOGNIZE is not supported; declare a gold.state in Python",
+    "pivots": "PIVOT is not supported; write a measure with FILTER (WHERE …) for each value",
+    "kind": "SELECT AS is not supported; name the columns",
+    "operation_modifiers": "leave the word after SELECT out",
+    "locks": "leave FOR UPDATE out",
+    "sample": "a sample is another one each time; write a condition in WHERE",
+    "settings": "leave SETTINGS out",
+    "format": "leave FORMAT out",
+    "options": "leave OPTION out",
+}
+supported = ("expressions", "from_", "joins", "where", "group", "having", "qualify")
+
+
+@dataclass(frozen=True)
+class Part:
+    """An expression as Spark gets it, and where it begins."""
+
+    text: str
+    place: str = ""
+    name: str | None = None
+
+    def error(self, message: str) -> DeclarationError:
+        return DeclarationError(f"{self.place}: {message}")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is read: its name as written, its alias, and `as_of` the time of the version that is wanted."""
+
+    name: str
+    alias: str
+    at: Part
+    as_of: Part | None = None
+
+
+@dataclass(frozen=True)
+class JoinClause:
+    """A table that is joined, how (`inner`, `left`, …), and by what: a condition, or the columns of USING.
+
+    `equal` are the sides of the equalities that must all hold; with `is_equal_only` the condition says nothing else.
+    """
+
+    table: Table
+    how: str
+    on: Part
+    equal: tuple[tuple[Part, Part], ...] = ()
+    using: tuple[str, ...] = ()
+    is_equal_only: bool = True
+
+
+@dataclass(frozen=True)
+class Select:
+    """The clauses of a SELECT. `groups` is empty without GROUP BY, and None for GROUP BY ALL.
+
+    `inner` is the SELECT in brackets that is read instead of a table.
+    """
+
+    at: Part
+    items: tuple[Part, ...]
+    source: Table
+    joins: tuple[JoinClause, ...] = ()
+    where: Part | None = None
+    groups: tuple[Part, ...] | None = ()
+    having: Part | None = None
+    qualify: Part | None = None
+    inner: "Select | None" = None
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables that are read, in the order in which they are named."""
+        return self.inner.tables if self.inner else (self.source, *(each.table for each in self.joins))
+
+    def bare(self, part: Part) -> Part:
+        """The expression without the name of the only table before its columns: `o.amount` is `amount`."""
+        return replace(part, text=without_qualifier(part.text, self.source))
+
+
+def read(text: str, place: str) -> Select:
+    """The SELECT of a text; a DeclarationError says where in it what cannot be read, or has no place in a table."""
+    try:
+        return Reader(text, place).statement()
+    except RecursionError:
+        raise DeclarationError(
+            f"{place}:1:1: this is nested too deep to be read; split it into several tables"
+        ) from None
+
+
+def spaced(text: str) -> str:
+    """An expression without comments and with ordinary spaces."""
+    return printed(text, tokens_of(text))
+
+
+@dataclass
+class Reader:
+    """Reads the text of a file, whose name errors begin with."""
+
+    text: str
+    place: str
+
+    def statement(self) -> Select:
+        import sqlglot
+        from sqlglot import exp
+
+        self.require_readable()
+        self.tokens = tokens_of(self.text)
+        if not self.tokens:
+            self.fail(0, "there is no SELECT here")
+        self.require_one_select()
+        try:
+            found = sqlglot.parse(self.with_calls(), dialect=dialect)
+        except sqlglot.errors.ParseError as error:
+            self.fail_of(error)
+        parsed = [each for each in found if each is not None and not isinstance(each, exp.Semicolon)]
+        if len(parsed) != 1:
+            self.fail(0, "a file is one SELECT; put others into files of their own")
+        tokens = [each for each in self.tokens if each.token_type.name != "SEMICOLON"]
+        return self.select(parsed[0], tokens)
+
+    def with_calls(self) -> str:
+        """The text, in which the parser takes no call of window() for a WINDOW clause."""
+        text = self.text
+        for at, each in enumerate(self.tokens[:-1]):
+            if each.token_type.name == "WINDOW" and is_sign(self.tokens[at + 1], "("):
+                text = f"{text[: each.start]}_indow{text[each.end + 1 :]}"
+        return text
+
+    def require_readable(self) -> None:
+        if len(self.text) > characters_max:
+            self.fail(0, f"this is longer than {characters_max:,} characters, which no table needs; split it")
+        wrong = re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", self.text)
+        if wrong:
+            self.fail(wrong.start(), f"U+{ord(wrong[0]):04X} is no character of SQL")
+        end = match.end() if (match := closed.match(self.text)) else 0
+        if end < len(self.text):
+            self.fail(end, "what is quoted or commented here is not closed")
+
+    def require_one_select(self) -> None:
+        first, depth = self.tokens[0], 0
+        for at, each in enumerate(self.tokens):
+            depth += is_sign(each, "([") - is_sign(each, ")]")
+            if depth > depth_max:
+                self.fail(each.start, "this is nested too deep to be read; split it into several tables")
+            if depth < 0:
+                self.fail(each.start, "this bracket closes none")
+            if each.token_type.name in ("UNION", "EXCEPT", "INTERSECT") and not follows_a_dot(self.tokens, at):
+                self.fail(
+                    each.start, f"{each.text.upper()} has no keys by which a change is found; a table has one SELECT"
+                )
+            if each.token_type.name in ("PARAMETER", "PLACEHOLDER", "L_BRACE"):
+                self.fail(each.start, f"'{each.text}' is no SQL; nothing is put into the text of a table")
+            if each.token_type.name == "SEMICOLON" and at < len(self.tokens) - 1:
+                self.fail(
+                    self.tokens[at + 1].start, "a file is one SELECT; put what follows the ; into a file of its own"
+                )
+        if first.token_type.name == "WITH":
+            self.fail(first.start, refused["with_"])
+        if first.token_type.name != "SELECT":
+            self.fail(first.start, f"a table is a SELECT, and this begins with {first.text[:20]}")
+
+    def select(self, parsed: "exp.Expr", tokens: "Sequence[Token]") -> Select:
+        """The clauses of a SELECT, whose tokens these are."""
+        from sqlglot import exp
+
+        if not isinstance(parsed, exp.Select) or not tokens:
+            self.fail(tokens[0].start if tokens else 0, "a table is one SELECT")
+        clauses = dict(clauses_of(tokens))
+        for name, found in parsed.args.items():
+            if found and name not in supported:
+                what = refused.get(name, f"{name.strip('_').upper()} is not supported")
+                self.fail(self.where_of(name, clauses, tokens), what)
+        for each in clauses.values():
+            if len(each) == 1:
+                self.fail(each[0].start, f"nothing follows {each[0].text.upper()}")
+        if "FROM" not in clauses or len(clauses["FROM"]) < 2:
+            self.fail(tokens[0].start, "there is no FROM: say which table is read")
+        items = tuple(self.item(each) for each in listed(clauses["SELECT"][1:]))
+        if len(items) != len(parsed.expressions) or any(not each.text for each in items):
+            self.fail(tokens[0].start, "the columns of this SELECT cannot be told apart")
+        source, joins, inner = self.tables_of(parsed, clauses["FROM"][1:])
+        group = parsed.args.get("group")
+        several = exp.Cube | exp.Rollup | exp.GroupingSets
+        if group is not None and (group.args.get("totals") or group.find(several)):
+            self.fail(
+                clauses["GROUP_BY"][0].start, "several groupings at once are not supported; write a table for each"
+            )
+        groups: tuple[Part, ...] | None = ()
+        if group is not None:
+            is_all = bool(group.args.get("all"))
+            groups = None if is_all else tuple(self.part(each) for each in listed(clauses["GROUP_BY"][1:]))
+        found = Select(
+            at=self.part(tokens[:1]),
+            items=items,
+            source=source,
+            joins=joins,
+            where=self.clause(clauses, "WHERE"),
+            groups=groups,
+            having=self.clause(clauses, "HAVING"),
+            qualify=self.clause(clauses, "QUALIFY"),
+            inner=inner,
+        )
+        self.require_plain(found)
+        return found
+
+    def clause(self, clauses: "Mapping[str, Sequence[Token]]", name: str) -> Part | None:
+        return self.part(clauses[name][1:]) if name in clauses else None
+
+    def item(self, tokens: "Sequence[Token]") -> Part:
+        """A column of the result, with its name."""
+        found = self.part(tokens)
+        name, text = named_expression(found.text)
+        return replace(found, text=text, name=name)
+
+    def part(self, tokens: "Sequence[Token]") -> Part:
+        return Part(printed(self.text, tokens), self.at(tokens[0].start) if tokens else self.at(0))
+
+    def tables_of(
+        self, parsed: "exp.Select", tokens: "Sequence[Token]"
+    ) -> tuple[Table, tuple[JoinClause, ...], Select | None]:
+        """What FROM reads: a table with what is joined to it, or a SELECT in brackets."""
+        from sqlglot import exp
+
+        pieces = list(joined(tokens))
+        first = parsed.args["from_"].this
+        clauses = parsed.args.get("joins") or []
+        if len(pieces) != len(clauses) + 1:
+            self.fail(tokens[0].start, "the tables of this FROM cannot be told apart; join them with JOIN … ON …")
+        if isinstance(first, exp.Subquery):
+            end = closing(tokens)
+            if clauses or end is None:
+                self.fail(
+                    tokens[0].start, "a SELECT in brackets is no table; put it into a file of its own, and read that"
+                )
+            self.require_no_more(first, tokens[0])
+            inner = self.select(first.this, tokens[1:end])
+            return Table("", first.alias, self.part(tokens[:1])), (), inner
+        source = self.table(first, pieces[0])
+        return source, tuple(map(self.join, clauses, pieces[1:])), None
+
+    def require_no_more(self, node: "exp.Expr", token: "Token") -> None:
+        for name, found in node.args.items():
+            if found and name not in ("this", "alias", "catalog", "db", "version"):
+                self.fail(token.start, refused.get(name, f"{name.strip('_').upper()} is not supported here"))
+
+    def table(self, node: "exp.Expr", tokens: "Sequence[Token]") -> Table:
+        from sqlglot import exp
+
+        if isinstance(node, exp.Subquery):
+            self.fail(tokens[0].start, "a SELECT in brackets is no table; put it into a file of its own, and read that")
+        if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
+            self.fail(
+                tokens[0].start, f"{printed(self.text, tokens)[:60]} is no table; write for example silver.orders"
+            )
+        self.require_no_more(node, tokens[0])
+        names = [part.name for part in node.parts]
+        name = ".".join(names)
+        if any("." in each for each in names):
+            self.fail(tokens[0].start, f"{name} names no table; write its layer and its name, such as silver.orders")
+        as_of = None
+        version = node.args.get("version")
+        if version is not None:
+            words = [each.text.upper() for each in tokens]
+            if version.this != "TIMESTAMP" or version.args.get("kind") != "AS OF" or "OF" not in words:
+                self.fail(tokens[0].start, "a version is that of a time: write FOR SYSTEM_TIME AS OF o.placed_at")
+            # The time is a column, so it goes on as long as names and dots do.
+            start = words.index("OF") + 1
+            end = start + 1
+            while end + 1 < len(tokens) and tokens[end].text == ".":
+                end += 2
+            as_of = self.part(tokens[start:end])
+        has_as = any(fold(each.text) == "as" and not quoted(each) for each in tokens)
+        if version is None and len(tokens) != 2 * len(names) - 1 + (1 + has_as if node.alias else 0):
+            self.fail(tokens[0].start, f"'{printed(self.text, tokens)[:60]}' is more than a table and its name")
+        return Table(name, node.alias or node.name, self.part(tokens[:1]), as_of)
+
+    def join(self, node: "exp.Join", tokens: "Sequence[Token]") -> JoinClause:
+        """A joined table, with the equalities that must all hold."""
+        kinds = [each.token_type.name for each in tokens]
+        if kinds[0] == "COMMA" or "CROSS" in kinds[:2] or "NATURAL" in kinds[:2] or node.method:
+            self.fail(tokens[0].start, "say by which columns the tables are joined: JOIN … ON a.id = b.a_id")
+        after = kinds.index("JOIN") + 1
+        end = next((at for at in range(after, len(tokens)) if kinds[at] in ("ON", "USING")), len(tokens))
+        table = self.table(node.this, tokens[after:end])
+        side, kind = node.side.lower(), node.kind.lower()
+        how = f"left_{kind}" if kind in ("semi", "anti") else side or "inner"
+        if kind not in ("", "inner", "outer", "semi", "anti") or side not in ("", "left", "right", "full"):
+            self.fail(tokens[0].start, f"{printed(self.text, tokens[:after])} is not supported")
+        if kind in ("semi", "anti") and side not in ("", "left"):
+            self.fail(tokens[0].start, f"write LEFT {kind.upper()} JOIN")
+        if using := node.args.get("using"):
+            return JoinClause(table, how, self.part(tokens[end:]), using=tuple(each.name for each in using))
+        if node.args.get("on") is None or end == len(tokens):
+            self.fail(tokens[0].start, "say by which columns the tables are joined: JOIN … ON a.id = b.a_id")
+        if len(tokens) == end + 1:
+            self.fail(tokens[end].start, "nothing follows ON")
+        on = self.part(tokens[end + 1 :])
+        found = list(self.equalities(tokens[end + 1 :]))
+        equal = tuple(each for each in found if each is not None)
+        return JoinClause(table, how, on, equal, is_equal_only=len(equal) == len(found))
+
+    def equalities(self, tokens: "Sequence[Token]") -> Iterator[tuple[Part, Part] | None]:
+        """The sides of each equality that must hold, and None for each other condition."""
+        from sqlglot import exp
+
+        for each in conjuncts(tokens):
+            if closing(each) == len(each) - 1:
+                yield from self.equalities(each[1:-1])
+                continue
+            signs = [at for at, sign in at_depth_zero(each) if sign.token_type.name in ("EQ", "NULLSAFE_EQ")]
+            is_equality = isinstance(parse(printed(self.text, each)), exp.EQ | exp.NullSafeEQ)
+            if is_equality and len(signs) == 1:
+                yield self.part(each[: signs[0]]), self.part(each[signs[0] + 1 :])
+            else:
+                yield None
+
+    def require_plain(self, found: Select) -> None:
+        """No expression is a SELECT, or goes by what the row does not say."""
+        on = [each.on for each in found.joins if not each.using]
+        others = [each for each in (found.where, found.having, found.qualify) if each is not None]
+        for part in (*found.items, *(found.groups or ()), *on, *others):
+            require_plain(part)
+
+    def where_of(self, name: str, clauses: "Mapping[str, Sequence[Token]]", tokens: "Sequence[Token]") -> int:
+        """Where a clause begins, as far as that is known."""
+        known = {"order": "ORDER_BY", "limit": "LIMIT", "offset": "OFFSET", "joins": "FROM"}
+        named = clauses.get(known.get(name, ""))
+        if named:
+            return named[0].start
+        words = {
+            "distinct": "DISTINCT",
+            "laterals": "LATERAL",
+            "windows": "WINDOW",
+            "sort": "SORT_BY",
+            "pivots": "PIVOT",
+        }
+        return next((each.start for each in tokens if each.token_type.name == words.get(name)), tokens[0].start)
+
+    def at(self, position: int) -> str:
+        """`file:line:column` of a position."""
+        line = self.text.count("\n", 0, position) + 1
+        return f"{self.place}:{line}:{position - self.text.rfind(chr(10), 0, position)}"
+
+    def fail(self, position: int, message: str) -> NoReturn:
+        raise DeclarationError(f"{self.at(position)}: {message}")
+
+    def fail_of(self, error: "Exception") -> NoReturn:
+        """Raises what the parser says, at its place."""
+        first: dict[str, Any] = next(iter(getattr(error, "errors", [])), {})
+        said = f"near {first['highlight'][:40]!r}" if first.get("highlight") else "at the end"
+        line, column = first.get("line") or 1, first.get("col") or 1
+        start = sum(len(each) + 1 for each in self.text.split("\n")[: line - 1])
+        position = max(start, start + column - len(first.get("highlight") or " "))
+        raise DeclarationError(f"{self.at(position)}: this is no SQL that can be read, {said}") from None
+
+
+# What gives another value each time, or one that depends on the order in which rows happen to be read.
+not_of_the_row = frozenset(
+    [
+        "curdate",
+        "current_catalog",
+        "current_database",
+        "current_date",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_timezone",
+        "current_user",
+        "getdate",
+        "input_file_block_length",
+        "input_file_block_start",
+        "input_file_name",
+        "java_method",
+        "localtimestamp",
+        "monotonically_increasing_id",
+        "now",
+        "proctime",
+        "rand",
+        "randn",
+        "random",
+        "randstr",
+        "reflect",
+        "session_user",
+        "shuffle",
+        "spark_partition_id",
+        "sysdate",
+        "try_reflect",
+        "uniform",
+        "unix_timestamp",
+        "user",
+        "uuid",
+        "version",
+    ]
+)
+of_some_row = frozenset(
+    [
+        "any_value",
+        "array_agg",
+        "collect_list",
+        "collect_set",
+        "first",
+        "first_value",
+        "group_concat",
+        "last",
+        "last_value",
+        "list_agg",
+        "listagg",
+        "mode",
+        "string_agg",
+    ]
+)
+several_rows = frozenset(
+    [
+        "explode",
+        "explode_outer",
+        "inline",
+        "inline_outer",
+        "json_tuple",
+        "posexplode",
+        "posexplode_outer",
+        "stack",
+        "unnest",
+        "variant_explode",
+        "variant_explode_outer",
+    ]
+)
+
+
+def require_plain(part: Part) -> None:
+    """A DeclarationError for an expression that is no function of the row, or of the rows of a group."""
+    from sqlglot import exp
+
+    parsed = parse(part.text)
+    if parsed is None:
+        raise part.error(f"'{part.text[:60]}' cannot be read")
+    for node in parsed.walk():
+        if isinstance(node, exp.Query | exp.Exists) and not (
+            isinstance(node, exp.Exists) and node.args.get("expression")
+        ):
+            raise part.error("a SELECT within an expression; write LEFT SEMI JOIN, LEFT ANTI JOIN or LEFT JOIN instead")
+        if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter | exp.Command):
+            raise part.error(f"'{part.text[:60]}' is no expression")
+    for name, at, tokens in functions_of(part.text):
+        if name in not_of_the_row and not (name == "unix_timestamp" and tokens[at + 2 : at + 3] != [")"]):
+            raise part.error(
+                f"{name} gives another value each time, so a row would depend on when it is computed; use a column "
+                "of the row, such as its event time"
+            )
+        is_over = "over" in tokens
+        is_sorted = at >= 2 and tokens[at - 2] in ("array_sort", "sort_array", "size", "array_size", "cardinality")
+        if name in of_some_row and not is_sorted and not is_over:
+            raise part.error(
+                f"what {name} gives depends on the order in which rows are read; write max_by(value, order), or "
+                "array_sort(collect_list(value))"
+            )
+        if name in several_rows:
+            raise part.error(f"{name} makes several rows of one, which no column tells apart; do it in Python")
+
+
+def functions_of(text: str) -> Iterator[tuple[str, int, list[str]]]:
+    """The functions that an expression calls, and the words that are calls without brackets."""
+    found = tokens_of(text)
+    words = ["" if quoted(each) else fold(each.text) for each in found]
+    bare = not_of_the_row - {
+        "user",
+        "version",
+        "random",
+        "shuffle",
+        "uniform",
+        "uuid",
+        "now",
+        "reflect",
+        "rand",
+        "randn",
+    }
+    for at, name in enumerate(words):
+        is_call = at + 1 < len(found) and words[at + 1] == "("
+        after_a_dot = at > 0 and words[at - 1] == "."
+        before_a_dot = at + 1 < len(found) and words[at + 1] == "."
+        if (
+            name
+            and not after_a_dot
+            and (is_call or (name in bare and name.startswith(("current_", "local")) and not before_a_dot))
+        ):
+            yield name, at, words
+
+
+def tokens_of(text: str) -> "list[Token]":
+    """The tokens of a text, those aside that sqlglot adds behind a number such as 1L."""
+    import sqlglot
+
+    found: list[Token] = []
+    try:
+        for each in sqlglot.tokenize(text, read=dialect):
+            if not found or each.start > found[-1].end:
+                found.append(each)
+    except sqlglot.errors.SqlglotError as error:
+        raise DeclarationError(f"'{text[:60]}' cannot be read: {error}") from None
+    return found
+
+
+def printed(text: str, tokens: "Sequence[Token]") -> str:
+    """Tokens with ordinary spaces between them, each as it is written."""
+    found = ""
+    angles = 0
+    for at, each in enumerate(tokens):
+        own = text[each.start : each.end + 1]
+        before = tokens[at - 1] if at else None
+        opens = own == "<" and before is not None and before.text.lower() in ("array", "struct", "map")
+        closes = own == ">" and angles > 0
+        gap = before is not None and is_apart(text, tokens, at)
+        if opens or closes or (angles and before is not None and before.text == "<"):
+            gap = False
+        angles += opens - closes
+        found += (" " if gap else "") + own
+    return found
+
+
+def is_apart(text: str, tokens: "Sequence[Token]", at: int) -> bool:
+    """Whether there is a space between a token and the one before."""
+    before, each = tokens[at - 1], tokens[at]
+    if is_text_of(before, text) and is_text_of(each, text):
+        # Two texts that touch are one to some parsers, and two that do not are another.
+        return each.start > before.end + 1
+    if is_sign(before, "([.~!") or is_sign(each, ")],.:") or "::" in (before.text, each.text):
+        return False
+    if before.text in ("-", "+") and not quoted(before):
+        return before.text == each.text or (at > 1 and is_end_of_value(tokens[at - 2]))
+    if is_sign(each, "["):
+        return before.token_type.name == "COMMA" or fold(before.text) in before_a_bracket
+    return not is_sign(each, "(") or is_before_a_bracket(before, tokens[at - 2] if at > 1 else None)
+
+
+def is_before_a_bracket(token: "Token", before: "Token | None") -> bool:
+    """Whether a bracket after the token is apart from it, as in `IN (1, 2)`: it is no call."""
+    name = fold(token.text)
+    if quoted(token) or is_sign(token, ")"):
+        return False
+    if name in calls:
+        return name not in ("left", "right") and before is not None and is_end_of_value(before)
+    return name in before_a_bracket or not name.replace("_", "a").isalnum()
+
+
+def is_end_of_value(token: "Token") -> bool:
+    """Whether a value can end here, so that a sign which follows is between two values."""
+    if quoted(token) or token.token_type.name in ("NUMBER", "IDENTIFIER", "R_PAREN", "R_BRACKET", "STAR"):
+        return True
+    word = fold(token.text)
+    return word.replace("_", "a").isalnum() and (word == "end" or word not in before_a_bracket)
+
+
+def is_text_of(token: "Token", text: str) -> bool:
+    return text[token.start] in "'\""
+
+
+def is_sign(token: "Token", signs: str) -> bool:
+    return len(token.text) == 1 and token.text in signs and not quoted(token)
+
+
+def follows_a_dot(tokens: "Sequence[Token]", at: int) -> bool:
+    return at > 0 and tokens[at - 1].text == "."
+
+
+def at_depth_zero(tokens: "Sequence[Token]") -> "Iterator[tuple[int, Token]]":
+    """The tokens that are in no brackets and no CASE, with their places."""
+    depth = 0
+    for at, each in enumerate(tokens):
+        name = each.token_type.name
+        is_case = name == "CASE" and not follows_a_dot(tokens, at)
+        is_end = name == "END" and not follows_a_dot(tokens, at)
+        depth -= is_sign(each, ")]") or (is_end and depth > 0)
+        if depth == 0:
+            yield at, each
+        depth += is_sign(each, "([") or is_case
+
+
+def clauses_of(tokens: "Sequence[Token]") -> "Iterator[tuple[str, Sequence[Token]]]":
+    """The clauses by name, each with its tokens; the FROM of IS DISTINCT FROM begins none."""
+    starts = [
+        at
+        for at, each in at_depth_zero(tokens)
+        if each.token_type.name in clause_names
+        and not follows_a_dot(tokens, at)
+        and not (at > 0 and each.token_type.name == "FROM" and tokens[at - 1].token_type.name == "DISTINCT")
+    ]
+    for start, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
+        yield tokens[start].token_type.name, tokens[start:end]
+
+
+def listed(tokens: "Sequence[Token]") -> "Iterator[Sequence[Token]]":
+    """What commas separate."""
+    commas = [at for at, each in at_depth_zero(tokens) if is_sign(each, ",")]
+    for start, end in zip([0, *[at + 1 for at in commas]], [*commas, len(tokens)], strict=True):
+        yield tokens[start:end]
+
+
+def joined(tokens: "Sequence[Token]") -> "Iterator[Sequence[Token]]":
+    """The first table, and each join with its condition."""
+    starts = [0]
+    for at, each in at_depth_zero(tokens):
+        name = each.token_type.name
+        is_call = at + 1 < len(tokens) and tokens[at + 1].text == "(" and name != "COMMA"
+        begins = name in joining and not is_call and not follows_a_dot(tokens, at)
+        if begins and at > 0 and tokens[at - 1].token_type.name not in joining:
+            starts.append(at)
+    for start, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
+        yield tokens[start:end]
+
+
+def conjuncts(tokens: "Sequence[Token]") -> "Iterator[Sequence[Token]]":
+    """The conditions that must all hold; one where any of several is enough."""
+    signs = [(at, each.token_type.name) for at, each in at_depth_zero(tokens)]
+    if any(name == "OR" for _, name in signs):
+        yield tokens
+        return
+    start, between = 0, 0
+    for at, name in signs:
+        between += name == "BETWEEN"
+        if name == "AND" and between:
+            between -= 1
+        elif name == "AND":
+            yield tokens[start:at]
+            start = at + 1
+    yield tokens[start:]
+
+
+def closing(tokens: "Sequence[Token]") -> int | None:
+    """The place of the bracket that closes the one with which the tokens begin."""
+    depth = 0
+    for at, each in enumerate(tokens):
+        depth += is_sign(each, "([") - is_sign(each, ")]")
+        if depth == 0:
+            return at if at else None
+    return None
+
+
+def without_qualifier(text: str, table: Table) -> str:
+    """An expression of one table without that table's name before its columns."""
+    found = tokens_of(text)
+    names = [[table.alias], *([table.name.split(".")] if table.name.endswith(f".{table.alias}") else [])]
+    kept: list[Token] = []
+    at = 0
+    while at < len(found):
+        begins = at == 0 or found[at - 1].text != "."
+        for name in sorted(names, key=len, reverse=True):
+            length = 2 * len(name)
+            wanted = [sign for part in name for sign in (fold(part), ".")]
+            is_name = [fold(each.text) for each in found[at : at + length]] == wanted
+            if begins and is_name and not any(is_text_of(each, text) for each in found[at : at + length]):
+                at += length
+                break
+        if at < len(found):
+            kept.append(found[at])
+        at += 1
+    return printed(text, kept)

@@ -253,7 +253,8 @@ def test_rows_are_read_a_page_at_a_time(reader: Reader, shop: Project) -> None:
     ],
 )
 def test_sql_that_is_refused_says_why(shop: Project, sql: str, said: str) -> None:
-    with served(shop, statement_seconds=1.0) as reader:
+    # What is refused for something else has time, however busy the machine is.
+    with served(shop, statement_seconds=1.0 if said == "took longer" else 60.0) as reader:
         assert said in reader.json("/api/sql", {"sql": sql})["error"]
 
 

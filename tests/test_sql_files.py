@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from sluice import bronze, gold, silver
 from sluice.engine.catalogue import Catalogue, load
 from sluice.errors import DeclarationError
-from sluice.model import select
+from sluice.model import words as sql_words
 from sluice.model.datasets import Dataset
 from sluice.model.lineage import Source
-from sluice.model.select import spaced
+from sluice.model.words import spaced
+from sluice.operate import documents
 from sluice.operate.describe import describe
+from sluice.operate.lineage import trace
 from sluice.sql import translate
 from sluice.sql.translate import translated
 from sluice.windows import calendar_window, session_window, sliding_window, window
@@ -259,6 +261,12 @@ orders_and_shops = "FROM silver.orders o {} silver.shops s ON o.shop = s.shop"
             ["shop", "order_id", "visit_id"],
         ),
         (
+            "SELECT order_id, visit_id, shop FROM silver.orders FULL JOIN silver.visits USING (shop)\n"
+            "LEFT JOIN silver.shops USING (shop)",
+            ["shop"],
+            ["shop", "order_id", "visit_id"],
+        ),
+        (
             "SELECT order_id, shop, sum(quantity) OVER (PARTITION BY shop ORDER BY placed_at) AS s FROM silver.orders",
             ["shop"],
             ["shop", "order_id"],
@@ -375,11 +383,11 @@ def aggregates(draw: st.DrawFn) -> tuple[dict[str, Any], list[str]]:
 
 def reformatted(text: str, draw: Callable[[st.SearchStrategy[str]], str]) -> str:
     """The same SQL with other spaces and comments between its words, none within a text or a number."""
-    found = select.tokens_of(text)
+    found = sql_words.tokens_of(text)
     said = ""
     for at, each in enumerate(found):
         touches = at > 0 and found[at - 1].end + 1 == each.start
-        must_touch = touches and (select.is_text_of(each, text) or "." in (each.text, found[at - 1].text))
+        must_touch = touches and (sql_words.is_text_of(each, text) or "." in (each.text, found[at - 1].text))
         closes = (touches and each.text == "(") or must_touch
         said += ("" if at == 0 or closes else draw(gaps)) + text[each.start : each.end + 1]
     return said
@@ -403,7 +411,7 @@ def forgets_where(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def counts_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
     as_written = lambda text, found, at: found[at].start > found[at - 1].end + 1  # noqa: E731
-    monkeypatch.setattr(select, "is_apart", as_written)
+    monkeypatch.setattr(sql_words, "is_apart", as_written)
 
 
 @pytest.mark.parametrize("mutant", [forgets_where, counts_spaces])
@@ -420,7 +428,7 @@ def test_the_law_notices_a_translator_that(
 @given(text=expressions)
 def test_spaces_change_no_word(text: str) -> None:
     once = spaced(text)
-    assert [each.text for each in select.tokens_of(once)] == [each.text for each in select.tokens_of(text)]
+    assert [each.text for each in sql_words.tokens_of(once)] == [each.text for each in sql_words.tokens_of(text)]
     assert spaced(once) == once == text
 
 
@@ -557,7 +565,13 @@ def test_every_view_of_the_catalogue_shows_it(tmp_path: Path) -> None:
     catalogue = loaded(
         tmp_path, {"__init__.py": python, "silver/paid.sql": f"-- owner: sales\n{paid}", "gold/sums.sql": sums}
     )
-    found = {each.name: each for each in describe(catalogue)}
+    tables = describe(catalogue)
+    found = {each.name: each for each in tables}
+    assert [str(link.source) for link in trace(tables, "gold.sums.n").upstream][:2] == [
+        "silver.paid.n",
+        "silver.orders.n",
+    ]
+    assert "gold.sums" in documents.write(tmp_path / "docs", "shop", tables).read_text()
     assert found["silver.paid"].owner == "sales"
     assert [column.name for column in found["gold.sums"].columns if not column.name.startswith("_")] == ["shop", "n"]
 

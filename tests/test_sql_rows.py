@@ -48,6 +48,8 @@ tables = {
     "semi": f"SELECT o.id, o.shop {join.format('LEFT SEMI JOIN')}",
     "anti": f"SELECT o.id, o.shop {join.format('LEFT ANTI JOIN')}",
     "using": "SELECT id, shop, city FROM silver.orders LEFT JOIN silver.shops USING (shop)",
+    "both_using": "SELECT id, shop, city FROM silver.orders FULL JOIN silver.shops USING (shop)",
+    "right_using": "SELECT id, shop, city FROM silver.orders RIGHT JOIN silver.shops USING (shop)",
     "pairs": "SELECT a.id, b.id AS other, a.shop FROM silver.orders a\n"
     "JOIN silver.orders b ON a.shop = b.shop AND a.n < b.n",
     "sums": "SELECT id, shop, sum(n) OVER (PARTITION BY shop ORDER BY id ROWS UNBOUNDED PRECEDING) AS n\n"
@@ -98,6 +100,8 @@ after: dict[str, list[Row]] = {
     "semi": [row[:2] for row in matched],
     "anti": [row[:2] for row in alone],
     "using": [*matched, *alone],
+    "both_using": [*matched, *alone, *empty],
+    "right_using": [*matched, *empty],
     "pairs": [("1", "2", "a"), ("1", "3", "a"), ("3", "2", "a"), ("7", "6", "d")],
     "sums": [("1", "a", 1), ("2", "a", 6), ("3", "a", 8), ("4", None, 9), ("5", "c", 3), ("6", "d", 7), ("7", "d", 8)],
 }

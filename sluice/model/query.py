@@ -12,8 +12,9 @@ from sluice.model.datasets import Dataset, type_of
 from sluice.model.ddl import is_storable
 from sluice.model.join import Join, checked_on, column_of, keyed_dataset
 from sluice.model.lineage import Lineage, Made, Source, from_sql, unique
-from sluice.model.select import JoinClause, Part, Select, Table, read, spaced, without_qualifier
+from sluice.model.select import JoinClause, Part, Select, Table, read, without_qualifier
 from sluice.model.sql import backticked, column_parts, fold, literal_functions, parse, reading
+from sluice.model.words import spaced
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -323,7 +324,7 @@ class Planning:
         name = fold(inner.name if isinstance(inner, exp.Anonymous) else inner.sql_name())
         is_free = is_aggregate(inner) and not isinstance(
             inner,
-            exp.First | exp.Last | exp.FirstValue | exp.LastValue | exp.NthValue | exp.Lag | exp.Lead | exp.ArrayAgg,
+            exp.First | exp.Last | exp.FirstValue | exp.LastValue | exp.NthValue | exp.Lag | exp.Lead | exp.AnyValue,
         )
         if name in without_order or (is_free and not by_rows):
             return

@@ -10,7 +10,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sluice.errors import DeclarationError
+from sluice.model.plain import fault
 from sluice.model.sql import dialect, fold, named_expression, parse, quoted
+from sluice.model.words import (
+    at_depth_zero,
+    clauses_of,
+    closing,
+    conjuncts,
+    follows_a_dot,
+    is_sign,
+    is_text_of,
+    joined,
+    listed,
+    printed,
+    tokens_of,
+)
 
 if TYPE_CHECKING:
     from sqlglot import Token, exp
@@ -22,60 +36,6 @@ depth_max = 60
 closed = re.compile(
     r"(?s)(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/|/(?!\*)|-(?!-)|[^'\"`/-])*"
 )
-before_a_bracket = frozenset(
-    [
-        "all",
-        "and",
-        "any",
-        "as",
-        "asc",
-        "between",
-        "by",
-        "case",
-        "cross",
-        "desc",
-        "distinct",
-        "div",
-        "else",
-        "end",
-        "except",
-        "exists",
-        "filter",
-        "from",
-        "full",
-        "group",
-        "having",
-        "in",
-        "inner",
-        "interval",
-        "is",
-        "join",
-        "left",
-        "like",
-        "limit",
-        "not",
-        "on",
-        "or",
-        "order",
-        "outer",
-        "over",
-        "partition",
-        "qualify",
-        "right",
-        "rlike",
-        "select",
-        "then",
-        "using",
-        "when",
-        "where",
-        "with",
-        "within",
-    ]
-)
-# Functions of these names are also words before a bracket that is no call.
-calls = frozenset(["left", "right", "any", "filter", "exists", "interval"])
-joining = ("LEFT", "RIGHT", "FULL", "INNER", "CROSS", "SEMI", "ANTI", "NATURAL", "JOIN", "OUTER", "COMMA")
-clause_names = ("SELECT", "FROM", "WHERE", "GROUP_BY", "HAVING", "QUALIFY", "ORDER_BY", "LIMIT", "OFFSET")
 
 # What a SELECT of a table cannot have, by its name in the parser: why, and what to write instead.
 refused = {
@@ -178,11 +138,6 @@ def read(text: str, place: str) -> Select:
         raise DeclarationError(
             f"{place}:1:1: this is nested too deep to be read; split it into several tables"
         ) from None
-
-
-def spaced(text: str) -> str:
-    """An expression without comments and with ordinary spaces."""
-    return printed(text, tokens_of(text))
 
 
 @dataclass
@@ -412,7 +367,8 @@ class Reader:
         on = [each.on for each in found.joins if not each.using]
         others = [each for each in (found.where, found.having, found.qualify) if each is not None]
         for part in (*found.items, *(found.groups or ()), *on, *others):
-            require_plain(part)
+            if said := fault(part.text):
+                raise part.error(said)
 
     def where_of(self, name: str, clauses: "Mapping[str, Sequence[Token]]", tokens: "Sequence[Token]") -> int:
         """Where a clause begins, as far as that is known."""
@@ -445,286 +401,6 @@ class Reader:
         start = sum(len(each) + 1 for each in self.text.split("\n")[: line - 1])
         position = max(start, start + column - len(first.get("highlight") or " "))
         raise DeclarationError(f"{self.at(position)}: this is no SQL that can be read, {said}") from None
-
-
-# What gives another value each time, or one that depends on the order in which rows happen to be read.
-not_of_the_row = frozenset(
-    [
-        "curdate",
-        "current_catalog",
-        "current_database",
-        "current_date",
-        "current_schema",
-        "current_time",
-        "current_timestamp",
-        "current_timezone",
-        "current_user",
-        "getdate",
-        "input_file_block_length",
-        "input_file_block_start",
-        "input_file_name",
-        "java_method",
-        "localtimestamp",
-        "monotonically_increasing_id",
-        "now",
-        "proctime",
-        "rand",
-        "randn",
-        "random",
-        "randstr",
-        "reflect",
-        "session_user",
-        "shuffle",
-        "spark_partition_id",
-        "sysdate",
-        "try_reflect",
-        "uniform",
-        "unix_timestamp",
-        "user",
-        "uuid",
-        "version",
-    ]
-)
-of_some_row = frozenset(
-    [
-        "any_value",
-        "array_agg",
-        "collect_list",
-        "collect_set",
-        "first",
-        "first_value",
-        "group_concat",
-        "last",
-        "last_value",
-        "list_agg",
-        "listagg",
-        "mode",
-        "string_agg",
-    ]
-)
-several_rows = frozenset(
-    [
-        "explode",
-        "explode_outer",
-        "inline",
-        "inline_outer",
-        "json_tuple",
-        "posexplode",
-        "posexplode_outer",
-        "stack",
-        "unnest",
-        "variant_explode",
-        "variant_explode_outer",
-    ]
-)
-
-
-def require_plain(part: Part) -> None:
-    """A DeclarationError for an expression that is no function of the row, or of the rows of a group."""
-    from sqlglot import exp
-
-    parsed = parse(part.text)
-    if parsed is None:
-        raise part.error(f"'{part.text[:60]}' cannot be read")
-    for node in parsed.walk():
-        if isinstance(node, exp.Query | exp.Exists) and not (
-            isinstance(node, exp.Exists) and node.args.get("expression")
-        ):
-            raise part.error("a SELECT within an expression; write LEFT SEMI JOIN, LEFT ANTI JOIN or LEFT JOIN instead")
-        if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter | exp.Command):
-            raise part.error(f"'{part.text[:60]}' is no expression")
-    for name, at, tokens in functions_of(part.text):
-        if name in not_of_the_row and not (name == "unix_timestamp" and tokens[at + 2 : at + 3] != [")"]):
-            raise part.error(
-                f"{name} gives another value each time, so a row would depend on when it is computed; use a column "
-                "of the row, such as its event time"
-            )
-        is_over = "over" in tokens
-        is_sorted = at >= 2 and tokens[at - 2] in ("array_sort", "sort_array", "size", "array_size", "cardinality")
-        if name in of_some_row and not is_sorted and not is_over:
-            raise part.error(
-                f"what {name} gives depends on the order in which rows are read; write max_by(value, order), or "
-                "array_sort(collect_list(value))"
-            )
-        if name in several_rows:
-            raise part.error(f"{name} makes several rows of one, which no column tells apart; do it in Python")
-
-
-def functions_of(text: str) -> Iterator[tuple[str, int, list[str]]]:
-    """The functions that an expression calls, and the words that are calls without brackets."""
-    found = tokens_of(text)
-    words = ["" if quoted(each) else fold(each.text) for each in found]
-    bare = not_of_the_row - {
-        "user",
-        "version",
-        "random",
-        "shuffle",
-        "uniform",
-        "uuid",
-        "now",
-        "reflect",
-        "rand",
-        "randn",
-    }
-    for at, name in enumerate(words):
-        is_call = at + 1 < len(found) and words[at + 1] == "("
-        after_a_dot = at > 0 and words[at - 1] == "."
-        before_a_dot = at + 1 < len(found) and words[at + 1] == "."
-        if (
-            name
-            and not after_a_dot
-            and (is_call or (name in bare and name.startswith(("current_", "local")) and not before_a_dot))
-        ):
-            yield name, at, words
-
-
-def tokens_of(text: str) -> "list[Token]":
-    """The tokens of a text, those aside that sqlglot adds behind a number such as 1L."""
-    import sqlglot
-
-    found: list[Token] = []
-    try:
-        for each in sqlglot.tokenize(text, read=dialect):
-            if not found or each.start > found[-1].end:
-                found.append(each)
-    except sqlglot.errors.SqlglotError as error:
-        raise DeclarationError(f"'{text[:60]}' cannot be read: {error}") from None
-    return found
-
-
-def printed(text: str, tokens: "Sequence[Token]") -> str:
-    """Tokens with ordinary spaces between them, each as it is written."""
-    found = ""
-    angles = 0
-    for at, each in enumerate(tokens):
-        own = text[each.start : each.end + 1]
-        before = tokens[at - 1] if at else None
-        opens = own == "<" and before is not None and before.text.lower() in ("array", "struct", "map")
-        closes = own == ">" and angles > 0
-        gap = before is not None and is_apart(text, tokens, at)
-        if opens or closes or (angles and before is not None and before.text == "<"):
-            gap = False
-        angles += opens - closes
-        found += (" " if gap else "") + own
-    return found
-
-
-def is_apart(text: str, tokens: "Sequence[Token]", at: int) -> bool:
-    """Whether there is a space between a token and the one before."""
-    before, each = tokens[at - 1], tokens[at]
-    if is_text_of(before, text) and is_text_of(each, text):
-        # Two texts that touch are one to some parsers, and two that do not are another.
-        return each.start > before.end + 1
-    if is_sign(before, "([.~!") or is_sign(each, ")],.:") or "::" in (before.text, each.text):
-        return False
-    if before.text in ("-", "+") and not quoted(before):
-        return before.text == each.text or (at > 1 and is_end_of_value(tokens[at - 2]))
-    if is_sign(each, "["):
-        return before.token_type.name == "COMMA" or fold(before.text) in before_a_bracket
-    return not is_sign(each, "(") or is_before_a_bracket(before, tokens[at - 2] if at > 1 else None)
-
-
-def is_before_a_bracket(token: "Token", before: "Token | None") -> bool:
-    """Whether a bracket after the token is apart from it, as in `IN (1, 2)`: it is no call."""
-    name = fold(token.text)
-    if quoted(token) or is_sign(token, ")"):
-        return False
-    if name in calls:
-        return name not in ("left", "right") and before is not None and is_end_of_value(before)
-    return name in before_a_bracket or not name.replace("_", "a").isalnum()
-
-
-def is_end_of_value(token: "Token") -> bool:
-    """Whether a value can end here, so that a sign which follows is between two values."""
-    if quoted(token) or token.token_type.name in ("NUMBER", "IDENTIFIER", "R_PAREN", "R_BRACKET", "STAR"):
-        return True
-    word = fold(token.text)
-    return word.replace("_", "a").isalnum() and (word == "end" or word not in before_a_bracket)
-
-
-def is_text_of(token: "Token", text: str) -> bool:
-    return text[token.start] in "'\""
-
-
-def is_sign(token: "Token", signs: str) -> bool:
-    return len(token.text) == 1 and token.text in signs and not quoted(token)
-
-
-def follows_a_dot(tokens: "Sequence[Token]", at: int) -> bool:
-    return at > 0 and tokens[at - 1].text == "."
-
-
-def at_depth_zero(tokens: "Sequence[Token]") -> "Iterator[tuple[int, Token]]":
-    """The tokens that are in no brackets and no CASE, with their places."""
-    depth = 0
-    for at, each in enumerate(tokens):
-        name = each.token_type.name
-        is_case = name == "CASE" and not follows_a_dot(tokens, at)
-        is_end = name == "END" and not follows_a_dot(tokens, at)
-        depth -= is_sign(each, ")]") or (is_end and depth > 0)
-        if depth == 0:
-            yield at, each
-        depth += is_sign(each, "([") or is_case
-
-
-def clauses_of(tokens: "Sequence[Token]") -> "Iterator[tuple[str, Sequence[Token]]]":
-    """The clauses by name, each with its tokens; the FROM of IS DISTINCT FROM begins none."""
-    starts = [
-        at
-        for at, each in at_depth_zero(tokens)
-        if each.token_type.name in clause_names
-        and not follows_a_dot(tokens, at)
-        and not (at > 0 and each.token_type.name == "FROM" and tokens[at - 1].token_type.name == "DISTINCT")
-    ]
-    for start, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
-        yield tokens[start].token_type.name, tokens[start:end]
-
-
-def listed(tokens: "Sequence[Token]") -> "Iterator[Sequence[Token]]":
-    """What commas separate."""
-    commas = [at for at, each in at_depth_zero(tokens) if is_sign(each, ",")]
-    for start, end in zip([0, *[at + 1 for at in commas]], [*commas, len(tokens)], strict=True):
-        yield tokens[start:end]
-
-
-def joined(tokens: "Sequence[Token]") -> "Iterator[Sequence[Token]]":
-    """The first table, and each join with its condition."""
-    starts = [0]
-    for at, each in at_depth_zero(tokens):
-        name = each.token_type.name
-        is_call = at + 1 < len(tokens) and tokens[at + 1].text == "(" and name != "COMMA"
-        begins = name in joining and not is_call and not follows_a_dot(tokens, at)
-        if begins and at > 0 and tokens[at - 1].token_type.name not in joining:
-            starts.append(at)
-    for start, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
-        yield tokens[start:end]
-
-
-def conjuncts(tokens: "Sequence[Token]") -> "Iterator[Sequence[Token]]":
-    """The conditions that must all hold; one where any of several is enough."""
-    signs = [(at, each.token_type.name) for at, each in at_depth_zero(tokens)]
-    if any(name == "OR" for _, name in signs):
-        yield tokens
-        return
-    start, between = 0, 0
-    for at, name in signs:
-        between += name == "BETWEEN"
-        if name == "AND" and between:
-            between -= 1
-        elif name == "AND":
-            yield tokens[start:at]
-            start = at + 1
-    yield tokens[start:]
-
-
-def closing(tokens: "Sequence[Token]") -> int | None:
-    """The place of the bracket that closes the one with which the tokens begin."""
-    depth = 0
-    for at, each in enumerate(tokens):
-        depth += is_sign(each, "([") - is_sign(each, ")]")
-        if depth == 0:
-            return at if at else None
-    return None
 
 
 def without_qualifier(text: str, table: Table) -> str:

@@ -1,35 +1,37 @@
 """Translates one SELECT into the declaration that Python would make of it: text in, a dataset out."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sluice import gold, silver, windows
-from sluice.errors import DeclarationError
 from sluice.model.datasets import Dataset
 from sluice.model.join import column_of, require_reads
-from sluice.model.query import has_over, is_aggregate, is_windowed
-from sluice.model.select import JoinClause, Part, Select, closing, listed, printed, read, spaced, tokens_of
-from sluice.model.sql import backticked, fold, literal_functions, parse, quoted, reading
-
-if TYPE_CHECKING:
-    from sqlglot import exp
+from sluice.model.query import has_over, is_aggregate
+from sluice.model.select import JoinClause, Part, Select, read
+from sluice.model.sql import fold, literal_functions, parse, reading
+from sluice.model.words import printed, tokens_of
+from sluice.sql.clauses import (
+    Over,
+    at,
+    columns_outside,
+    has_aggregate,
+    has_unknown_function,
+    is_call,
+    is_window_column,
+    nodes_of,
+    over_of,
+    quoted_name,
+    same_text,
+    side_of,
+    window_call,
+    window_columns,
+    window_of,
+    with_name,
+)
+from sluice.sql.header import Header, header_of
 
 Sources = Callable[[str], Dataset]
-header_line = re.compile(r"--\s*(?:(?P<key>meaning|owner|event_time)|column\s+(?P<column>\S+?))\s*:(?P<text>.*)")
-window_words = ("window", "session_window", "sliding_window", "calendar_window")
-ranks = ("row_number", "rank", "dense_rank")
-window_columns = ("window_start", "window_end")
-
-
-@dataclass(frozen=True)
-class Header:
-    """What the comments at the top of a file say for people."""
-
-    said: Mapping[str, str] = field(default_factory=dict)
-    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 def translated(name: str, text: str, place: str, sources: Sources) -> Dataset:
@@ -43,11 +45,6 @@ def translated(name: str, text: str, place: str, sources: Sources) -> Dataset:
         return translator.dataset()
 
 
-def tables_of(text: str, place: str) -> list[tuple[str, Part]]:
-    """The tables that a SELECT reads, and where it does."""
-    return [(each.name, each.at) for each in read(text, place).tables]
-
-
 def found_source(name: str, source: str, place: Part, sources: Sources) -> Dataset:
     """A table that is read, which is further upstream."""
     layer, _, own = source.partition(".")
@@ -59,36 +56,6 @@ def found_source(name: str, source: str, place: Part, sources: Sources) -> Datas
         raise place.error(f"a table of silver cannot read {source}: nothing upstream reads downstream")
     with at(place):
         return sources(source)
-
-
-@contextmanager
-def at(place: Part) -> Iterator[None]:
-    """Begins errors with a place, unless they have one."""
-    try:
-        yield
-    except DeclarationError as error:
-        if re.match(r".*?:\d+:\d+: ", str(error)):
-            raise
-        raise DeclarationError(f"{place.place}: {error}") from error
-
-
-def header_of(text: str) -> Header:
-    """The lines `-- meaning: …`, `-- owner: …` and `-- column NAME: …` before the SELECT; more of one is indented."""
-    said: dict[str, str] = {}
-    columns: dict[str, str] = {}
-    last: tuple[dict[str, str], str] | None = None
-    for line in text.splitlines():
-        stripped = line.strip()
-        if stripped and not stripped.startswith("--"):
-            break
-        if found := header_line.fullmatch(stripped):
-            last = (said, found["key"]) if found["key"] else (columns, found["column"].strip("`"))
-            last[0][last[1]] = found["text"].strip()
-        elif last and re.match(r"--\s{2,}\S", stripped):
-            last[0][last[1]] += " " + stripped[2:].strip()
-        else:
-            last = None
-    return Header(said, columns)
 
 
 @dataclass
@@ -325,7 +292,7 @@ class Translator:
             **self.documented(),
         )
 
-    def limit_of(self, limit: Part, ranked: Sequence[Part]) -> "tuple[Part, int, Over]":
+    def limit_of(self, limit: Part, ranked: Sequence[Part]) -> tuple[Part, int, Over]:
         """The column that ranks rows, and how many of each group are kept."""
         from sqlglot import exp
 
@@ -380,7 +347,7 @@ class Translator:
             raise self.select.at.error(f"select {rank.name}, too: the table has it, and tells rows apart by it")
         return found
 
-    def groups_and_columns(self, items: Sequence[Part], over: "Over") -> tuple[list[str], list[str] | None]:
+    def groups_and_columns(self, items: Sequence[Part], over: Over) -> tuple[list[str], list[str] | None]:
         """Groups and kept columns as `gold.top` takes them."""
         has_star = any(each.text == "*" for each in items)
         groups: list[str] = []
@@ -492,169 +459,3 @@ class Translator:
                 f"a join as of a time has the columns of its facts, and each version as a struct: write {wanted}; "
                 "compute from these in a table that reads this one"
             )
-
-
-@dataclass(frozen=True)
-class Over:
-    """What an OVER says: the function, its groups and its order."""
-
-    text: str
-    ties: Literal["row_number", "rank", "dense_rank"]
-    partition: tuple[str, ...]
-    order: tuple[str, ...]
-
-
-def over_of(rank: Part) -> Over:
-    """The parts of `row_number() OVER (PARTITION BY a ORDER BY b DESC)`."""
-    tokens = tokens_of(rank.text)
-    function = fold(tokens[0].text)
-    words = [each.token_type.name for each in tokens]
-    if function not in ranks or words[1:4] != ["L_PAREN", "R_PAREN", "OVER"] or words[4] != "L_PAREN":
-        raise rank.error(f"a rank is one of {', '.join(f'{each}() OVER (…)' for each in ranks)}")
-    inside = tokens[5:-1]
-    kinds = words[5:-1]
-    if "ORDER_BY" not in kinds:
-        raise rank.error("say which rows come first: OVER (… ORDER BY …)")
-    if "ROWS" in kinds or "RANGE" in kinds:
-        raise rank.error("a rank has no frame; leave ROWS and RANGE out")
-    start = kinds.index("ORDER_BY")
-    begins = start > 0 and kinds[0] == "PARTITION_BY"
-    partition = tuple(printed(rank.text, each) for each in listed(inside[1:start])) if begins else ()
-    order = tuple(printed(rank.text, each) for each in listed(inside[start + 1 :]))
-    return Over(rank.text, function, partition, order)  # type: ignore[arg-type]
-
-
-def side_of(part: Part) -> tuple[str, str] | None:
-    """The table and the column of `o.product_id`."""
-    found = reading(part.text)
-    if found is None or len(found.columns) != 1 or len(found.columns[0]) != 2:
-        return None
-    names = found.columns[0]
-    return names if spaced(part.text).replace("`", "") == ".".join(names) else None
-
-
-def window_call(text: str) -> "exp.Expr | None":
-    """The call of one of the functions that make windows."""
-    from sqlglot import exp
-
-    parsed = parse(text)
-    name = fold(parsed.name) if isinstance(parsed, exp.Anonymous) else ""
-    return parsed if name in window_words else None
-
-
-def window_of(group: Part, call: "exp.Expr") -> windows.Window:
-    """The window that `window(placed_at, '1 hour')` says."""
-    from sqlglot import exp
-
-    column = column_of(spaced(call.expressions[0].sql(dialect="spark"))) if call.expressions else None
-    if column is None:
-        raise group.error("a window is over a column: window(placed_at, '1 hour')")
-    texts: list[str] = []
-    options: dict[str, str] = {}
-    for each in call.expressions[1:]:
-        value = each.expression if isinstance(each, exp.Kwarg) else each
-        if not isinstance(value, exp.Literal) or not value.is_string:
-            raise group.error("the lengths of a window are texts: window(placed_at, '1 hour')")
-        if isinstance(each, exp.Kwarg):
-            options[fold(each.this.name)] = value.name
-        else:
-            texts.append(value.name)
-    name = fold(call.name)
-    names = {
-        "window": ["duration", "every"],
-        "session_window": ["gap"],
-        "sliding_window": ["duration"],
-        "calendar_window": ["unit", "time_zone"],
-    }[name]
-    given = dict(zip(names, texts, strict=False)) | options
-    required = names if name == "calendar_window" else names[:1]
-    if len(texts) > len(names) or set(given) - set(names) or any(each not in given for each in required):
-        said = ", ".join(f"'{each}'" for each in names)
-        raise group.error(f"{name} takes a column and the texts {said}; see the windows of sluice.windows")
-    make: dict[str, Callable[..., windows.Window]] = {
-        "window": lambda: windows.window(column, given["duration"], every=given.get("every")),
-        "session_window": lambda: windows.session_window(column, gap=given["gap"]),
-        "sliding_window": lambda: windows.sliding_window(column, given["duration"]),
-        "calendar_window": lambda: windows.calendar_window(column, given["unit"], time_zone=given["time_zone"]),
-    }
-    with at(group):
-        return make[name]()
-
-
-def is_window_column(item: Part) -> bool:
-    """Whether a column is the start or the end of the window, under the name that it has in the table."""
-    return (item.text, item.name) in [
-        *((name, name) for name in window_columns),
-        ("window.start", "window_start"),
-        ("window.end", "window_end"),
-        ("session_window.start", "window_start"),
-        ("session_window.end", "window_end"),
-    ]
-
-
-def nodes_of(text: str) -> "Iterator[exp.Expr]":
-    parsed = parse(text)
-    return iter(()) if parsed is None else parsed.walk()
-
-
-def has_aggregate(part: Part) -> bool:
-    return any(is_aggregate(node) and not is_windowed(node) for node in nodes_of(part.text))
-
-
-def has_unknown_function(part: Part) -> bool:
-    """Whether there is a function that may be an aggregate."""
-    from sqlglot import exp
-
-    return any(isinstance(node, exp.Anonymous) for node in nodes_of(part.text))
-
-
-def columns_outside(text: str) -> list[str]:
-    """The columns that an expression reads outside of its aggregates."""
-    from sqlglot import exp
-
-    parsed = parse(text)
-    if parsed is None:
-        return []
-    found = parsed.walk(
-        prune=lambda node: is_aggregate(node) or isinstance(node, exp.Anonymous | exp.Filter | exp.Column)
-    )
-    return [node.sql() for node in found if isinstance(node, exp.Column)]
-
-
-def same_text(one: str, other: str) -> bool:
-    """Whether two expressions are the same, the backticks of columns aside."""
-    columns = [column_of(each) for each in (one, other)]
-    return one == other or (None not in columns and fold(columns[0] or "") == fold(columns[1] or ""))
-
-
-def quoted_name(name: str) -> str:
-    """A name as SQL, with backticks only where it needs them."""
-    return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else backticked(name)
-
-
-def with_name(text: str, expression: str, name: str) -> str:
-    """A text with a name where the call that an expression is stands, unless FILTER or OVER make another one of it."""
-    found, wanted = words_of(text), words_of(expression)
-    said, end = "", 0
-    for at_, (word, start, _) in enumerate(found):
-        after = at_ + len(wanted)
-        is_here = [each for each, _, _ in found[at_:after]] == [each for each, _, _ in wanted]
-        is_whole = after >= len(found) or fold(found[after][0]) not in ("filter", "over")
-        if is_here and is_whole and start >= end and word:
-            said += text[end:start] + name
-            end = found[after - 1][2]
-    return spaced(said + text[end:])
-
-
-def words_of(text: str) -> list[tuple[str, int, int]]:
-    """The words and signs of a text, each with where it begins and ends."""
-    return [(text[each.start : each.end + 1], each.start, each.end + 1) for each in tokens_of(text)]
-
-
-def is_call(text: str) -> bool:
-    """Whether an expression is one call, so that what stands around it takes no part of it."""
-    found = tokens_of(text)
-    end = closing(found[1:])
-    rest = found[end + 2 :] if end is not None else found
-    is_filter = len(rest) > 1 and fold(rest[0].text) == "filter" and closing(rest[1:]) == len(rest) - 2
-    return end is not None and not quoted(found[0]) and found[0].text != "(" and (not rest or is_filter)

@@ -1,0 +1,83 @@
+"""What an expression of a table may not be: one that depends on when, where or in which order it is computed."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sluice.model.sql import fold, parse, quoted
+from sluice.model.words import names, tokens_of
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+# What gives another value each time, or one that depends on the order in which rows happen to be read.
+not_of_the_row = names(
+    """
+    curdate current_catalog current_database current_date current_schema current_time current_timestamp
+    current_timezone current_user getdate input_file_block_length input_file_block_start input_file_name
+    java_method localtimestamp monotonically_increasing_id now proctime rand randn random randstr reflect
+    session_user shuffle spark_partition_id sysdate try_reflect uniform unix_timestamp user uuid version
+    """
+)
+of_some_row = names(
+    """
+    any_value array_agg collect_list collect_set first first_value group_concat last last_value list_agg
+    listagg mode string_agg
+    """
+)
+# With an OVER whose order is total these are certain.
+ordered_by_over = names("any_value first first_value last last_value")
+several_rows = names(
+    """
+    explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer stack unnest
+    variant_explode variant_explode_outer
+    """
+)
+
+
+def fault(text: str) -> str | None:
+    """Why an expression is no function of the row, or of the rows of a group; None where it is one."""
+    parsed = parse(text)
+    if parsed is None:
+        return f"'{text[:60]}' cannot be read"
+    faults = (*map(fault_of_node, parsed.walk()), *(fault_of_call(*each) for each in functions_of(text)))
+    return next((each for each in faults if each), None)
+
+
+def fault_of_node(node: "exp.Expr") -> str | None:
+    from sqlglot import exp
+
+    is_test_of_array = isinstance(node, exp.Exists) and node.args.get("expression")
+    if isinstance(node, exp.Query | exp.Exists) and not is_test_of_array:
+        return "a SELECT within an expression; write LEFT SEMI JOIN, LEFT ANTI JOIN or LEFT JOIN instead"
+    if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter | exp.Command):
+        return "this is a placeholder, and nothing is put into the text of a table"
+    return None
+
+
+def fault_of_call(name: str, at: int, words: list[str]) -> str | None:
+    if name in not_of_the_row and not (name == "unix_timestamp" and words[at + 2 : at + 3] != [")"]):
+        return (
+            f"{name} gives another value each time, so a row would depend on when it is computed; use a column of the "
+            "row, such as its event time"
+        )
+    is_over = "over" in words and name in ordered_by_over
+    is_sorted = at > 1 and words[at - 2] in ("array_sort", "sort_array", "size", "array_size", "cardinality")
+    if name in of_some_row and not is_sorted and not is_over:
+        return (
+            f"what {name} gives depends on the order in which rows are read; write max_by(value, order), or "
+            "array_sort(collect_list(value))"
+        )
+    if name in several_rows:
+        return f"{name} makes several rows of one, which no column tells apart; do it in Python"
+    return None
+
+
+def functions_of(text: str) -> Iterator[tuple[str, int, list[str]]]:
+    """The functions that an expression calls, those without brackets too, with their places among all words."""
+    found = tokens_of(text)
+    words = ["" if quoted(each) else fold(each.text) for each in found]
+    for at, name in enumerate(words):
+        before, after = words[at - 1] if at else "", words[at + 1] if at + 1 < len(words) else ""
+        is_bare = name.startswith(("current_", "local")) and name in not_of_the_row and after != "."
+        if before != "." and (after == "(" or is_bare):
+            yield name, at, words

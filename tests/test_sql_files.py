@@ -1,6 +1,7 @@
 """Tables declared as SQL: each SELECT is what Python would declare, or an error that says why not."""
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -483,6 +484,23 @@ beginnings = ["", "SELECT order_id FROM silver.orders ", "SELECT shop, count(*) 
 def test_any_text_is_a_table_or_a_documented_error(text: str, begins: str) -> None:
     with contextlib.suppress(DeclarationError):
         assert made(begins + text).name == "gold.made"
+
+
+refused_and_made = [text for text, _ in same.values()] + [text for _, text, _ in refused if len(text) < 600]
+parts = sorted({part for text in refused_and_made for part in re.findall(r"\w+|\S", text)})
+
+
+@settings(max_examples=400, deadline=None)
+@given(text=st.sampled_from(refused_and_made), data=st.data())
+def test_a_text_with_words_changed_is_a_table_or_a_documented_error(text: str, data: st.DataObject) -> None:
+    found = re.findall(r"\w+|\s+|\S", text)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(found)))
+        found[at : at + data.draw(st.integers(0, 2))] = data.draw(
+            st.sampled_from([[], *([" ", each] for each in parts)])
+        )
+    with contextlib.suppress(DeclarationError):
+        assert made("".join(found)).name == "gold.made"
 
 
 # Files

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from sluice.errors import DeclarationError
 from sluice.model.plain import fault
-from sluice.model.sql import dialect, fold, named_expression, parse, quoted
+from sluice.model.sql import dialect, fold, named_expression, parse, parser_faults, quoted
 from sluice.model.words import (
     at_depth_zero,
     clauses_of,
@@ -158,7 +158,9 @@ class Reader:
         self.require_one_select()
         try:
             found = sqlglot.parse(self.with_calls(), dialect=dialect)
-        except sqlglot.errors.ParseError as error:
+        except RecursionError:
+            raise
+        except (sqlglot.errors.SqlglotError, *parser_faults) as error:
             self.fail_of(error)
         parsed = [each for each in found if each is not None and not isinstance(each, exp.Semicolon)]
         if len(parsed) != 1:
@@ -211,7 +213,7 @@ class Reader:
         """The clauses of a SELECT, whose tokens these are."""
         from sqlglot import exp
 
-        if not isinstance(parsed, exp.Select) or not tokens:
+        if not isinstance(parsed, exp.Select) or not tokens or tokens[0].token_type.name != "SELECT":
             self.fail(tokens[0].start if tokens else 0, "a table is one SELECT")
         clauses = dict(clauses_of(tokens))
         for name, found in parsed.args.items():
@@ -270,7 +272,7 @@ class Reader:
         from sqlglot import exp
 
         pieces = list(joined(tokens))
-        first = parsed.args["from_"].this
+        first = parsed.args["from_"].this if parsed.args.get("from_") else None
         clauses = parsed.args.get("joins") or []
         if len(pieces) != len(clauses) + 1:
             self.fail(tokens[0].start, "the tables of this FROM cannot be told apart; join them with JOIN … ON …")
@@ -283,6 +285,8 @@ class Reader:
             self.require_no_more(first, tokens[0])
             inner = self.select(first.this, tokens[1:end])
             return Table("", first.alias, self.part(tokens[:1])), (), inner
+        if first is None:
+            self.fail(tokens[0].start, "what this FROM reads cannot be told")
         source = self.table(first, pieces[0])
         return source, tuple(map(self.join, clauses, pieces[1:])), None
 

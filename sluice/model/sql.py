@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sqlglot import Token, exp
 
 dialect = "spark"
+# What sqlglot also raises, of texts that are no SQL.
+parser_faults = (RecursionError, ValueError, TypeError, AttributeError, LookupError)
 word = re.compile(r"\w+")
 # Spark resolves these without parentheses, but only where no column has the name.
 literal_functions = frozenset(
@@ -210,7 +212,7 @@ def parse(text: str) -> "exp.Expr | None":
 
     try:
         return sqlglot.parse_one(text, dialect=dialect)
-    except (sqlglot.errors.SqlglotError, RecursionError):
+    except (sqlglot.errors.SqlglotError, *parser_faults):
         return None
 
 

@@ -19,10 +19,10 @@ from sluice.model.datasets import (
     type_of,
 )
 from sluice.model.ddl import column_types, ddl, is_storable, require_names
-from sluice.model.join import by_key, join_dataset, require_reads
+from sluice.model.join import by_key, require_reads
 from sluice.model.lineage import How, Lineage, Made, Source, every_column, from_sql, read_by, same, taken, unique
 from sluice.model.publication import Publication, checked_publication
-from sluice.model.query import query_dataset
+from sluice.model.query import keyed_rows
 from sluice.model.select import Select
 from sluice.model.specification import Specification
 from sluice.model.sql import backticked, columns_read, named_expression, quoted, require_known, tokens
@@ -346,15 +346,8 @@ def view(
 
     `shape` can also be SQL: one SELECT that reads the inputs by their names. Then keys and grain follow from it.
     """
-    full_name = checked_name("gold", name)
-    if isinstance(shape, str | Select):
-        given = {"keys": keys, "on": on, "grain": grain, "version": version}
-        selected = query_dataset(
-            full_name, inputs=inputs, select=shape, given=given, meaning=meaning, event_time=event_time
-        )
-        return documented(selected, owner, comments)
-    made = join_dataset(
-        full_name,
+    made = keyed_rows(
+        checked_name("gold", name),
         inputs=inputs,
         keys=keys,
         shape=shape,

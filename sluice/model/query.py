@@ -1,6 +1,6 @@
 """A SELECT of rows, joined by key or not: which keys a change affects, and which columns tell rows apart."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from sluice.errors import DeclarationError
 from sluice.model.datasets import Dataset, type_of
 from sluice.model.ddl import is_storable
-from sluice.model.join import Join, checked_on, column_of, keyed_dataset
+from sluice.model.join import Join, checked_on, column_of, join_dataset, keyed_dataset
 from sluice.model.lineage import Lineage, Made, Source, from_sql, unique
 from sluice.model.select import JoinClause, Part, Select, Table, read, without_qualifier
 from sluice.model.sql import backticked, column_parts, fold, literal_functions, parse, reading
@@ -75,6 +75,35 @@ class Planned:
     columns: Mapping[str, str | None]
     lineage: Lineage
     event_time: str | None
+
+
+def keyed_rows(
+    name: str,
+    *,
+    inputs: Inputs,
+    keys: Sequence[str],
+    shape: "Callable[..., DataFrame] | str | Select",
+    on: Mapping[str, Mapping[str, str]] | None,
+    grain: Sequence[str] | None,
+    meaning: str,
+    event_time: str | None,
+    version: int | str | None,
+) -> Dataset:
+    """The dataset whose rows of a key are what a function of the project, or a SELECT, makes of the inputs' rows."""
+    if isinstance(shape, str | Select):
+        given = {"keys": keys, "on": on, "grain": grain, "version": version}
+        return query_dataset(name, inputs=inputs, select=shape, given=given, meaning=meaning, event_time=event_time)
+    return join_dataset(
+        name,
+        inputs=inputs,
+        keys=keys,
+        shape=shape,
+        on=on,
+        grain=grain,
+        meaning=meaning,
+        event_time=event_time,
+        version=version,
+    )
 
 
 def query_dataset(

@@ -18,9 +18,9 @@ from sluice.model.datasets import (
     type_of,
 )
 from sluice.model.ddl import require_names
-from sluice.model.join import join_dataset, require_common_keys
+from sluice.model.join import require_common_keys
 from sluice.model.lineage import Lineage, Made, Source, as_struct, taken, unique
-from sluice.model.query import query_dataset
+from sluice.model.query import keyed_rows
 from sluice.model.select import Select
 from sluice.model.specification import Specification
 from sluice.shapes.interval_join import How, IntervalJoin, Side, bucket, rows_within, touched_buckets
@@ -66,15 +66,8 @@ def join(
 
     `shape` can also be SQL: one SELECT that reads the inputs by their names. Then keys and grain follow from it.
     """
-    full_name = checked_name("silver", name)
-    if isinstance(shape, str | Select):
-        given = {"keys": keys, "on": on, "grain": grain, "version": version}
-        selected = query_dataset(
-            full_name, inputs=inputs, select=shape, given=given, meaning=meaning, event_time=event_time
-        )
-        return documented(selected, owner, comments)
-    made = join_dataset(
-        full_name,
+    made = keyed_rows(
+        checked_name("silver", name),
         inputs=inputs,
         keys=keys,
         shape=shape,

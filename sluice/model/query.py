@@ -224,10 +224,8 @@ class Planning:
                 raise self.select.where.error("OVER cannot stand in WHERE; write the condition in QUALIFY")
 
     def require_no_aggregate(self, part: Part) -> None:
-        parsed = parse(part.text)
-        for node in () if parsed is None else parsed.walk():
-            if is_aggregate(node) and not is_windowed(node):
-                raise part.error("a measure of rows needs GROUP BY: say by which columns")
+        if has_aggregate(part):
+            raise part.error("a measure of rows needs GROUP BY: say by which columns")
 
     def require_known(self, part: Part) -> None:
         """Every column is one of exactly one input, as far as their columns are known."""
@@ -243,9 +241,8 @@ class Planning:
         """No variable of a lambda has the name of an input."""
         from sqlglot import exp
 
-        parsed = parse(part.text)
         names = {fold(each) for each in self.inputs}
-        for node in () if parsed is None else parsed.find_all(exp.Lambda):
+        for node in (each for each in nodes_of(part.text) if isinstance(each, exp.Lambda)):
             wrong = [each.name for each in node.expressions if fold(each.name) in names]
             if wrong:
                 raise part.error(f"{wrong[0]} is both a table here and a variable; call the variable otherwise")
@@ -616,11 +613,21 @@ def is_windowed(node: "exp.Expr") -> bool:
     return isinstance(found.parent, exp.Window) and found.arg_key == "this"
 
 
+def nodes_of(text: str) -> "Iterator[exp.Expr]":
+    """The nodes of an expression, as far as it can be parsed."""
+    parsed = parse(text)
+    return iter(()) if parsed is None else parsed.walk()
+
+
+def has_aggregate(part: Part) -> bool:
+    """Whether an expression needs groups: an aggregate of an OVER does not."""
+    return any(is_aggregate(node) and not is_windowed(node) for node in nodes_of(part.text))
+
+
 def overs_of(text: str) -> "list[exp.Window]":
     from sqlglot import exp
 
-    parsed = parse(text)
-    return [] if parsed is None else list(parsed.find_all(exp.Window))
+    return [node for node in nodes_of(text) if isinstance(node, exp.Window)]
 
 
 def has_over(part: Part) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from sluice import windows
 from sluice.errors import DeclarationError
 from sluice.model.join import column_of
-from sluice.model.query import is_aggregate, is_windowed
+from sluice.model.query import is_aggregate, nodes_of
 from sluice.model.select import Part
 from sluice.model.sql import backticked, fold, parse, quoted, reading
 from sluice.model.words import closing, listed, printed, spaced, tokens_of
@@ -129,15 +129,6 @@ def is_window_column(item: Part) -> bool:
         ("session_window.start", "window_start"),
         ("session_window.end", "window_end"),
     ]
-
-
-def nodes_of(text: str) -> "Iterator[exp.Expr]":
-    parsed = parse(text)
-    return iter(()) if parsed is None else parsed.walk()
-
-
-def has_aggregate(part: Part) -> bool:
-    return any(is_aggregate(node) and not is_windowed(node) for node in nodes_of(part.text))
 
 
 def has_unknown_function(part: Part) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from sluice import gold, silver, windows
 from sluice.model.datasets import Dataset
 from sluice.model.join import column_of, require_reads
-from sluice.model.query import has_over, is_aggregate
+from sluice.model.query import has_aggregate, has_over, is_aggregate, nodes_of
 from sluice.model.select import JoinClause, Part, Select, read
 from sluice.model.sql import fold, literal_functions, parse, reading
 from sluice.model.words import printed, tokens_of
@@ -15,11 +15,9 @@ from sluice.sql.clauses import (
     Over,
     at,
     columns_outside,
-    has_aggregate,
     has_unknown_function,
     is_call,
     is_window_column,
-    nodes_of,
     over_of,
     quoted_name,
     same_text,

@@ -1,5 +1,14 @@
 """The errors that Sluice raises on purpose: each says what is wrong and what to do next."""
 
+import difflib
+from collections.abc import Iterable
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
+    """What to do about a name that does not exist: take the one that is most like it, or else what is said then."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else otherwise
+
 
 class SluiceError(Exception):
     """Something a person can put right; the CLI prints its message without a traceback."""

@@ -1,6 +1,5 @@
 """The catalogue: every dataset that a project declares, in an order in which each comes after its inputs."""
 
-import difflib
 import importlib
 import importlib.util
 import pkgutil
@@ -14,7 +13,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
 
-from sluice.errors import DeclarationError, UsageError
+from sluice.errors import DeclarationError, UsageError, suggestion
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.expectations import Expectation, Suite
 from sluice.model.publication import Publication
@@ -165,8 +164,7 @@ def expecting(catalogue: Catalogue, suites: Mapping[str, Suite]) -> Catalogue:
     names = [dataset.name for dataset in catalogue.datasets]
     for name in suites:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
+            hint = suggestion(name, names, f"there are {', '.join(names)}.")
             raise DeclarationError(f"there is a suite of {name}, but no such dataset; {hint}")
     found: dict[str, Node] = {}
     for node in catalogue.nodes:

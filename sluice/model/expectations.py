@@ -11,12 +11,11 @@ The severities: `warn` is reported, `critical` keeps new rows out of the table, 
 aside on entry to silver, in the pass that parses them.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sluice.errors import DeclarationError
+from sluice.errors import DeclarationError, suggestion
 from sluice.model.datasets import valid_name
 from sluice.model.rules import require_regex, row_rules
 
@@ -188,8 +187,7 @@ def require_known(found: Expectation) -> None:
     """Raises DeclarationError if the type is unknown or does not take these arguments."""
     types = list(row_rules) if found.is_row_rule else list(vocabulary)
     if found.type not in types:
-        near = difflib.get_close_matches(found.type, types, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it can be {', '.join(types)}"
+        hint = suggestion(found.type, types, f"it can be {', '.join(types)}")
         what = "cannot be asked of a single record" if found.is_row_rule else "is no expectation known here"
         raise DeclarationError(f"{found.name}: {found.type} {what}; {hint}")
     takes = vocabulary[found.type]

@@ -1,10 +1,9 @@
 """The lineage of columns across tables: all that one is made from, down to the log, and all that is made from it."""
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sluice.errors import UsageError
+from sluice.errors import UsageError, suggestion
 from sluice.model.lineage import How, Source, every_column
 from sluice.model.sql import fold
 from sluice.operate.describe import Described, made_from
@@ -78,8 +77,7 @@ def found_in(known: Mapping[str, Described], name: str) -> tuple[str, str | None
 
 
 def hint(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none yet'}."
+    return suggestion(name, known, f"there are {', '.join(known) or 'none yet'}.")
 
 
 def links_of(table: Described) -> Iterator[Link]:

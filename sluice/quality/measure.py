@@ -4,7 +4,6 @@ Each expectation says what it needs to know of the rows, as aggregates; all of t
 is then judged by its own figures.
 """
 
-import difflib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from sluice.errors import DeclarationError
+from sluice.errors import DeclarationError, suggestion
 from sluice.model.expectations import Expectation, Verdict, is_critical
 from sluice.model.rules import holds, require_value, row_rules
 from sluice.quality.collected import collected
@@ -134,8 +133,7 @@ def require_columns_there(df: "DataFrame", expectation: Expectation) -> None:
     named = [arguments[name] for name in ("column", "column_A", "column_B") if name in arguments]
     for column in [*named, *arguments.get("column_list", ())]:
         if column not in df.columns:
-            near = difflib.get_close_matches(column, df.columns, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(df.columns)}"
+            hint = suggestion(column, df.columns, f"there are {', '.join(df.columns)}")
             raise DeclarationError(f"there is no column {column}; {hint}")
 
 

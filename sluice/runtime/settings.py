@@ -1,6 +1,5 @@
 """Every setting, read once from the environment (`SLUICE_*`)."""
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from sluice.errors import UsageError
+from sluice.errors import UsageError, suggestion
 from sluice.log import AnyLog, KafkaLog, KafkaSecurity, Log
 from sluice.storage.location import Location, is_bucket, location_of
 
@@ -198,8 +197,7 @@ def read_settings(project: Path, overrides: Mapping[str, Any] | None = None) -> 
     known = {f"{prefix}{name.upper()}" for name in Settings.model_fields if name != "project"}
     for name in os.environ:
         if name.startswith(prefix) and name not in known | elsewhere:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}."
+            hint = suggestion(name, known, f"there are {', '.join(sorted(known))}.")
             raise UsageError(f"{name} is not a setting; {hint}")
     try:
         settings = Settings(project=project, **(overrides or {}))
@@ -216,8 +214,7 @@ def require_known(overrides: Mapping[str, Any]) -> None:
     known = [name for name in Settings.model_fields if name != "project"]
     for name in overrides:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}."
+            hint = suggestion(name, known, f"there are {', '.join(sorted(known))}.")
             raise UsageError(f"{name} is not a setting; {hint}")
 
 

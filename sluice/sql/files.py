@@ -1,6 +1,5 @@
 """Finds the tables that a project declares in `.sql` files, and what they read: other files, and Python."""
 
-import difflib
 import importlib
 import pkgutil
 import sys
@@ -8,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
-from sluice.errors import DeclarationError
+from sluice.errors import DeclarationError, suggestion
 from sluice.model.datasets import Dataset, Topic, valid_name
 from sluice.sql.translate import translated
 
@@ -18,12 +17,14 @@ layers = ("silver", "gold")
 
 def table(name: str) -> Dataset:
     """A table that a `.sql` file of the project declares, by its name: `sql.table("silver.priced_orders")`."""
-    return Files.of_project().table(name)
+    if package not in sys.modules:
+        raise DeclarationError("sql.table is for the declarations of a project: call it in a module of pipelines")
+    return Files.of(sys.modules[package]).table(name)
 
 
 def declared_in(root: ModuleType) -> list[Dataset]:
     """The tables of all `.sql` files of the project whose `pipelines` package this is."""
-    files = Files(root)
+    files = Files.of(root)
     return [files.table(name) for name in files.paths]
 
 
@@ -32,24 +33,26 @@ class Files:
 
     def __init__(self, root: ModuleType) -> None:
         self.root = root
-        state: dict[str, object] = vars(root).setdefault("__sql__", {"made": {}, "begun": []})
-        self.made: dict[str, Dataset] = state["made"]  # type: ignore[assignment]
-        self.begun: list[str] = state["begun"]  # type: ignore[assignment]
+        self.made: dict[str, Dataset] = {}
+        self.begun: list[str] = []
         self.folder = Path(next(iter(root.__path__)))
         self.paths = paths_of(self.folder)
 
     @classmethod
-    def of_project(cls) -> "Files":
-        if package not in sys.modules:
-            raise DeclarationError("sql.table is for the declarations of a project: call it in a module of pipelines")
-        return cls(sys.modules[package])
+    def of(cls, root: ModuleType) -> "Files":
+        """Those of a project, looked for once each time that its package is imported."""
+        kept = vars(root)
+        if "__sql__" not in kept:
+            kept["__sql__"] = cls(root)
+        found: Files = kept["__sql__"]
+        return found
 
     def table(self, name: str) -> Dataset:
         """The table of a file, translated once."""
         if name in self.made:
             return self.made[name]
         if name not in self.paths:
-            raise DeclarationError(f"there is no file of {name}; {self.near(name, list(self.paths))}")
+            raise DeclarationError(f"there is no file of {name}; {hint(name, list(self.paths))}")
         if name in self.begun:
             chain = [*self.begun[self.begun.index(name) :], name]
             raise DeclarationError(f"{' reads '.join(chain)}: no table can be made from itself")
@@ -75,7 +78,7 @@ class Files:
             raise DeclarationError(f"{name} has raw bytes; declare silver.events of it in Python, and read that")
         if found is None:
             known = [*self.paths, *(each.name for each in self.python_nodes())]
-            raise DeclarationError(f"there is no table {name}; {self.near(name, known)}")
+            raise DeclarationError(f"there is no table {name}; {hint(name, known)}")
         return found
 
     def in_python(self, name: str) -> Dataset | Topic | None:
@@ -93,9 +96,9 @@ class Files:
             if found.name not in sys.modules:
                 importlib.import_module(found.name)
 
-    def near(self, name: str, known: list[str]) -> str:
-        near = difflib.get_close_matches(name, known, n=1)
-        return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(set(known))) or 'none'}"
+
+def hint(name: str, known: list[str]) -> str:
+    return suggestion(name, known, f"there are {', '.join(sorted(set(known))) or 'none'}")
 
 
 def paths_of(folder: Path) -> Mapping[str, Path]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sluice.api.opened import Message, Opened
-from sluice.engine.catalogue import files_of, package
+from sluice.engine.catalogue import files_of, is_project
 from sluice.errors import SluiceError
 from sluice.operate.subscribe import Change, Cursor, Subscription
 from sluice.operate.webhook import PositionFile, Webhook, deliver, require_address, require_installed, secret_key
@@ -88,7 +88,7 @@ def deliver_changes(
 
 def key_of(here: Opened, table: str) -> tuple[str, ...]:
     """The columns that identify a row of a table; none where nothing declares it."""
-    if not (here.settings.project / package).is_dir():
+    if not is_project(here.settings.project):
         return ()
     outputs = (each for dataset in here.catalogue().datasets for each in dataset.outputs)
     return next((each.grain for each in outputs if each.table == table), ())

@@ -18,10 +18,9 @@ from sluice.model.datasets import Dataset, Topic
 from sluice.model.expectations import Expectation, Suite
 from sluice.model.publication import Publication
 from sluice.quality.built_in import require_built_ins
-from sluice.sql.files import declared_in
+from sluice.sql.files import declared_in, package
 
 Node = Dataset | Topic
-package = "pipelines"
 expectations_package = "expectations"
 # The modules of all projects have the same names, and a process may load several projects.
 loading = threading.Lock()
@@ -125,9 +124,14 @@ def unique(publications: Iterable[Publication]) -> tuple[Publication, ...]:
     return tuple(dict.fromkeys(found.values()))
 
 
+def is_project(project: Path) -> bool:
+    """Whether a folder declares anything."""
+    return (project / package).is_dir()
+
+
 def require_project(project: Path) -> None:
     """A UsageError for a folder that declares nothing."""
-    if not (project / package).is_dir():
+    if not is_project(project):
         raise UsageError(
             f"{project} has no folder '{package}', so it is no Sluice project. Go to one, name it with --project, "
             "or write one with: sluice init"

@@ -1,0 +1,38 @@
+"""The erasures of a log: records of a topic of its own, numbered by their offset, which name no subject and no value."""
+
+from functools import lru_cache
+
+from pydantic import ValidationError
+
+from sluice.errors import LogError
+from sluice.log.any_log import AnyLog
+from sluice.log.records import Record
+from sluice.model.erasure import Erasure, erasures_topic
+
+# Of one key, so that all are in one partition, and in order.
+key = "erasure"
+
+
+def add(log: AnyLog, erasure: Erasure) -> None:
+    """States an erasure; it is to be done from now on, whatever happens to who stated it."""
+    log.append(erasures_topic, [Record(erasure.model_dump_json(exclude_defaults=True).encode(), key=key)])
+
+
+def erasures_in(log: AnyLog) -> dict[int, Erasure]:
+    """All erasures of a log by their numbers."""
+    if not log.exists(erasures_topic):
+        return {}
+    return read(log, tuple(sorted((partition, each.stop) for partition, each in log.offsets(erasures_topic).items())))
+
+
+@lru_cache(maxsize=8)
+def read(log: AnyLog, ends: tuple[tuple[int, int], ...]) -> dict[int, Erasure]:
+    """The erasures of a log whose partitions end there."""
+    found: dict[int, Erasure] = {}
+    for partition, _ in ends:
+        for record in log.read(erasures_topic, partition):
+            try:
+                found[record.offset] = Erasure.model_validate_json(record.value or b"")
+            except ValidationError as error:
+                raise LogError(f"{erasures_topic}/{partition}/{record.offset} states no erasure.") from error
+    return found

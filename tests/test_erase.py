@@ -1,30 +1,46 @@
 """Erasing: what a subject's records said is nowhere in the log and the lake, and all else stays true."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
+import pytest
 import zstandard
 
 from sluice import gold
-from sluice.log import erasures
-from sluice.model.erasure import Erasure
-from tests.kit import Lakehouse, text
+from sluice.engine import erase as engine
+from sluice.errors import UsageError
+from sluice.log import Log, Record, erasures
+from sluice.log import erase as in_log
+from sluice.model.datasets import Dataset, Retraction
+from sluice.model.erasure import Erasure, Removal, erasures_topic, remainder, without
+from sluice.operate import erase, search
+from sluice.operate.erase import Subject
+from sluice.storage.delta import Lake, writer
+from tests.commands import sluice
+from tests.kit import Lakehouse, at, lines_without_checksums, rows_of, text
 from tests.shop import priced, prices, sales
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 sold = gold.aggregate(
-    "sold", source=priced, group_by=["product"], measures={"pieces": "sum(pieces)", "sales": "count(*)"}
+    "sold", source=priced, group_by=["product"], measures={"pieces": "sum(pieces)", "last_sale": "max(id)"}
 )
 subject = "subject-4711"
 
 
-def sale(id: str, product: str = "tea", hours: float = 1, pieces: int = 1) -> dict[str, Any]:
-    return {"id": id, "product": product, "sold_at": text(hours), "pieces": pieces}
+def sale(name: str, product: str = "tea", hours: float = 1, pieces: int = 1) -> dict[str, Any]:
+    return {"id": name, "product": product, "sold_at": text(hours), "pieces": pieces}
 
 
-def contents(folder: Path) -> Iterator[tuple[Path, bytes]]:
-    """Every file as bytes, with what is compressed or encoded in it."""
+def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Every file as bytes, with what is compressed or encoded in it: by other means than those of the search."""
     for path in folder.rglob("*"):
         if path.is_file():
             content = path.read_bytes()
@@ -32,44 +48,203 @@ def contents(folder: Path) -> Iterator[tuple[Path, bytes]]:
                 content += zstandard.ZstdDecompressor().decompressobj().decompress(content)
             if path.suffix == ".parquet":
                 content += repr(pq.read_table(path, partitioning=None).to_pylist()).encode()
-            yield path, content
+            yield str(path.relative_to(folder)), content
 
 
 def files_with(folder: Path, value: str) -> list[str]:
-    return [str(path.relative_to(folder)) for path, content in contents(folder) if value.encode() in content]
+    return [name for name, content in contents(folder) if value.encode() in content]
 
 
-def erase(lakehouse: Lakehouse, offsets: dict[int, list[int]], *fields: str) -> None:
-    erasures.add(lakehouse.log, Erasure.of("sales", offsets, fields, "asked"))
+def found_and_stated(lakehouse: Lakehouse, subject: Subject) -> dict[int, list[int]]:
+    """What `sluice erase` does before it runs."""
+    offsets = erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, subject)
+    if offsets:
+        erase.state(lakehouse.log, subject, offsets, "asked for it")
+    return offsets
 
 
-def test_the_records_of_a_subject_are_nowhere_and_another_takes_the_place_of_one(lakehouse: Lakehouse) -> None:
+# Without Spark: the log, and what is left of a record.
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    found = Log(tmp_path / "log", partitions=1)
+    for number in range(4):
+        records = [Record(json.dumps(sale(f"id-{number}-{each}")).encode(), f"key-{each}", at(1)) for each in range(3)]
+        found.append_to("sales", 0, records)
+    return found
+
+
+def removals(offsets: list[int], *fields: str) -> dict[int, dict[int, list[Removal]]]:
+    return {0: {offset: [Removal(7, fields)] for offset in offsets}}
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_record_leaves_its_offset_and_time_and_all_others_stay_as_they_are(tmp_path: Path, compress: bool) -> None:
+    log = Log(tmp_path, partitions=1, compress=compress)
+    log.append_to("sales", 0, [Record(b"\xff" + str(each).encode(), "k", at(each), {"a": "b"}) for each in range(5)])
+    before = list(log.read("sales", 0))
+    assert log.erase("sales", removals([1, 4, 99])) == 1
+    after = list(log.read("sales", 0))
+    gone = [replace(each, key=None, value=None, headers={"sluice_erased": "7"}) for each in before]
+    assert after == [gone[each.offset] if each.offset in (1, 4) else each for each in before]
+    assert [each.faults for each in log.verify("sales")] == [()]
+    content = log.segments("sales")[0].path.read_bytes()
+    assert log.erase("sales", removals([1, 4, 99])) == 0
+    assert log.segments("sales")[0].path.read_bytes() == content
+    assert log.append_to("sales", 0, [Record(b"next")]) == 6
+
+
+def test_lines_of_other_programs_stay_byte_for_byte(log: Log) -> None:
+    path = log.segments("sales")[1].path
+    lines = lines_without_checksums(path)
+    path.write_bytes(b"".join(lines))
+    log.erase("sales", removals([4]))
+    after = path.read_bytes().splitlines(keepends=True)
+    assert [after[0], after[2]] == [lines[0], lines[2]]
+    assert b"id-1-1" not in after[1]
+    assert [each.faults for each in log.verify("sales")] == [()]
+
+
+def test_a_damaged_segment_is_not_written_again_as_if_it_were_sound(log: Log) -> None:
+    path = log.segments("sales")[0].path
+    damaged = path.read_bytes().replace(b"id-0-2", b"id-0-3")
+    path.write_bytes(damaged)
+    with pytest.raises(Exception, match="another checksum"):
+        log.erase("sales", removals([0]))
+    assert path.read_bytes() == damaged
+
+
+def test_leftovers_of_a_writer_that_was_killed_go_too(log: Log) -> None:
+    left = log.folder("sales", 0) / ".00000000000000000000.jsonl.123"
+    left.write_bytes(b"id-0-0")
+    log.erase("sales", removals([0]))
+    assert files_with(log.root, "id-0-0") == []
+
+
+@pytest.mark.parametrize(
+    ("value", "left"),
+    [
+        (b'{"name":"Ann","n":1.10}', b'{"name":null,"n":1.10}'),
+        (b' { "n" : [1, {"name": "kept"}] , "n\\u0061me" : {"x": "}"} } ', None),
+        (b'{"payload":{"before":null,"after":{"name":"Ann"}}}', b'{"payload":{"before":null,"after":{"name":null}}}'),
+        (b'{"name":"Ann","name":"Bea"}', b'{"name":null,"name":null}'),
+        (b'{"other":1}', b'{"other":1}'),
+        (b"{}", b"{}"),
+    ],
+)
+def test_a_field_becomes_null_and_the_rest_stays_byte_for_byte(value: bytes, left: bytes | None) -> None:
+    expected = left or b' { "n" : [1, {"name": "kept"}] , "n\\u0061me" : null } '
+    assert without(value, ["name"]) == expected
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[1]", b'"name"', b'{"name":', b"{name:1}", b'{"name":1}x', b"\xff", b"[" * 9999]
+)
+def test_of_what_is_no_object_all_goes(value: bytes) -> None:
+    assert without(value, ["name"]) is None
+    assert remainder(value, [Removal(3, ("name",))]).erased_by == 3
+
+
+def test_a_value_is_found_as_a_word_however_it_is_written() -> None:
+    wanted = search.Wanted("Zoë/1")
+    for found in ("x Zoë/1 y", b'{"a":"Zo\\u00eb\\/1"}', '{"stats":"{\\"min\\":\\"Zo\\u00eb/1\\"}"}', {"n": ["Zoë/1"]}):
+        assert wanted.is_in(found), found
+    for found in ("Zoë/12", "aZoë/1", b"", {"a": 1}):
+        assert not wanted.is_in(found), found
+    assert search.Wanted("12345").is_in({"id": 12345})
+    assert not search.Wanted("12345").is_in({"id": 123456})
+    assert search.Wanted("abcd").is_in({"value_base64": "/2FiY2Q="})
+
+
+# With tables.
+
+
+def test_an_erasure_names_no_subject_and_is_asked_for_with_sense(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sales)
+    lakehouse.publish("sales", sale(subject), sale(f"{subject}0"), b"{", None, key="the-key")
+    for wrong in (Subject("sales"), Subject("sales", "a", "b"), Subject("sluice_releases", "a"), Subject("other", "a")):
+        with pytest.raises(UsageError):
+            erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, wrong)
+    for condition, said in [
+        ("record ->> 'x", "cannot be evaluated"),
+        ("1; SELECT 1", "cannot be evaluated"),
+        ("no_such", "record"),
+    ]:
+        with pytest.raises(UsageError, match=said):
+            erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, Subject("sales", where=condition))
+    with pytest.raises(UsageError, match=r"silver\.sales needs id"):
+        erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, Subject("sales", "the-key", fields=["id"]))
+    with pytest.raises(UsageError, match="must not name the key"):
+        erase.state(lakehouse.log, Subject("sales", "the-key"), {0: [0]}, "the-key asked")
+    assert len(found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))) == 1
+    (path,) = [each.path for each in lakehouse.log.segments(erasures_topic)]
+    assert subject not in path.read_text()
+    assert "the-key" not in path.read_text()
+    assert (
+        sum(
+            map(
+                len,
+                erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, Subject("sales", "the-key")).values(),
+            )
+        )
+        == 4
+    )
+    assert list(erasures.erasures_in(lakehouse.log).values())[0].reason == "asked for it"
+
+
+def lived(lakehouse: Lakehouse, chance: Random, batches: int = 3) -> list[str]:
+    """Sales and prices in batches, and between them erasures; returns the names that were erased."""
+    erased: list[str] = []
+    names = [f"person-{chance.randrange(10**9):09}-{each}" for each in range(12)]
+    for _ in range(batches):
+        prices_now = [{"product": each, "changed_at": text(chance.uniform(0, 30)), "price": 3} for each in "ab"]
+        lakehouse.publish("prices", *prices_now, key="p", hours=50)
+        some = [
+            sale(chance.choice(names), chance.choice("ab"), chance.uniform(0, 48), chance.randint(1, 9))
+            for _ in range(9)
+        ]
+        lakehouse.publish("sales", *some, b'{"id":"%s",' % chance.choice(names).encode(), hours=50)
+        if chance.random() < 0.5:
+            lakehouse.run()
+        erased.append(names.pop(chance.randrange(len(names))))
+        found_and_stated(lakehouse, Subject("sales", where=f"contains(value, '{erased[-1]}')"))
+        lakehouse.run()
+    return erased
+
+
+def tables(lakehouse: Lakehouse) -> dict[str, list[Any]]:
+    names = ["silver.sales", "silver.prices", "silver.priced", "gold.sold"]
+    return {name: lakehouse.rows(name) for name in names} | {"fates": lakehouse.fates()}
+
+
+def rebuilt_from_the_log(lakehouse: Lakehouse) -> Lakehouse:
+    found = Lakehouse(lakehouse.spark, lakehouse.folder / "again").declare(*lakehouse.catalogue.nodes)
+    found.log = lakehouse.log
+    found.run()
+    return found
+
+
+def test_after_erasures_between_batches_tables_are_those_of_what_is_left(lakehouse: Lakehouse) -> None:
     lakehouse.declare(sales, prices, priced, sold)
-    lakehouse.publish("prices", {"product": "tea", "changed_at": text(0), "price": 3})
-    said = [sale(subject, pieces=5), sale("b"), sale(subject, pieces=7), sale("c", hours=2)]
-    lakehouse.publish("sales", *said, key="k").run()
-    (partition,) = {record.partition for record in lakehouse.log.tail("sales")}
-    assert len(files_with(lakehouse.folder, subject)) > 5
-    before = {each.offset: each.timestamp for each in lakehouse.log.tail("sales")}
-
-    erase(lakehouse, {partition: [0]})
-    lakehouse.run()
-    assert lakehouse.rows("gold.sold") == [("tea", 9, 3)]
-    assert lakehouse.fates() == [("erased", "erased", None)]
-
-    erase(lakehouse, {partition: [2]})
-    done = lakehouse.run()
-    # Older versions are gone, and what followed them goes on from what is left.
-    assert {event.cause for name, event in done.items() if not name.startswith("bronze")} == {"changes"}
-    assert lakehouse.rows("silver.sales", "id") == [("b",), ("c",)]
-    assert lakehouse.rows("gold.sold") == [("tea", 2, 2)]
-    assert files_with(lakehouse.folder, subject) == []
-    assert {each.offset: each.timestamp for each in lakehouse.log.tail("sales")} == before
-    assert [each.faults for each in lakehouse.log.verify("sales")] == [(), ()]
+    erased = lived(lakehouse, Random(5))
+    assert [each for each in erased if files_with(lakehouse.folder, each)] == []
+    assert [search.search(lakehouse.lake, lakehouse.log, each) for each in erased] == [[], [], []]
+    assert search.search(lakehouse.lake, lakehouse.log, "asked for it")
     audit = lakehouse.audit()["silver.sales"]
-    assert (audit.landed, audit.accepted, audit.erased, audit.balanced) == (4, 2, 2, True)
+    assert audit.balanced
+    assert (
+        audit.erased
+        == sum(
+            1
+            for partition in lakehouse.log.partitions("sales")
+            for each in lakehouse.log.read("sales", partition)
+            if each.headers
+        )
+        > 3
+    )
+    assert [each for each in lakehouse.laws() if not each.balanced] == []
     assert lakehouse.run() == {}
-    rebuilt = lakehouse.run(rebuild=True)
-    assert {name: event.rows.total for name, event in rebuilt.items() if event.rows.total} == {}
-    lakehouse.publish("sales", sale("d"), key="k").run()
-    assert lakehouse.rows("gold.sold") == [("tea", 3, 3)]
+    whole = lakehouse.run(rebuild=True)
+    assert {name: event.rows.total for name, event in whole.items() if event.rows.total} == {}
+    assert tables(rebuilt_from_the_log(lakehouse)) == tables(lakehouse)

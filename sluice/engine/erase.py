@@ -7,6 +7,7 @@ ledger of the bronze table says that it is done.
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from sluice.log.erasures import erasures_in
 from sluice.model.datasets import Output, Topic, same_names
 from sluice.model.erasure import Removals, erased_header, remainder, removals_of
 from sluice.model.ledger import Commit, RowCounts, no_rows
-from sluice.model.scope import Scope, collect
+from sluice.model.scope import collect
 from sluice.model.small_frames import frame_of, small_rows
 from sluice.quality.results import checks_table, forget_examples
 from sluice.runtime.session import named_jobs
@@ -100,26 +101,10 @@ def planned(spark: "SparkSession", lake: TableFormat, unchanged: Plan, removals:
     count = changed.count() if small is None else small.num_rows
     if not count:
         return unchanged
-    return replaced(unchanged, changed, scope, count, small, bronze)
-
-
-def replaced(
-    unchanged: Plan, rows: "DataFrame", scope: Scope, count: int, small: pa.Table | None, bronze: "DataFrame"
-) -> Plan:
     counts = RowCounts(updated=count)
-    return Plan(
-        unchanged.output,
-        "difference",
-        unchanged.entry.model_copy(update={"rows": counts}),
-        unchanged.fence,
-        unchanged.known,
-        is_cursor=True,
-        rows=rows,
-        scope=scope,
-        counts=counts,
-        small=small,
-        before=bronze,
-    )
+    entry = unchanged.entry.model_copy(update={"rows": counts})
+    found = replace(unchanged, change="difference", entry=entry, scope=scope, before=bronze)
+    return replace(found, rows=changed, counts=counts, small=small)
 
 
 def remainders(old: "DataFrame", removals: Removals) -> list[tuple[object, ...]]:
@@ -143,7 +128,12 @@ def remainders(old: "DataFrame", removals: Removals) -> list[tuple[object, ...]]
 
 
 def table_of(rows: Iterable[tuple[object, ...]], names: Iterable[str]) -> pa.Table:
-    kinds = {"partition": pa.int32(), "offset": pa.int64(), "left_value": pa.binary(), "erased_by": pa.string()}
+    kinds: dict[str, pa.DataType] = {
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "left_value": pa.binary(),
+        "erased_by": pa.string(),
+    }
     schema = pa.schema([(name, kinds[name]) for name in names])
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
 

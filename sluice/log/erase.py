@@ -72,7 +72,7 @@ def replace(segment: Segment, wanted: Wanted) -> None:
             write_lines(file, lines_without(segment, wanted), compress=path.suffix == ".zst")
             file.flush()
             os.fsync(file.fileno())
-        os.replace(aside, path)
+        aside.replace(path)
         sync_folder(path.parent)
     except OSError as error:
         raise LogError(f"The segment {path} cannot be written: {error.strerror or error}.") from error

@@ -1,6 +1,8 @@
-"""The erasures of a log: records of a topic of its own, numbered by their offset, which name no subject and no value."""
+"""The erasures of a log: records of a topic of its own, numbered by their offset, which name no subject or value."""
 
+from collections.abc import Hashable
 from functools import lru_cache
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -22,11 +24,12 @@ def erasures_in(log: AnyLog) -> dict[int, Erasure]:
     """All erasures of a log by their numbers."""
     if not log.exists(erasures_topic):
         return {}
-    return read(log, tuple(sorted((partition, each.stop) for partition, each in log.offsets(erasures_topic).items())))
+    ends = tuple(sorted((partition, each.stop) for partition, each in log.offsets(erasures_topic).items()))
+    return read(cast(Hashable, log), ends)
 
 
 @lru_cache(maxsize=8)
-def read(log: AnyLog, ends: tuple[tuple[int, int], ...]) -> dict[int, Erasure]:
+def read(log: Any, ends: tuple[tuple[int, int], ...]) -> dict[int, Erasure]:
     """The erasures of a log whose partitions end there."""
     found: dict[int, Erasure] = {}
     for partition, _ in ends:

@@ -272,8 +272,8 @@ class KafkaLog:
     def erase(self, topic: str, removals: Removals) -> int:  # noqa: ARG002
         """A UsageError: Kafka removes single records by its own compaction only."""
         raise UsageError(
-            "sluice erase does not work on a log on Kafka, where no record can be changed. Write a tombstone for the key "
-            "to the topic, and let Kafka's compaction remove the records."
+            "sluice erase does not work on a log on Kafka yet: no record there can be changed. Write a tombstone for "
+            "the key to the topic, and let Kafka's compaction remove its records."
         )
 
     def marks_after(

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from json.decoder import scanstring
 from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
@@ -124,7 +123,7 @@ def spans_of(text: str, at: int, fields: frozenset[str]) -> Iterator[tuple[int, 
         raise ValueError("no object")
     at = skip_space(text, at + 1)
     while text[at] != "}":
-        name, at = scanstring(text, at + 1, True)
+        name, at = decoder.raw_decode(text, at)
         begin = skip_space(text, skip_space(text, at) + 1)
         _, end = decoder.raw_decode(text, begin)
         if name in fields:

@@ -42,9 +42,9 @@ class Forgetting(Writer):
         files = Files(self.path(table))
         for name in files.below("_delta_log"):
             version = of_version.match(name)
-            if version is None or int(version[1]) < found.version():
-                if not name.endswith("_last_checkpoint"):
-                    files.delete(name)
+            is_older = version is None or int(version[1]) < found.version()
+            if is_older and not name.endswith("_last_checkpoint"):
+                files.delete(name)
         files.delete_folder(secondary_index.indexes_folder)
         self.newest.pop(table, None)
         self.rows.pop(table, None)

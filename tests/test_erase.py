@@ -1,8 +1,8 @@
 """Erasing: what a subject's records said is nowhere in the log and the lake, and all else stays true."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from deltalake import DeltaTable
 
 from sluice import gold
-from sluice.engine import erase as engine
-from sluice.errors import UsageError
+from sluice.errors import LogError, UsageError
 from sluice.log import Log, Record, erasures
 from sluice.log import erase as in_log
-from sluice.model.datasets import Dataset, Retraction
-from sluice.model.erasure import Erasure, Removal, erasures_topic, remainder, without
+from sluice.model import small_frames
+from sluice.model.datasets import Dataset
+from sluice.model.erasure import Removal, erasures_topic, remainder, without
 from sluice.operate import erase, search
 from sluice.operate.erase import Subject
-from sluice.storage.delta import Lake, writer
-from tests.commands import sluice
-from tests.kit import Lakehouse, at, lines_without_checksums, rows_of, text
+from sluice.shapes.fates import touched_by_erasure
+from sluice.storage.delta import Lake
+from sluice.storage.files import Files
+from tests.kit import Lakehouse, at, lines_without_checksums, text
 from tests.shop import priced, prices, sales
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 sold = gold.aggregate(
     "sold", source=priced, group_by=["product"], measures={"pieces": "sum(pieces)", "last_sale": "max(id)"}
+)
+counted = gold.aggregate(
+    "counted", source=sales, group_by=["product"], measures={"pieces": "sum(pieces)", "last_sale": "max(id)"}
 )
 subject = "subject-4711"
 
@@ -110,7 +115,7 @@ def test_a_damaged_segment_is_not_written_again_as_if_it_were_sound(log: Log) ->
     path = log.segments("sales")[0].path
     damaged = path.read_bytes().replace(b"id-0-2", b"id-0-3")
     path.write_bytes(damaged)
-    with pytest.raises(Exception, match="another checksum"):
+    with pytest.raises(LogError, match="another checksum"):
         log.erase("sales", removals([0]))
     assert path.read_bytes() == damaged
 
@@ -190,7 +195,181 @@ def test_an_erasure_names_no_subject_and_is_asked_for_with_sense(lakehouse: Lake
         )
         == 4
     )
-    assert list(erasures.erasures_in(lakehouse.log).values())[0].reason == "asked for it"
+    assert [each.reason for each in erasures.erasures_in(lakehouse.log).values()] == ["asked for it"]
+
+
+def of_one_subject(lakehouse: Lakehouse, *datasets: Dataset) -> Lakehouse:
+    """A lakehouse with two records of a subject, of which the second is a duplicate, and two of others."""
+    lakehouse.declare(*(datasets or (sales, counted)))
+    said = [sale(subject, pieces=5), sale("b"), sale(subject, pieces=7), sale("c", hours=2)]
+    lakehouse.publish("sales", *said, key="k").run()
+    return lakehouse
+
+
+def test_the_next_record_of_a_key_takes_the_place_of_an_erased_one(lakehouse: Lakehouse) -> None:
+    of_one_subject(lakehouse)
+    assert {Path(name).parts[1] for name in files_with(lakehouse.folder, subject)} == {
+        "sales",
+        "bronze",
+        "silver",
+        "gold",
+    }
+
+    found_and_stated(lakehouse, Subject("sales", where="record ->> 'pieces' = '5'"))
+    lakehouse.run()
+    assert lakehouse.rows("gold.counted") == [("tea", 9, subject)]
+    assert lakehouse.fates() == [("erased", "erased", None)]
+
+    found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
+    done = lakehouse.run()
+    # Older versions are gone, and what followed them goes on from what is left.
+    assert {name: event.cause for name, event in done.items()} == {
+        "bronze.sales": "erasure",
+        "silver.sales": "changes",
+        "gold.counted": "changes",
+    }
+    assert lakehouse.rows("gold.counted") == [("tea", 2, "c")]
+    assert files_with(lakehouse.folder, subject) == []
+    lakehouse.publish("sales", sale("d"), key="k")
+    assert lakehouse.run()["gold.counted"].cause == "changes"
+    assert lakehouse.rows("gold.counted") == [("tea", 3, "d")]
+
+
+def test_fields_become_null_and_what_does_not_use_them_stays(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_one_subject(lakehouse)
+    # By Spark's MERGE, as for many records.
+    monkeypatch.setattr(small_frames, "rows_max", 0)
+    before = lakehouse.rows("gold.counted", "pieces", "last_sale")
+    assert found_and_stated(lakehouse, Subject("sales", "k", fields=["product"])) == {1: [0, 1, 2, 3]}
+    done = lakehouse.run()
+    assert done["bronze.sales"].rows.updated == 4
+    assert lakehouse.rows("gold.counted", "pieces", "last_sale") == before
+    assert lakehouse.rows("silver.sales", "id", "product") == [("b", None), ("c", None), (subject, None)]
+    assert search.search(lakehouse.lake, lakehouse.log, subject)
+    assert files_with(lakehouse.folder / "log" / "sales", "tea") == []
+    assert found_and_stated(lakehouse, Subject("sales", "k", fields=["product"])) == {}
+    assert lakehouse.run() == {}
+
+
+def with_retraction(dataset: Dataset, **changed: Any) -> Dataset:
+    """The dataset, taking back input rows that are gone in another way."""
+    inputs = {
+        name: replace(each, retraction=each.retraction and replace(each.retraction, **changed))
+        for name, each in dataset.inputs.items()
+    }
+    return replace(dataset, inputs=inputs)
+
+
+def without_siblings(gone: Any, inputs: Any) -> Any:
+    parsing, distinct = sales.specification.parsing, sales.specification.distinct  # type: ignore[attr-defined]
+    return touched_by_erasure(gone, [gone.limit(0)], parsing, distinct, None)
+
+
+mutants: dict[str, Dataset] = {
+    "rows of erased records stay": with_retraction(sales, own=lambda own, gone: own),
+    "other records of the key are not judged again": with_retraction(sales, scope=without_siblings),
+}
+
+
+@pytest.mark.parametrize("mutant", mutants)
+def test_the_law_notices_when(mutant: str, lakehouse: Lakehouse) -> None:
+    of_one_subject(lakehouse, mutants[mutant])
+    found_and_stated(lakehouse, Subject("sales", where="record ->> 'pieces' = '5'"))
+    lakehouse.run()
+    assert lakehouse.rows("silver.sales", "id", "pieces") != [("b", 1), ("c", 1), (subject, 7)]
+
+
+def test_the_search_finds_what_older_versions_have(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lake, "forget_history", lambda *_: None)
+    of_one_subject(lakehouse)
+    found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
+    lakehouse.run()
+    found = {
+        hit.file.removeprefix(f"{lakehouse.folder}/") for hit in search.search(lakehouse.lake, lakehouse.log, subject)
+    }
+    assert found == set(files_with(lakehouse.folder, subject))
+    kinds = {"_delta_log/": 0, "_change_data/": 0, "/part-": 0}
+    assert all(any(kind in name for name in found) for kind in kinds)
+    assert not any(name.startswith("log/") for name in found)
+
+
+class Crash(BaseException):
+    """The end of a run in the middle, as a SIGKILL is: nothing of the engine catches it."""
+
+
+# Each is done once: the next run goes on after it.
+of_the_erasure: list[tuple[Any, str]] = [
+    (in_log, "sync_folder"),
+    (Lake, "merge_rows"),
+    (Lake, "replace_rows"),
+    (Lake, "append_rows"),
+]
+of_forgetting: list[tuple[Any, str]] = [
+    (Lake, "blank"),
+    (Files, "delete"),
+    (Files, "delete_folder"),
+    (DeltaTable, "vacuum"),
+    (DeltaTable, "create_checkpoint"),
+    (Lake, "move_cursor"),
+]
+# Of the many steps of forgetting, how many are passed from one kill to the next.
+stride = int(os.environ.get("SLUICE_KILL_STRIDE", "7"))
+
+
+def run_killed(lakehouse: Lakehouse, count: int) -> bool | None:
+    """Runs until a step of the erasure is done, or the `count`th of forgetting; whether it was one of forgetting.
+
+    None when the run came to its end before.
+    """
+    left, struck = [count], []
+
+    def struck_after(original: Callable[..., Any], is_forgetting: bool) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            done = original(*arguments, **options)
+            left[0] -= 1 if is_forgetting else count
+            if left[0] <= 0:
+                struck.append(is_forgetting)
+                raise Crash
+            return done
+
+        return called
+
+    with pytest.MonkeyPatch.context() as patch:
+        for place, name in [*of_the_erasure, *of_forgetting]:
+            is_forgetting = (place, name) in of_forgetting
+            patch.setattr(place, name, struck_after(getattr(place, name), is_forgetting))
+        try:
+            lakehouse.run()
+        except Crash:
+            return struck[0]
+    return None
+
+
+def test_killed_at_every_step_it_goes_on_where_it_was(spark: "SparkSession", tmp_path: Path) -> None:
+    of_one_subject(Lakehouse(spark, tmp_path))
+    steps = {True: 0, False: 0}
+    (segment,) = Lakehouse(spark, tmp_path).log.segments("sales")
+
+    def restarted() -> Lakehouse:
+        return Lakehouse(spark, tmp_path).declare(sales, counted)
+
+    found_and_stated(restarted(), Subject("sales", where=f"record ->> 'id' = '{subject}'"))
+    # Before the new segment has the name of the old one.
+    left = segment.path.with_name(f".{segment.path.name}.1")
+    left.write_bytes(segment.path.read_bytes()[:99])
+    while (struck := run_killed(restarted(), 1 + stride * steps[True])) is not None:
+        steps[struck] += 1
+        assert sum(steps.values()) < 200
+    lakehouse = restarted()
+    assert steps[False] >= 5
+    assert steps[True] * stride >= 20
+    assert lakehouse.run() == {}
+    assert files_with(tmp_path, subject) == []
+    assert lakehouse.rows("gold.counted") == [("tea", 2, "c")]
+    assert all(each.balanced for each in lakehouse.audits())
+    assert lakehouse.run(rebuild=True)["gold.counted"].rows.total == 0
 
 
 def lived(lakehouse: Lakehouse, chance: Random, batches: int = 3) -> list[str]:

@@ -13,6 +13,7 @@ from sluice.log import AnyLog, KafkaLog, erasures, require_open
 from sluice.model.datasets import Topic
 from sluice.model.erasure import Erasure, Removal, erased_header, remainder
 from sluice.operate.query import connected
+from sluice.operate.search import Wanted
 from sluice.shapes.fates import Events
 from sluice.storage.delta import Lake
 
@@ -69,7 +70,7 @@ def state(log: AnyLog, subject: Subject, offsets: Mapping[int, Sequence[int]], r
     """Appends the erasure to the log: from now on each run does what is left to do of it."""
     if not reason.strip():
         raise UsageError("Say why: --reason TEXT. It stays in the log.")
-    if subject.key and subject.key in reason:
+    if subject.key and Wanted(subject.key).is_in(reason):
         raise UsageError("The reason stays in the log, so it must not name the key.")
     erasures.add(log, Erasure.of(subject.topic, offsets, subject.fields, reason))
 

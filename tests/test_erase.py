@@ -25,6 +25,7 @@ from sluice.operate.erase import Subject
 from sluice.shapes.fates import touched_by_erasure
 from sluice.storage.delta import Lake
 from sluice.storage.files import Files
+from tests.commands import sluice
 from tests.kit import Lakehouse, at, lines_without_checksums, text
 from tests.shop import priced, prices, sales
 
@@ -427,3 +428,53 @@ def test_after_erasures_between_batches_tables_are_those_of_what_is_left(lakehou
     whole = lakehouse.run(rebuild=True)
     assert {name: event.rows.total for name, event in whole.items() if event.rows.total} == {}
     assert tables(rebuilt_from_the_log(lakehouse)) == tables(lakehouse)
+
+
+declarations = """
+from sluice import bronze, silver
+
+sales = silver.events("sales", source=bronze.topic("sales"), schema="id string, name string", keys=["id"])
+"""
+
+
+@pytest.mark.usefixtures("spark_for_commands")
+def test_the_command_says_what_it_does_and_what_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").write_text(declarations)
+    records = [{"id": "a", "name": "Ann Subject"}, {"id": "b", "name": "Bea"}]
+    (tmp_path / "sales.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    sluice("log", "append", "sales", "sales.jsonl", here=tmp_path)
+    sluice("run", here=tmp_path)
+
+    def erased(*options: str) -> tuple[int, str, str]:
+        done = sluice("erase", *options, here=tmp_path)
+        return done.returncode, done.stdout, done.stderr
+
+    condition = ("sales", "--where", "record ->> 'id' = 'a'")
+    assert erased()[0] == 2
+    assert erased(*condition)[0] == 2
+    assert erased(*condition, "--dry-run")[:2] == (0, "1 record of sales would be erased.\n")
+    code, out, _ = erased("--verify", "Ann Subject", "--json")
+    assert code == 1
+    assert len(json.loads(out)) >= 3
+
+    # A replay has copies, and so has what only its own files know.
+    replay = Files(str(tmp_path / ".sluice" / "lake"))
+    replay.write("_replays/a-replay/silver/sales/part.json", '{"name":"Ann Subject"}')
+    code, out, err = erased(*condition, "--reason", "request 7")
+    assert (code, out) == (1, "1 record of sales erased.\n")
+    assert "the replay a-replay has copies" in err
+    audit = sluice("audit", here=tmp_path)
+    assert (audit.returncode, "has not come to its end" in audit.stdout) == (1, True)
+
+    replay.delete_folder("_replays")
+    assert erased(*condition, "--reason", "request 7")[:2] == (0, "0 records of sales erased.\n")
+    assert erased("--verify", "Ann Subject")[:2] == (0, "No file of the log or the tables has it.\n")
+    assert sluice("audit", here=tmp_path).returncode == 0
+
+    # Whoever writes the log otherwise can make a record look erased, and is noticed.
+    log = Log(tmp_path / ".sluice" / "log")
+    log.append("sales", [Record(None, headers={"sluice_erased": "0"})])
+    sluice("run", here=tmp_path)
+    audit = sluice("audit", "--json", here=tmp_path)
+    assert [each["broken"] for each in json.loads(audit.stdout) if each.get("law", "").startswith("erased")] == [1]

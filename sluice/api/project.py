@@ -278,11 +278,10 @@ class Project:
         catalogue = here.catalogue()
         if recompute is not None and not 0 < recompute <= 1:
             raise UsageError(f"recompute={recompute} is no share of the rows; give for example 0.01, or 1 for all.")
-        found = Audit(
-            fates=tuple(audit.audit(here.lake, catalogue)),
-            laws=tuple(audit.integrity(here.lake, catalogue)),
-            stopped=tuple(audit.stopped(here.lake, catalogue)),
-        )
+        fates = audit.audit(here.lake, catalogue)
+        laws = audit.integrity(here.lake, catalogue) + audit.erased_by_none(here.lake, here.log, fates)
+        stopped = audit.stopped(here.lake, catalogue) + audit.erasures_left(here.lake, here.log, catalogue)
+        found = Audit(tuple(fates), tuple(laws), tuple(stopped))
         if recompute is None:
             return found
         chosen = datetime.now(UTC).toordinal() if seed is None else seed

@@ -35,7 +35,8 @@ def read(log: Any, ends: tuple[tuple[int, int], ...]) -> dict[int, Erasure]:
     for partition, _ in ends:
         for record in log.read(erasures_topic, partition):
             try:
-                found[record.offset] = Erasure.model_validate_json(record.value or b"")
+                stated = Erasure.model_validate_json(record.value or b"")
+                found[record.offset] = stated.model_copy(update={"at": record.timestamp})
             except ValidationError as error:
                 raise LogError(f"{erasures_topic}/{partition}/{record.offset} states no erasure.") from error
     return found

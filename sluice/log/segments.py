@@ -1,4 +1,4 @@
-"""Segments: the files of a partition, published whole and never changed."""
+"""Segments: the files of a partition, published whole and changed by nothing but an erasure."""
 
 import contextlib
 import hashlib

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import reduce
 from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 # Where the erasures of a log are stated, each as one record.
 erasures_topic = "sluice_erasures"
@@ -30,6 +31,8 @@ class Erasure(BaseModel):
     ranges: dict[int, list[tuple[int, int]]]
     fields: tuple[str, ...] = ()
     reason: str
+    # When its record was appended, by the log.
+    at: datetime | None = Field(default=None, exclude=True)
 
     @classmethod
     def of(cls, topic: str, offsets: Offsets, fields: Iterable[str], reason: str) -> "Erasure":

@@ -14,10 +14,10 @@ import zstandard
 from deltalake import DeltaTable
 
 from sluice import gold
+from sluice.engine import erase as engine
 from sluice.errors import LogError, UsageError
 from sluice.log import Log, Record, erasures
 from sluice.log import erase as in_log
-from sluice.model import small_frames
 from sluice.model.datasets import Dataset
 from sluice.model.erasure import Removal, erasures_topic, remainder, without
 from sluice.operate import erase, search
@@ -154,10 +154,15 @@ def test_of_what_is_no_object_all_goes(value: bytes) -> None:
 
 def test_a_value_is_found_as_a_word_however_it_is_written() -> None:
     wanted = search.Wanted("Zoë/1")
-    for found in ("x Zoë/1 y", b'{"a":"Zo\\u00eb\\/1"}', '{"stats":"{\\"min\\":\\"Zo\\u00eb/1\\"}"}', {"n": ["Zoë/1"]}):
-        assert wanted.is_in(found), found
-    for found in ("Zoë/12", "aZoë/1", b"", {"a": 1}):
-        assert not wanted.is_in(found), found
+    there: list[Any] = [
+        "x Zoë/1 y",
+        b'{"a":"Zo\\u00eb\\/1"}',
+        '{"s":"{\\"min\\":\\"Zo\\u00eb/1\\"}"}',
+        {"n": ["Zoë/1"]},
+    ]
+    assert [each for each in there if not wanted.is_in(each)] == []
+    not_there: list[Any] = ["Zoë/12", "aZoë/1", b"", {"a": 1}]
+    assert [each for each in not_there if wanted.is_in(each)] == []
     assert search.Wanted("12345").is_in({"id": 12345})
     assert not search.Wanted("12345").is_in({"id": 123456})
     assert search.Wanted("abcd").is_in({"value_base64": "/2FiY2Q="})
@@ -241,7 +246,7 @@ def test_fields_become_null_and_what_does_not_use_them_stays(
 ) -> None:
     of_one_subject(lakehouse)
     # By Spark's MERGE, as for many records.
-    monkeypatch.setattr(small_frames, "rows_max", 0)
+    monkeypatch.setattr(engine, "small_rows", lambda df: None)
     before = lakehouse.rows("gold.counted", "pieces", "last_sale")
     assert found_and_stated(lakehouse, Subject("sales", "k", fields=["product"])) == {1: [0, 1, 2, 3]}
     done = lakehouse.run()
@@ -373,7 +378,7 @@ def test_killed_at_every_step_it_goes_on_where_it_was(spark: "SparkSession", tmp
     assert lakehouse.run(rebuild=True)["gold.counted"].rows.total == 0
 
 
-def lived(lakehouse: Lakehouse, chance: Random, batches: int = 3) -> list[str]:
+def lived(lakehouse: Lakehouse, chance: Random, batches: int = 2) -> list[str]:
     """Sales and prices in batches, and between them erasures; returns the names that were erased."""
     erased: list[str] = []
     names = [f"person-{chance.randrange(10**9):09}-{each}" for each in range(12)]
@@ -409,7 +414,7 @@ def test_after_erasures_between_batches_tables_are_those_of_what_is_left(lakehou
     lakehouse.declare(sales, prices, priced, sold)
     erased = lived(lakehouse, Random(5))
     assert [each for each in erased if files_with(lakehouse.folder, each)] == []
-    assert [search.search(lakehouse.lake, lakehouse.log, each) for each in erased] == [[], [], []]
+    assert [search.search(lakehouse.lake, lakehouse.log, each) for each in erased] == [[], []]
     assert search.search(lakehouse.lake, lakehouse.log, "asked for it")
     audit = lakehouse.audit()["silver.sales"]
     assert audit.balanced

@@ -32,7 +32,7 @@ class Batch(Protocol):
 
 
 class AnyLog(Protocol):
-    """Topics of partitions of records, which are appended, read again by their offsets, and removed only by erasures."""
+    """Topics of partitions of records, which are appended, read again by their offsets, and removed only by erasure."""
 
     def require(self) -> None:
         """A LogError when the log cannot be read."""

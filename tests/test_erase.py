@@ -22,6 +22,7 @@ from sluice.model.datasets import Dataset
 from sluice.model.erasure import Removal, erasures_topic, remainder, without
 from sluice.operate import erase, search
 from sluice.operate.erase import Subject
+from sluice.runtime.settings import Settings
 from sluice.shapes.fates import touched_by_erasure
 from sluice.storage.delta import Lake
 from sluice.storage.files import Files
@@ -186,6 +187,9 @@ def test_an_erasure_names_no_subject_and_is_asked_for_with_sense(lakehouse: Lake
             erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, Subject("sales", where=condition))
     with pytest.raises(UsageError, match=r"silver\.sales needs id"):
         erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, Subject("sales", "the-key", fields=["id"]))
+    on_kafka = Settings(log="kafka://127.0.0.1:1").open_log()
+    with pytest.raises(UsageError, match="Kafka"):
+        erase.found(lakehouse.lake, on_kafka, lakehouse.catalogue, Subject("sales", "the-key"))
     with pytest.raises(UsageError, match="must not name the key"):
         erase.state(lakehouse.log, Subject("sales", "the-key"), {0: [0]}, "the-key asked")
     assert len(found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))) == 1
@@ -381,7 +385,7 @@ def test_killed_at_every_step_it_goes_on_where_it_was(spark: "SparkSession", tmp
 def lived(lakehouse: Lakehouse, chance: Random, batches: int = 2) -> list[str]:
     """Sales and prices in batches, and between them erasures; returns the names that were erased."""
     erased: list[str] = []
-    names = [f"person-{chance.randrange(10**9):09}-{each}" for each in range(12)]
+    names = [f"person-{chance.randrange(10**9):09}-{each}" for each in range(5)]
     for _ in range(batches):
         prices_now = [{"product": each, "changed_at": text(chance.uniform(0, 30)), "price": 3} for each in "ab"]
         lakehouse.publish("prices", *prices_now, key="p", hours=50)
@@ -426,7 +430,7 @@ def test_after_erasures_between_batches_tables_are_those_of_what_is_left(lakehou
             for each in lakehouse.log.read("sales", partition)
             if each.headers
         )
-        > 3
+        >= 3
     )
     assert [each for each in lakehouse.laws() if not each.balanced] == []
     assert lakehouse.run() == {}

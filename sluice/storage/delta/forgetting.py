@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deltalake import DeltaTable
+
 from sluice.storage import secondary_index
 from sluice.storage.delta.writer import Writer, in_turn
 from sluice.storage.files import Files
@@ -30,13 +32,17 @@ class Forgetting(Writer):
         if has_deletion_vectors(self.open(table)):
             # Rows that are only marked as deleted are still in their files.
             spark.sql(f"REORG TABLE delta.`{self.path(table)}` APPLY (PURGE)").collect()
-        # Before the commit that is to be the only one, since it writes some itself.
-        self.open_own(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
         known = self.last_commit(table)
+        # Of a table to which other processes append, a file that no commit names may be about to be named by one.
+        is_owned = known is not None
+        # Before the commit that is to be the only one, since it writes some itself.
+        self.open_own(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=is_owned)
+        # Commits of rows list the least and greatest values of the files that they removed. This one lists none.
         if known is not None:
-            # Commits of rows list the least and greatest values of the files that they removed. This one lists none.
             said = {"cause": "erasure", "because": "older versions were removed by an erasure", "began_ms": None}
             self.move_cursor(table, known.unchanged(known.entry.model_copy(update=said)), known.fence)
+        else:
+            in_turn(table, lambda: append_nothing(self.open_own(table)))
         found = self.open_own(table)
         found.create_checkpoint()
         files = Files(self.path(table))
@@ -57,3 +63,8 @@ class Forgetting(Writer):
         """Makes columns null in the rows that meet a condition; of a table to which several processes append."""
         if self.exists(table):
             in_turn(table, lambda: self.open_own(table).update(dict.fromkeys(columns, "NULL"), predicate=where))
+
+
+def append_nothing(table: DeltaTable) -> None:
+    """A commit that lists no file."""
+    table.create_write_transaction([], "append", table.schema(), table.metadata().partition_columns)

@@ -224,8 +224,8 @@ def test_a_client_cannot_write_the_files_that_it_reads(
 
 
 writing = ("INSERT INTO t VALUES (1)", "UPDATE t SET a = 1 RETURNING *", "DELETE FROM t", "COPY t TO 'x'")
-places = ("SELECT * FROM ({})", "SELECT ({})", "SELECT 1 IN ({})", "FROM ({})", "({})", "SELECT 1 UNION ALL ({})")
-places += ("SELECT * FROM (DESCRIBE {})", "SUMMARIZE {}", "VALUES (({}))", "PIVOT ({}) ON a", "SELECT 1 LIMIT ({})")
+places = ["SELECT * FROM ({})", "SELECT ({})", "SELECT 1 IN ({})", "FROM ({})", "({})", "SELECT 1 UNION ALL ({})"]
+places += ["SELECT * FROM (DESCRIBE {})", "SUMMARIZE {}", "VALUES (({}))", "PIVOT ({}) ON a", "SELECT 1 LIMIT ({})"]
 
 
 def test_what_writes_may_stand_in_a_with_and_is_found_there_alone() -> None:

@@ -174,12 +174,17 @@ def query(
 
 def only_reads(sql: str) -> bool:
     """Whether a text is one query that reads, all of its parts included; DuckDB's error for a text that is not SQL."""
-    if [each.type for each in duckdb.extract_statements(sql)] != [duckdb.StatementType.SELECT]:
+    if not is_select(sql):
         return False
     # Most queries have no WITH, and need not be parsed once more.
     if "with" not in sql.lower():
         return True
     return reads_again(sql) if len(sql) <= kept_characters_max else reads(sql)
+
+
+def is_select(sql: str) -> bool:
+    """Whether a text is one statement that DuckDB calls a SELECT; its error for a text that is not SQL."""
+    return [each.type for each in duckdb.extract_statements(sql)] == [duckdb.StatementType.SELECT]
 
 
 def reads(sql: str) -> bool:

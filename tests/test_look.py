@@ -1,5 +1,6 @@
 """The audit of rows: what contradicts between tables is counted."""
 
+import json
 import shutil
 import time
 from datetime import UTC, date, datetime
@@ -74,6 +75,16 @@ def test_a_time_without_an_end_is_no_last_time_of_python(lake: Lake, tmp_path: P
     assert "'-infinity'" in said or '"-infinity"' in said
     assert "infinity" in said.replace("-infinity", "")
     assert "9999" not in said
+
+
+def test_what_json_does_not_know_is_text(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    sql = (
+        "SELECT MAP {DATE '2026-01-01': 'NaN'::DOUBLE} AS by_day, -'Infinity'::FLOAT AS least, 'infinity'::DATE AS day"
+    )
+    done = sluice("query", sql, "--json", here=tmp_path, environment={"SLUICE_LAKE": lake.root})
+    (row,) = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert row == {"by_day": {"2026-01-01": "NaN"}, "least": "-Infinity", "day": "infinity"}
 
 
 def test_in_python_a_time_without_an_end_is_the_last_one_or_its_name(lake: Lake, tmp_path: Path) -> None:

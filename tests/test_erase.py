@@ -230,6 +230,12 @@ def test_the_next_record_of_a_key_takes_the_place_of_an_erased_one(lakehouse: La
     assert lakehouse.rows("gold.counted") == [("tea", 9, subject)]
     assert lakehouse.fates() == [("erased", "erased", None)]
 
+    # What had read up to the version that is gone goes on, but not if it was another one of the same number.
+    read = lakehouse.lake.last_commit("bronze.sales").as_input  # type: ignore[union-attr]
+    another = read.model_copy(update={"commit_ms": 1})
+    assert read.version < lakehouse.lake.oldest_version("bronze.sales")
+    assert [lakehouse.lake.holds_changes("bronze.sales", each, read) for each in (read, another)] == [True, False]
+
     found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
     done = lakehouse.run()
     # Older versions are gone, and what followed them goes on from what is left.

@@ -43,12 +43,17 @@ def erase(log: "Log", topic: str, removals: Removals) -> int:
 
 
 def erase_in_partition(folder: Path, topic: str, partition: int, wanted: Wanted, lock_seconds: float) -> int:
-    count = 0
+    lock, count = FileLock(folder / ".lock", timeout=lock_seconds), 0
+    with lock:
+        remove_leftovers(folder)
     # Those too that are before the partition's start: they are given up, and may still be there.
-    for segment in segments_in(folder, topic, partition):
+    segments = segments_in(folder, topic, partition)
+    ends = [*[each.base_offset for each in segments[1:]], max(wanted) + 1]
+    for segment, end in zip(segments, ends, strict=False):
+        if not any(segment.base_offset <= each < end for each in wanted):
+            continue
         # For one segment at a time, so that those who append need not wait for all.
-        with FileLock(folder / ".lock", timeout=lock_seconds):
-            remove_leftovers(folder)
+        with lock:
             if any(differs(record, wanted) for record in records_in(segment)):
                 replace(segment, wanted)
                 count += 1

@@ -159,7 +159,7 @@ class Subscription:
 
     def kept(self, at: Cursor) -> Cursor:
         """The same place where its version was removed, and the oldest one that is left has the same rows."""
-        kept = None if at.position is not None else self.lake.kept_instead(self.table, at.version)
+        kept = None if at.position is not None else self.lake.kept_instead(self.table, at.version, at.commit_ms)
         return at if kept is None else Cursor(kept, None, self.lake.commit_ms(self.table, kept))
 
     def is_continuous(self, at: Cursor) -> bool:

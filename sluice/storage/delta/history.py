@@ -103,7 +103,7 @@ class History(Tables):
             return False
         oldest = self.oldest_version(table)
         if oldest > max(0, then.version):
-            return self.kept_instead(table, then.version) == oldest
+            return self.kept_instead(table, then.version, then.commit_ms) == oldest
         return then.commit_ms is None or then.commit_ms == self.commit_ms(table, then.version)
 
     def commit_ms(self, table: str, version: int) -> int | None:

@@ -84,6 +84,28 @@ same: dict[str, tuple[str, Callable[[], Dataset]]] = {
         "SELECT shop, count(*) AS orders FROM silver.orders GROUP BY ALL",
         aggregate,
     ),
+    "also without measures": (
+        "SELECT shop FROM silver.orders GROUP BY shop",
+        lambda: aggregate(measures={}),
+    ),
+    "as which DISTINCT is": (
+        "SELECT DISTINCT o.shop, date(placed_at) AS day FROM silver.orders o WHERE quantity > 1",
+        lambda: aggregate(group_by=["shop", "date(placed_at) AS day"], measures={}, where="quantity > 1"),
+    ),
+    "names, keywords and functions have any case, and backticks only where they need them": (
+        "SELECT upper(Shop) AS shop, CAST(placed_at AS DATE) AS day, sum(quantity) AS n, COUNT(*) AS orders\n"
+        "FROM silver.orders GROUP BY UPPER(`shop`), cast(Placed_At as date)\n"
+        "HAVING Count(*) > 1 AND SUM(`quantity`) > 2",
+        lambda: aggregate(
+            group_by=["upper(Shop) AS shop", "CAST(placed_at AS DATE) AS day"],
+            measures={"n": "sum(quantity)", "orders": "COUNT(*)"},
+            having="orders > 1 AND n > 2",
+        ),
+    ),
+    "a percentile may say its order": (
+        "SELECT shop, percentile_cont(0.5) WITHIN GROUP (ORDER BY quantity) AS m FROM silver.orders GROUP BY shop",
+        lambda: aggregate(measures={"m": "percentile_cont(0.5) WITHIN GROUP (ORDER BY quantity)"}),
+    ),
     "measures may come first": ("SELECT count(*) AS orders, shop FROM silver.orders GROUP BY shop", aggregate),
     "a group is an expression with a name": (
         "SELECT date_trunc('day', placed_at) AS day, sum(quantity) / count(*) AS mean FROM silver.orders GROUP BY day",
@@ -141,6 +163,11 @@ same: dict[str, tuple[str, Callable[[], Dataset]]] = {
     "row_number() with QUALIFY is a top list": (
         f"SELECT shop, order_id, quantity, {ranked} AS rank FROM silver.orders QUALIFY rank <= 3",
         top,
+    ),
+    "whose groups and rank have any case": (
+        "SELECT shop, order_id, quantity, ROW_NUMBER() OVER (PARTITION BY Shop ORDER BY quantity DESC) AS rank\n"
+        "FROM silver.orders QUALIFY row_number() over (partition by shop order by quantity desc) <= 3",
+        lambda: top(group_by=["Shop AS shop"]),
     ),
     "and so it is with a SELECT in brackets": (
         f"SELECT shop, order_id, quantity, t.rank FROM (SELECT *, {ranked} AS rank FROM silver.orders) AS t\n"
@@ -346,7 +373,7 @@ def test_what_is_no_table_is_refused_with_place_and_reason(layer: str, text: str
 # Spaces and comments
 
 columns = ["shop", "quantity", "status", "`product_id`"]
-values = st.sampled_from(["'paid'", "'it''s; -- no comment'", '"a /* b"', "3", "-1", "2.5D", "1L", "TRUE", *columns])
+values = st.sampled_from(["'paid'", "'it''s; -- no comment'", "'a \" /* b'", "3", "-1", "2.5D", "1L", "TRUE", *columns])
 gaps = st.sampled_from([" ", "\n", "\t  ", " -- said 'so'\n", "/* (a, */ ", " /* x */\n"])
 
 
@@ -447,6 +474,7 @@ def test_spaces_change_no_word(text: str) -> None:
         ("row_number()OVER(PARTITION BY a ORDER BY b DESC)", "row_number() OVER (PARTITION BY a ORDER BY b DESC)"),
         ("interval'1'day", "interval '1' day"),
         ("a/*x*/--y\n+1", "a + 1"),
+        ('"a  /* b"||c', '"a  /* b" || c'),
     ],
 )
 def test_spaces_are_ordinary(text: str, expected: str) -> None:

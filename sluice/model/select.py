@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sluice.errors import DeclarationError
-from sluice.model.plain import fault
+from sluice.model.plain import fault, fault_of_variables
 from sluice.model.sql import dialect, fold, named_expression, parse, parser_faults, quoted
 from sluice.model.words import (
     at_depth_zero,
@@ -40,8 +40,7 @@ closed = re.compile(
 # What a SELECT of a table cannot have, by its name in the parser: why, and what to write instead.
 refused = {
     "with_": "a WITH names a table that nobody else can read; put its SELECT into a file of its own, and read that",
-    "distinct": "DISTINCT has no keys by which a change is found; GROUP BY the columns, with count(*)",
-    "order": "rows of a table have no order; for the first of them write QUALIFY row_number() OVER (ORDER BY …) <= 10",
+    "order": "rows of a table have no order; leave ORDER BY out, or write QUALIFY row_number() OVER (ORDER BY …) <= 10",
     "limit": "which rows a LIMIT keeps is not stated; write QUALIFY row_number() OVER (ORDER BY …) <= 10",
     "offset": "which rows an OFFSET leaves out is not stated; write QUALIFY row_number() OVER (ORDER BY …) > 10",
     "laterals": "LATERAL VIEW makes several rows of one, which no column tells apart",
@@ -63,7 +62,7 @@ refused = {
     "format": "leave FORMAT out",
     "options": "leave OPTION out",
 }
-supported = ("expressions", "from_", "joins", "where", "group", "having", "qualify")
+supported = ("expressions", "distinct", "from_", "joins", "where", "group", "having", "qualify")
 
 
 @dataclass(frozen=True)
@@ -124,6 +123,12 @@ class Select:
     def tables(self) -> tuple[Table, ...]:
         """The tables that are read, in the order in which they are named."""
         return self.inner.tables if self.inner else (self.source, *(each.table for each in self.joins))
+
+    def require_not_made(self, name: str, part: Part) -> None:
+        """A DeclarationError where an expression reads what another one of this SELECT makes."""
+        made = [each for each in self.items if fold(each.text).rpartition(".")[2].strip("`") != fold(each.name or "")]
+        if fold(name) in {fold(each.name or "") for each in made}:
+            raise part.error(f"{name} is made by this SELECT and no column of a table; write its expression once more")
 
     def bare(self, part: Part) -> Part:
         """The expression without the name of the only table before its columns: `o.amount` is `amount`."""
@@ -194,12 +199,23 @@ class Reader:
                 self.fail(each.start, "this is nested too deep to be read; split it into several tables")
             if depth < 0:
                 self.fail(each.start, "this bracket closes none")
+            if self.text[each.start] == '"':
+                self.fail(
+                    each.start,
+                    f"Spark takes {each.text[:40]!r} in double quotes for a text and no column; write "
+                    f"`{each.text[:40]}` for a column, and '{each.text[:40]}' for a text",
+                )
             if each.token_type.name in ("UNION", "EXCEPT", "INTERSECT") and not follows_a_dot(self.tokens, at):
                 self.fail(
-                    each.start, f"{each.text.upper()} has no keys by which a change is found; a table has one SELECT"
+                    each.start,
+                    f"{each.text.upper()} has no keys by which a change is found; put each SELECT into a file of its "
+                    "own, and unite them by keys in Python, in a gold.view whose shape is a function",
                 )
             if each.token_type.name in ("PARAMETER", "PLACEHOLDER", "L_BRACE"):
-                self.fail(each.start, f"'{each.text}' is no SQL; nothing is put into the text of a table")
+                self.fail(
+                    each.start,
+                    f"'{each.text}' is no SQL; nothing is put into the text of a table. Name others so: silver.orders",
+                )
             if each.token_type.name == "SEMICOLON" and at < len(self.tokens) - 1:
                 self.fail(
                     self.tokens[at + 1].start, "a file is one SELECT; put what follows the ; into a file of its own"
@@ -225,7 +241,14 @@ class Reader:
                 self.fail(each[0].start, f"nothing follows {each[0].text.upper()}")
         if "FROM" not in clauses or len(clauses["FROM"]) < 2:
             self.fail(tokens[0].start, "there is no FROM: say which table is read")
-        items = tuple(self.item(each) for each in listed(clauses["SELECT"][1:]))
+        named = clauses["SELECT"][1:]
+        is_distinct = parsed.args.get("distinct") is not None
+        if is_distinct:
+            self.require_distinct_alone(parsed, named[0])
+            named = named[1:]
+        if named and is_sign(named[-1], ","):
+            self.fail(named[-1].start, "no column follows this comma")
+        items = tuple(self.item(each) for each in listed(named))
         if len(items) != len(parsed.expressions) or any(not each.text for each in items):
             self.fail(tokens[0].start, "the columns of this SELECT cannot be told apart")
         source, joins, inner = self.tables_of(parsed, clauses["FROM"][1:])
@@ -235,7 +258,8 @@ class Reader:
             self.fail(
                 clauses["GROUP_BY"][0].start, "several groupings at once are not supported; write a table for each"
             )
-        groups: tuple[Part, ...] | None = ()
+        # The rows of DISTINCT are groups without measures.
+        groups: tuple[Part, ...] | None = None if is_distinct else ()
         if group is not None:
             is_all = bool(group.args.get("all"))
             groups = None if is_all else tuple(self.part(each) for each in listed(clauses["GROUP_BY"][1:]))
@@ -253,6 +277,21 @@ class Reader:
         self.require_plain(found)
         return found
 
+    def require_distinct_alone(self, parsed: "exp.Select", distinct: "Token") -> None:
+        """DISTINCT is of all columns, and of rows that are neither grouped nor ranked."""
+        from sqlglot import exp
+
+        if parsed.args["distinct"].args.get("on"):
+            self.fail(
+                distinct.start,
+                "DISTINCT ON is not supported; write QUALIFY row_number() OVER (…) = 1",
+            )
+        if parsed.args.get("group") or parsed.find(exp.Window, exp.AggFunc):
+            self.fail(
+                distinct.start,
+                "DISTINCT cannot stand beside GROUP BY, OVER or a measure; put it into a file of its own",
+            )
+
     def clause(self, clauses: "Mapping[str, Sequence[Token]]", name: str) -> Part | None:
         return self.part(clauses[name][1:]) if name in clauses else None
 
@@ -260,6 +299,8 @@ class Reader:
         """A column of the result, with its name."""
         found = self.part(tokens)
         name, text = named_expression(found.text)
+        if fold(text) == "null":
+            raise found.error(f"NULL alone has no type; write CAST(NULL AS string) AS {name or '…'}")
         return replace(found, text=text, name=name)
 
     def part(self, tokens: "Sequence[Token]") -> Part:
@@ -370,8 +411,10 @@ class Reader:
         """No expression is a SELECT, or goes by what the row does not say."""
         on = [each.on for each in found.joins if not each.using]
         others = [each for each in (found.where, found.having, found.qualify) if each is not None]
+        names = {fold(each.alias) for each in found.tables}
         for part in (*found.items, *(found.groups or ()), *on, *others):
-            if said := fault(part.text):
+            said = fault(part.text) or fault_of_variables(part.text, names)
+            if said:
                 raise part.error(said)
 
     def where_of(self, name: str, clauses: "Mapping[str, Sequence[Token]]", tokens: "Sequence[Token]") -> int:

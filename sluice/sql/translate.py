@@ -145,13 +145,15 @@ class Translator:
         if window_call(part.text) is not None or part.text in window_columns:
             return
         source = self.source
-        with at(part):
-            require_reads(f"{self.layer}.{self.name}", "this SELECT", part.text, source)
         found = reading(part.text)
         known = None if source.columns is None else {fold(name) for name in source.columns}
         for parts in found.columns if found else ():
-            if known is not None and fold(parts[0]) in literal_functions and fold(parts[0]) not in known:
-                raise part.error(f"{parts[0]} gives another value each time; use a column of the row")
+            if known is not None and fold(parts[0]) not in known:
+                if fold(parts[0]) in literal_functions:
+                    raise part.error(f"{parts[0]} gives another value each time; use a column of the row")
+                self.select.require_not_made(parts[0], part)
+        with at(part):
+            require_reads(f"{self.layer}.{self.name}", "this SELECT", part.text, source)
 
     def groups_of(self, items: Sequence[Part]) -> list[Part]:
         """What rows are grouped by, each as the column that SELECT makes of it."""
@@ -307,7 +309,7 @@ class Translator:
             raise limit.error("the first rows of each group are kept, so write <=, or = 1")
         text = printed(limit.text, tokens[:-2])
         if has_over(Part(text)):
-            same = [each for each in ranked if each.text == text]
+            same = [each for each in ranked if same_text(each.text, text)]
             if not same:
                 raise limit.error("select the rank, too, with a name: the table has it as a column")
             rank = same[0]
@@ -351,13 +353,13 @@ class Translator:
         groups: list[str] = []
         grouped: set[str] = set()
         for text in over.partition:
-            found = [each for each in items if each.text == text]
+            found = [each for each in items if same_text(each.text, text)]
             column = column_of(text)
             if not found and not (has_star and column):
                 raise self.select.at.error(f"select {text[:60]}, too, by which OVER partitions: groups are found by it")
             name = found[0].name if found else column
             groups.append(text if column and column == name else f"{text} AS {quoted_name(name or '')}")
-            grouped.add(text)
+            grouped |= {each.text for each in found}
         columns: list[str] = []
         for each in items:
             if each.text in ("*", over.text) or each.text in grouped:

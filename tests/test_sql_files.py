@@ -178,6 +178,21 @@ same: dict[str, tuple[str, Callable[[], Dataset]]] = {
         f"SELECT * FROM (SELECT *, {ranked} AS place FROM silver.orders WHERE status = 'paid') WHERE place = 1",
         lambda: top(rows=1, rank="place", columns=None, where="status = 'paid'"),
     ),
+    "also under a name of WITH, before which tables may get names": (
+        f"WITH o AS (SELECT * FROM silver.orders), paid AS (SELECT * FROM o WHERE o.status = 'paid'),\n"
+        f"ranked AS (SELECT *, {ranked} AS place FROM paid), final AS (SELECT * FROM ranked WHERE place = 1)\n"
+        "SELECT * FROM final",
+        lambda: top(rows=1, rank="place", columns=None, where="status = 'paid'"),
+    ),
+    "the conditions of a SELECT and of one that it reads must both be true": (
+        "WITH some AS (SELECT shop, quantity AS quantity FROM silver.orders o WHERE o.quantity > 1 OR shop = 'a')\n"
+        "SELECT shop, count(*) AS orders FROM some WHERE some.shop <> 'b' OR quantity < 9 GROUP BY some.shop",
+        lambda: aggregate(where="(quantity > 1 OR shop = 'a') AND (shop <> 'b' OR quantity < 9)"),
+    ),
+    "and so they must in brackets": (
+        "SELECT shop, count(*) AS orders FROM (SELECT * FROM silver.orders WHERE status = 'paid') GROUP BY shop",
+        lambda: aggregate(where="status = 'paid'"),
+    ),
     "ties may count, and the whole table may be one group": (
         "SELECT order_id, quantity, dense_rank() OVER (ORDER BY quantity DESC NULLS LAST, shop) AS rank\n"
         "FROM silver.orders QUALIFY dense_rank() OVER (ORDER BY quantity DESC NULLS LAST, shop) <= 3",
@@ -193,6 +208,15 @@ same: dict[str, tuple[str, Callable[[], Dataset]]] = {
     ),
     "a JOIN is a view by the columns that are equal": (
         "SELECT o.order_id, o.shop, s.city FROM silver.orders AS o LEFT JOIN silver.shops AS s ON o.shop = s.shop",
+        lambda: gold.view(
+            "made",
+            inputs={"orders": orders, "shops": shops},
+            shape="SELECT o.order_id, o.shop, s.city FROM orders o LEFT JOIN shops s ON o.shop = s.shop",
+        ),
+    ),
+    "also of tables that WITH gives names": (
+        "WITH orders AS (SELECT * FROM silver.orders), places AS (SELECT * FROM silver.shops)\n"
+        "SELECT o.order_id, o.shop, s.city FROM orders o LEFT JOIN places s ON o.shop = s.shop",
         lambda: gold.view(
             "made",
             inputs={"orders": orders, "shops": shops},

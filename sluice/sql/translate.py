@@ -69,6 +69,8 @@ class Translator:
     def dataset(self) -> Dataset:
         select = self.select
         if any(each.as_of for each in select.tables):
+            if select.inner is not None:
+                raise select.inner.at.error("put the join as of a time into a file of its own, and read that")
             return self.as_of()
         if select.inner is not None or select.qualify is not None:
             return self.top()
@@ -264,6 +266,11 @@ class Translator:
         self.require_no_event_time()
         select = self.select
         inner = select.inner or select
+        if select.inner is not None and not any(has_over(each) for each in inner.items):
+            raise inner.at.error(
+                "what another SELECT reads is columns of one table as they are, with WHERE, or has a rank; put this "
+                "one into a file of its own, and read that"
+            )
         if inner.joins or inner.inner is not None:
             raise inner.at.error("put this into a table of its own, and read that")
         if inner.groups != () or inner.having is not None or (select.inner and (select.joins or select.groups != ())):

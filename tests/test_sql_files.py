@@ -16,6 +16,7 @@ from sluice.engine.catalogue import Catalogue, load
 from sluice.errors import DeclarationError
 from sluice.model import words as sql_words
 from sluice.model.datasets import Dataset
+from sluice.model.ledger import Entry
 from sluice.model.lineage import Source
 from sluice.model.words import spaced
 from sluice.operate import documents
@@ -235,6 +236,23 @@ def test_the_same_in_python_and_in_sql_has_one_fingerprint(sentence: str) -> Non
     assert (in_sql.columns, in_sql.lineage()) == (in_python.columns, in_python.lineage())
     assert (in_sql.keys, in_sql.event_time) == (in_python.keys, in_python.event_time)
     assert in_sql.outputs[0].scope_columns == in_python.outputs[0].scope_columns
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("SELECT shop, count(*) AS orders FROM silver.orders WHERE quantity > 1 GROUP BY shop", ("groups.where",)),
+        ("SELECT shop, sum(quantity) AS orders FROM silver.orders GROUP BY 1", ("groups.measures",)),
+        ("SELECT status, count(*) AS orders FROM silver.orders GROUP BY ALL", ("groups.expressions",)),
+        ("SELECT order_id, shop FROM silver.orders", ("kind",)),
+        ("select SHOP AS shop, count(*) AS orders FROM silver.orders o GROUP BY o.shop", ("groups.expressions",)),
+        ("SELECT shop, count( * ) AS orders FROM silver.orders GROUP BY shop HAVING true", ("groups.having",)),
+    ],
+)
+def test_the_fields_that_changed_are_known(text: str, fields: tuple[str, ...]) -> None:
+    before = Entry(dataset="gold.made", declared=aggregate().declared)
+    assert before.changed_fields(aggregate().declared) == ()
+    assert before.changed_fields(made(text).declared) == fields
 
 
 @pytest.mark.parametrize(

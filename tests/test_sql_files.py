@@ -85,6 +85,10 @@ same: dict[str, tuple[str, Callable[[], Dataset]]] = {
         "SELECT shop, count(*) AS orders FROM silver.orders GROUP BY ALL",
         aggregate,
     ),
+    "one column may be two groups": (
+        "SELECT shop, shop AS again, count(*) AS orders FROM silver.orders GROUP BY again, shop",
+        lambda: aggregate(group_by=["shop AS again", "shop"]),
+    ),
     "also without measures": (
         "SELECT shop FROM silver.orders GROUP BY shop",
         lambda: aggregate(measures={}),

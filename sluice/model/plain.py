@@ -58,7 +58,22 @@ def fault_of_node(node: "exp.Expr") -> str | None:
         return "a SELECT within an expression; write LEFT SEMI JOIN, LEFT ANTI JOIN or LEFT JOIN instead"
     if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter | exp.Command):
         return "this is a placeholder, and nothing is put into the text of a table"
+    if isinstance(node, exp.Star) and node.parent and not is_star_of_table(node) and not is_count_of_all(node):
+        return "* within an expression would change with the table that is read; name the columns"
+    if isinstance(node, exp.Collate):
+        return "COLLATE takes different texts for one, and which of them is kept is not stated; write lower(…)"
     return None
+
+
+def is_star_of_table(node: "exp.Expr") -> bool:
+    """Whether it is all of `o.*`."""
+    return node.parent is not None and node.parent.parent is None and node.arg_key == "this"
+
+
+def is_count_of_all(node: "exp.Expr") -> bool:
+    from sqlglot import exp
+
+    return isinstance(node.parent, exp.Count)
 
 
 def fault_of_call(name: str, at: int, words: list[str]) -> str | None:

@@ -63,6 +63,7 @@ refused = {
     "format": "leave FORMAT out",
     "options": "leave OPTION out",
 }
+predicates = ("BETWEEN", "GT", "GTE", "ILIKE", "IN", "IS", "LIKE", "LT", "LTE", "NEQ", "NOT", "RLIKE")
 supported = ("expressions", "distinct", "from_", "joins", "where", "group", "having", "qualify")
 
 
@@ -493,7 +494,9 @@ class Reader:
                 continue
             signs = [at for at, sign in at_depth_zero(each) if sign.token_type.name in ("EQ", "NULLSAFE_EQ")]
             is_equality = isinstance(parse(printed(self.text, each)), exp.EQ | exp.NullSafeEQ)
-            if is_equality and len(signs) == 1:
+            # Spark takes `a = b IN (c)` for `(a = b) IN (c)`.
+            others = [sign for _, sign in at_depth_zero(each) if sign.token_type.name in predicates]
+            if is_equality and len(signs) == 1 and not others:
                 yield self.part(each[: signs[0]]), self.part(each[signs[0] + 1 :])
             else:
                 yield None

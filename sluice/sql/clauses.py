@@ -50,6 +50,8 @@ def over_of(rank: Part) -> Over:
     words = [each.token_type.name for each in tokens]
     if function not in ranks or words[1:4] != ["L_PAREN", "R_PAREN", "OVER"] or words[4] != "L_PAREN":
         raise rank.error(f"a rank is one of {', '.join(f'{each}() OVER (…)' for each in ranks)}")
+    if closing(tokens[4:]) != len(tokens) - 5:
+        raise rank.error("a rank stands alone; compute from it in a table of its own that reads this one")
     inside = tokens[5:-1]
     kinds = words[5:-1]
     if "ORDER_BY" not in kinds:

@@ -109,7 +109,7 @@ class Translator:
             raise select.joins[0].table.at.error("put the join into a table of its own, and GROUP BY that one")
         items = [self.plain_item(each) for each in select.items]
         groups = self.groups_of(items)
-        taken = [each for each in items if each.text not in [group.text for group in groups]]
+        taken = [each for each in items if each not in groups]
         group_by: list[Any] = [self.group_by(each) for each in groups]
         has_window = any(isinstance(each, windows.Window) for each in group_by)
         measures: dict[str, str] = {}
@@ -179,7 +179,7 @@ class Translator:
                 found.append(bare)
             else:
                 found.append(self.group_of(bare, items))
-        if len({each.text for each in found}) < len(found):
+        if len(set(found)) < len(found):
             raise select.groups[0].error("a group is named twice")
         return found
 
@@ -190,6 +190,8 @@ class Translator:
         name = column_of(group.text)
         by_name = [each for each in items if name and fold(each.name or "") == fold(name)]
         found = by_text or (by_name if name and fold(name) not in known else [])
+        # The same expression may be there under two names.
+        found = [each for each in found if each in by_name] or found
         if not found:
             self.require_columns(group)
             raise group.error(f"select {group.text[:60]}, too: groups are found again by it")
@@ -325,6 +327,8 @@ class Translator:
             named = [each for each in ranked if fold(each.name or "") == fold(name or "")]
             if not named:
                 raise limit.error(says)
+            if self.select.qualify and fold(name or "") in {fold(each) for each in self.source.columns or ()}:
+                raise limit.error(f"{name} is both a column and a rank here; give the rank another name")
             rank = named[0]
         if len(ranked) != 1:
             raise limit.error("one rank is supported; put others into tables of their own")

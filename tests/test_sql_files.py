@@ -379,7 +379,7 @@ def test_columns_have_their_types_and_their_lineage() -> None:
 def test_the_comments_at_the_top_are_for_people() -> None:
     text = "SELECT shop, count(*) AS orders FROM silver.orders GROUP BY shop"
     found = made(
-        "-- meaning: How many orders a shop has,\n--   late ones included.\n-- owner: sales\n-- Another remark: none.\n"
+        "-- Meaning: How many orders a shop has,\n--   late ones included.\n-- owner: sales\n-- Another remark: none.\n"
         f"-- column orders: without those returned [pieces]\n\n{text} -- meaning: not this"
     )
     assert found.meaning == "How many orders a shop has, late ones included."
@@ -683,6 +683,7 @@ def test_every_view_of_the_catalogue_shows_it(tmp_path: Path) -> None:
         ({"gold/sums.sql": sums}, "pipelines/gold/sums.sql:1:31: there is no table silver.paid"),
         ({"gold/sums.sql": "SELECT shop FROM bronze.orders"}, "bronze.orders has raw bytes"),
         ({"sums.sql": sums}, "pipelines/sums.sql: the folder says the layer; move the file to pipelines/silver or"),
+        ({"gold/sums.SQL": sums, "gold/sums.sql": sums, "silver/paid.sql": paid}, "gold.sums is declared in"),
         ({"bronze/sums.sql": sums}, "pipelines/bronze/sums.sql: the folder says the layer"),
         ({"gold/Sums 2.sql": sums}, "pipelines/gold/Sums 2.sql: 'Sums 2' cannot name a table"),
         ({"silver/orders.sql": paid}, "silver.orders reads silver.orders"),

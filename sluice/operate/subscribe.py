@@ -96,6 +96,7 @@ class Subscription:
     `key` names the columns that identify a row: by them the old and new values of a row are one update. Without them an
     update is a delete and an insert. `where` is a SQL condition; a row that comes to meet it is an insert, and one that
     no longer does a delete. To compare the rows of one version takes at most `seconds_max`.
+    `otherwise` is what to do where the changes are lost.
     """
 
     lake: Lake
@@ -104,6 +105,7 @@ class Subscription:
     where: str | None = None
     snapshot: bool = False
     seconds_max: float | None = None
+    otherwise: str = "Subscribe with --snapshot to start from its rows as they are."
 
     def changes(
         self,
@@ -126,7 +128,7 @@ class Subscription:
         while True:
             lost = self.lost(at)
             if lost and not self.snapshot:
-                raise SluiceError(f"{self.table}: {lost} Subscribe with --snapshot to start from its rows as they are.")
+                raise SluiceError(f"{self.table}: {lost} {self.otherwise}")
             if lost:
                 at = yield from self.from_snapshot(self.lake.newest_version(self.table), None, lost)
             newest = self.lake.newest_version(self.table)
@@ -136,9 +138,7 @@ class Subscription:
                     on_read(at)
             except ChangesLost as error:
                 if not self.snapshot:
-                    raise SluiceError(
-                        f"{self.table}: {error}. Subscribe with --snapshot to start from its rows as they are."
-                    ) from error
+                    raise SluiceError(f"{self.table}: {error}. {self.otherwise}") from error
                 at = yield from self.from_snapshot(self.lake.newest_version(self.table), None, f"{error}.")
             if wait is None or not wait():
                 return
@@ -147,14 +147,7 @@ class Subscription:
         """A UsageError for a table that does not exist, or a condition that cannot be evaluated."""
         if self.table not in (known := self.lake.tables()):
             raise UsageError(f"There is no table {self.table}; there are {', '.join(known) or 'none'}.")
-        if self.where is None:
-            return
-        try:
-            found = duckdb.extract_statements(f"SELECT ({self.where}\n)")
-        except duckdb.Error as error:
-            raise UsageError(f"The condition {self.where!r} is not an SQL expression: {said(error)}") from error
-        if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
-            raise UsageError(f"The condition {self.where!r} is not an SQL expression.")
+        require_condition(self.where)
 
     def is_continuous(self, at: Cursor) -> bool:
         if self.lost(at):
@@ -251,6 +244,18 @@ class Subscription:
                 raise UsageError(f"{self.table}: {what} cannot be evaluated: {said(error)}") from error
 
 
+def require_condition(where: str | None) -> None:
+    """A UsageError for a condition that is no SQL expression."""
+    if where is None:
+        return
+    try:
+        found = duckdb.extract_statements(f"SELECT ({where}\n)")
+    except duckdb.Error as error:
+        raise UsageError(f"The condition {where!r} is not an SQL expression: {said(error)}") from error
+    if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
+        raise UsageError(f"The condition {where!r} is not an SQL expression.")
+
+
 def said(error: duckdb.Error) -> str:
     """DuckDB's message without the SQL that is ours."""
     return str(error).partition("\n\nLINE ")[0]
@@ -307,21 +312,27 @@ def has_times(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) or pa.types.is_date(kind) or any(map(has_times, inner))
 
 
-def with_ends(value: str, kind: pa.DataType, depth: int = 0) -> str:
-    """The SQL of a value in which each time that is `infinity` or `-infinity` is this text."""
+def with_ends(
+    value: str, kind: pa.DataType, depth: int = 0, of_time: Callable[[str, pa.DataType], str] | None = None
+) -> str:
+    """The SQL of a value in which each time that is `infinity` or `-infinity` is this text; or what `of_time` makes."""
     if not has_times(kind):
         return value
     if pa.types.is_struct(kind):
         inner = {each.name: f"{value}.{double_quoted(each.name)}" for each in kind}
-        parts = [f"{double_quoted(each.name)} := {with_ends(inner[each.name], each.type, depth)}" for each in kind]
+        parts = [
+            f"{double_quoted(each.name)} := {with_ends(inner[each.name], each.type, depth, of_time)}" for each in kind
+        ]
         return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({', '.join(parts)}) END"
     each = f"_each_{depth}"
     if pa.types.is_map(kind):
         entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
-        entries = f"list_transform(map_entries({value}), lambda {each}: {with_ends(each, entry, depth + 1)})"
+        entries = f"list_transform(map_entries({value}), lambda {each}: {with_ends(each, entry, depth + 1, of_time)})"
         return f"CASE WHEN {value} IS NOT NULL THEN map_from_entries({entries}) END"
     if pa.types.is_nested(kind):
-        return f"list_transform({value}, lambda {each}: {with_ends(each, kind.field(0).type, depth + 1)})"
+        return f"list_transform({value}, lambda {each}: {with_ends(each, kind.field(0).type, depth + 1, of_time)})"
+    if of_time is not None:
+        return of_time(value, kind)
     either = f"UNION(finite {duckdb_type(kind)}, endless VARCHAR)"
     text = f"CAST(CAST({value} AS VARCHAR) AS {either})"
     return f"CASE WHEN isinf({value}) THEN {text} ELSE CAST({value} AS {either}) END"

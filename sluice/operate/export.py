@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import quote
 
+import duckdb
 import pyarrow as pa
 from filelock import FileLock, Timeout
 from pyarrow import compute as pc
@@ -24,7 +25,7 @@ from pyarrow.lib import ArrowException
 from sluice.errors import UsageError
 from sluice.model.sql import double_quoted
 from sluice.operate.json_text import json_line
-from sluice.operate.query import answering, connection, described
+from sluice.operate.query import answering, described, lock_down
 from sluice.operate.subscribe import Change, Cursor, Subscription, require_condition, with_ends
 from sluice.storage.delta import Lake
 
@@ -73,15 +74,13 @@ def export_rows(
     if form not in ("parquet", "csv"):
         raise UsageError(f"A table is exported as parquet or csv, not as {form}; its changes (--changelog) as jsonl.")
     require_condition(where)
-    with written(lake, folder, replace=replace) as target, connection(lake, versions={table: version}) as found:
-        layer, name = table.split(".")
-        source = f"{layer}.{double_quoted(name)}"
+    with written(lake, folder, replace=replace) as target, opened(lake, table, version) as found:
         with answering():
-            kinds = dict(described(found, source))
-            arrow = found.sql(f"SELECT * FROM {source} LIMIT 0").to_arrow_reader(1).schema
+            kinds = dict(described(found, "rows"))
+            arrow = found.sql("SELECT * FROM rows LIMIT 0").to_arrow_reader(1).schema
             require_partitions(arrow, partition_by)
             values = ", ".join(selected(each, form, is_partition=each.name in partition_by) for each in arrow)
-            sql = f"SELECT {values} FROM {source}" + ("" if where is None else f" WHERE ({where}\n)")
+            sql = f"SELECT {values} FROM rows" + ("" if where is None else f" WHERE ({where}\n)")
             count = write(target, found.sql(sql).to_arrow_reader(rows_at_once), form, partition_by)
         made = Exported(table, str(folder), form, version, count, kinds, tuple(partition_by))
         describe(target, made)
@@ -118,6 +117,16 @@ def export_changes(
         made = Exported(table, str(folder), form, read[-1].version, count, columns, is_changelog=True)
         describe(target, made)
     return made
+
+
+@contextmanager
+def opened(lake: Lake, table: str, version: int) -> Iterator["duckdb.DuckDBPyConnection"]:
+    """A connection with the rows of a version, from which nothing else can be reached."""
+    with duckdb.connect() as found:
+        found.execute("SET TimeZone = 'UTC'")
+        found.register("rows", lake.scan(table, version))
+        lock_down(found)
+        yield found
 
 
 def require_partitions(schema: pa.Schema, names: Sequence[str]) -> None:
@@ -295,10 +304,8 @@ def write_lines(target: Path, changes: Iterator[Change]) -> int:
 
 def row_type(lake: Lake, table: str, version: int) -> pa.DataType:
     """A row of a table as one value."""
-    with connection(lake, versions={table: version}) as found, answering():
-        layer, name = table.split(".")
-        reader = found.sql(f"SELECT * FROM {layer}.{double_quoted(name)} LIMIT 0").to_arrow_reader(1)
-        return pa.struct(list(reader.schema))
+    with opened(lake, table, version) as found, answering():
+        return pa.struct(list(found.sql("SELECT * FROM rows LIMIT 0").to_arrow_reader(1).schema))
 
 
 def batches_of(changes: Iterator[Change], schema: pa.Schema, table: str) -> Rows:

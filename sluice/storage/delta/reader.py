@@ -70,6 +70,10 @@ class Reader(History):
         found = self.open(table, version)
         return Scan(found) if has_deletion_vectors(found) else found.to_pyarrow_dataset()
 
+    def scan(self, table: str, version: int) -> "Scan":
+        """A version of a table as an Arrow stream, in little memory."""
+        return Scan(self.open(table, version))
+
     def known_version(self, table: str, known_at: datetime) -> int | None:
         """The newest version of a table that was there at a time; None when it was not there yet.
 
@@ -154,7 +158,7 @@ class Reader(History):
 
 @dataclass(frozen=True)
 class Scan:
-    """A table with deletion vectors as an Arrow stream, which can be read any number of times."""
+    """A table as an Arrow stream, which can be read any number of times."""
 
     table: DeltaTable
 

@@ -80,7 +80,8 @@ def aggregate(
     owner: str = "",
     comments: Mapping[str, str] | None = None,
 ) -> Dataset:
-    """One row per group of the source's rows. Each measure is a SQL aggregate such as `"avg(delay_minutes)"`.
+    """One row per group of the source's rows. Each measure is a SQL aggregate such as `"avg(delay_minutes)"`; with none
+    there are the groups alone, as SELECT DISTINCT gives them.
 
     Groups are columns, named SQL expressions (`"to_date(scheduled_at) AS day"`), and at most one window. A group is
     recomputed when one of its rows is added, removed or changed, and disappears with its last row.
@@ -90,8 +91,8 @@ def aggregate(
     """
     full_name = checked_name("gold", name)
     groups = Groups.of(group_by, measures, source.columns or (), where, having)
-    if not measures or not groups.columns:
-        raise DeclarationError(f"{full_name}: give at least one group and one measure")
+    if not groups.columns:
+        raise DeclarationError(f"{full_name}: give at least one group")
     if sum(isinstance(each, Window) for each in group_by) > 1:
         raise DeclarationError(f"{full_name}: group by one window at most")
     require_groups(full_name, groups, source)

@@ -87,6 +87,7 @@ def test_a_changed_declaration_is_named(lived: Lakehouse) -> None:
         ("declaration changed", -2),
     ]
     assert values[1].origins[0].by == "declaration changed"
+    assert values[1].origins[0].detail["fields"] == "groups.measures"
     # With another type the table is another: what it said before cannot be compared.
     lived.declare(revenue("max(price.price)")).run()
     (value,) = explained(lived, changed, product="tea", window_start=text(3))

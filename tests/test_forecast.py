@@ -118,8 +118,10 @@ def test_the_rows_at_stake_and_what_waits_are_said(shop: Project) -> None:
     assert steps["silver.orders"].because == "changes of bronze.orders"
     gold = steps["gold.revenue_daily"]
     assert (gold.action, gold.because, gold.rows) == ("recompute", "declaration changed", rows["gold.revenue_daily"])
+    assert gold.fields == ("groups.measures",)
     assert steps["silver.products"].action == "nothing"
     said = sluice("plan", here=shop.settings.project).stdout
+    assert "declaration changed: groups.measures" in said
     assert f"Recomputes 1 of {len(steps)} tables ({gold.rows} rows now)" in said
 
 

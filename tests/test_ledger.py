@@ -212,3 +212,11 @@ def test_a_commit_says_how_long_it_took_and_an_entry_is_the_same_whenever_it_beg
     assert began.says_the_same(Entry(dataset="silver.a", began_ms=2_000))
     assert not began.says_the_same(Entry(dataset="silver.b", began_ms=1_000))
     assert not began.says_the_same(None)
+
+
+def test_commits_that_do_not_say_what_was_declared_are_no_others() -> None:
+    older, newer = Entry(dataset="silver.a"), Entry(dataset="silver.a", declared={"kind": "join 2", "keys": "1"})
+    assert newer.says_the_same(older)
+    assert older.changed_fields(newer.declared) == ()
+    assert newer.changed_fields({"kind": "join 2", "keys": "2", "grain": "1"}) == ("keys", "grain")
+    assert newer.changed_fields({"kind": "join 3", "keys": "2"}) == ("kind",)

@@ -16,6 +16,7 @@ from sluice.engine.catalogue import Catalogue, load
 from sluice.errors import DeclarationError
 from sluice.model import words as sql_words
 from sluice.model.datasets import Dataset
+from sluice.model.ledger import Entry
 from sluice.model.lineage import Source
 from sluice.model.words import spaced
 from sluice.operate import documents
@@ -84,6 +85,32 @@ same: dict[str, tuple[str, Callable[[], Dataset]]] = {
         "SELECT shop, count(*) AS orders FROM silver.orders GROUP BY ALL",
         aggregate,
     ),
+    "one column may be two groups": (
+        "SELECT shop, shop AS again, count(*) AS orders FROM silver.orders GROUP BY again, shop",
+        lambda: aggregate(group_by=["shop AS again", "shop"]),
+    ),
+    "also without measures": (
+        "SELECT shop FROM silver.orders GROUP BY shop",
+        lambda: aggregate(measures={}),
+    ),
+    "as which DISTINCT is": (
+        "SELECT DISTINCT o.shop, date(placed_at) AS day FROM silver.orders o WHERE quantity > 1",
+        lambda: aggregate(group_by=["shop", "date(placed_at) AS day"], measures={}, where="quantity > 1"),
+    ),
+    "names, keywords and functions have any case, and backticks only where they need them": (
+        "SELECT upper(Shop) AS shop, CAST(placed_at AS DATE) AS day, sum(quantity) AS n, COUNT(*) AS orders\n"
+        "FROM silver.orders GROUP BY UPPER(`shop`), cast(Placed_At as date)\n"
+        "HAVING Count(*) > 1 AND SUM(`quantity`) > 2",
+        lambda: aggregate(
+            group_by=["upper(Shop) AS shop", "CAST(placed_at AS DATE) AS day"],
+            measures={"n": "sum(quantity)", "orders": "COUNT(*)"},
+            having="orders > 1 AND n > 2",
+        ),
+    ),
+    "a percentile may say its order": (
+        "SELECT shop, percentile_cont(0.5) WITHIN GROUP (ORDER BY quantity) AS m FROM silver.orders GROUP BY shop",
+        lambda: aggregate(measures={"m": "percentile_cont(0.5) WITHIN GROUP (ORDER BY quantity)"}),
+    ),
     "measures may come first": ("SELECT count(*) AS orders, shop FROM silver.orders GROUP BY shop", aggregate),
     "a group is an expression with a name": (
         "SELECT date_trunc('day', placed_at) AS day, sum(quantity) / count(*) AS mean FROM silver.orders GROUP BY day",
@@ -142,6 +169,11 @@ same: dict[str, tuple[str, Callable[[], Dataset]]] = {
         f"SELECT shop, order_id, quantity, {ranked} AS rank FROM silver.orders QUALIFY rank <= 3",
         top,
     ),
+    "whose groups and rank have any case": (
+        "SELECT shop, order_id, quantity, ROW_NUMBER() OVER (PARTITION BY Shop ORDER BY quantity DESC) AS rank\n"
+        "FROM silver.orders QUALIFY row_number() over (partition by shop order by quantity desc) <= 3",
+        lambda: top(group_by=["Shop AS shop"]),
+    ),
     "and so it is with a SELECT in brackets": (
         f"SELECT shop, order_id, quantity, t.rank FROM (SELECT *, {ranked} AS rank FROM silver.orders) AS t\n"
         "WHERE t.rank < 4",
@@ -150,6 +182,21 @@ same: dict[str, tuple[str, Callable[[], Dataset]]] = {
     "of which WHERE says which rows count": (
         f"SELECT * FROM (SELECT *, {ranked} AS place FROM silver.orders WHERE status = 'paid') WHERE place = 1",
         lambda: top(rows=1, rank="place", columns=None, where="status = 'paid'"),
+    ),
+    "also under a name of WITH, before which tables may get names": (
+        f"WITH o AS (SELECT * FROM silver.orders), paid AS (SELECT * FROM o WHERE o.status = 'paid'),\n"
+        f"ranked AS (SELECT *, {ranked} AS place FROM paid), final AS (SELECT * FROM ranked WHERE place = 1)\n"
+        "SELECT * FROM final",
+        lambda: top(rows=1, rank="place", columns=None, where="status = 'paid'"),
+    ),
+    "the conditions of a SELECT and of one that it reads must both be true": (
+        "WITH some AS (SELECT shop, quantity AS quantity FROM silver.orders o WHERE o.quantity > 1 OR shop = 'a')\n"
+        "SELECT shop, count(*) AS orders FROM some WHERE some.shop <> 'b' OR quantity < 9 GROUP BY some.shop",
+        lambda: aggregate(where="(quantity > 1 OR shop = 'a') AND (shop <> 'b' OR quantity < 9)"),
+    ),
+    "and so they must in brackets": (
+        "SELECT shop, count(*) AS orders FROM (SELECT * FROM silver.orders WHERE status = 'paid') GROUP BY shop",
+        lambda: aggregate(where="status = 'paid'"),
     ),
     "ties may count, and the whole table may be one group": (
         "SELECT order_id, quantity, dense_rank() OVER (ORDER BY quantity DESC NULLS LAST, shop) AS rank\n"
@@ -172,6 +219,15 @@ same: dict[str, tuple[str, Callable[[], Dataset]]] = {
             shape="SELECT o.order_id, o.shop, s.city FROM orders o LEFT JOIN shops s ON o.shop = s.shop",
         ),
     ),
+    "also of tables that WITH gives names": (
+        "WITH orders AS (SELECT * FROM silver.orders), places AS (SELECT * FROM silver.shops)\n"
+        "SELECT o.order_id, o.shop, s.city FROM orders o LEFT JOIN places s ON o.shop = s.shop",
+        lambda: gold.view(
+            "made",
+            inputs={"orders": orders, "shops": shops},
+            shape="SELECT o.order_id, o.shop, s.city FROM orders o LEFT JOIN shops s ON o.shop = s.shop",
+        ),
+    ),
 }
 
 
@@ -184,6 +240,23 @@ def test_the_same_in_python_and_in_sql_has_one_fingerprint(sentence: str) -> Non
     assert (in_sql.columns, in_sql.lineage()) == (in_python.columns, in_python.lineage())
     assert (in_sql.keys, in_sql.event_time) == (in_python.keys, in_python.event_time)
     assert in_sql.outputs[0].scope_columns == in_python.outputs[0].scope_columns
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("SELECT shop, count(*) AS orders FROM silver.orders WHERE quantity > 1 GROUP BY shop", ("groups.where",)),
+        ("SELECT shop, sum(quantity) AS orders FROM silver.orders GROUP BY 1", ("groups.measures",)),
+        ("SELECT status, count(*) AS orders FROM silver.orders GROUP BY ALL", ("groups.expressions",)),
+        ("SELECT order_id, shop FROM silver.orders", ("kind",)),
+        ("select SHOP AS shop, count(*) AS orders FROM silver.orders o GROUP BY o.shop", ("groups.expressions",)),
+        ("SELECT shop, count( * ) AS orders FROM silver.orders GROUP BY shop HAVING true", ("groups.having",)),
+    ],
+)
+def test_the_fields_that_changed_are_known(text: str, fields: tuple[str, ...]) -> None:
+    before = Entry(dataset="gold.made", declared=aggregate().declared)
+    assert before.changed_fields(aggregate().declared) == ()
+    assert before.changed_fields(made(text).declared) == fields
 
 
 @pytest.mark.parametrize(
@@ -306,7 +379,7 @@ def test_columns_have_their_types_and_their_lineage() -> None:
 def test_the_comments_at_the_top_are_for_people() -> None:
     text = "SELECT shop, count(*) AS orders FROM silver.orders GROUP BY shop"
     found = made(
-        "-- meaning: How many orders a shop has,\n--   late ones included.\n-- owner: sales\n-- Another remark: none.\n"
+        "-- Meaning: How many orders a shop has,\n--   late ones included.\n-- owner: sales\n-- Another remark: none.\n"
         f"-- column orders: without those returned [pieces]\n\n{text} -- meaning: not this"
     )
     assert found.meaning == "How many orders a shop has, late ones included."
@@ -346,7 +419,7 @@ def test_what_is_no_table_is_refused_with_place_and_reason(layer: str, text: str
 # Spaces and comments
 
 columns = ["shop", "quantity", "status", "`product_id`"]
-values = st.sampled_from(["'paid'", "'it''s; -- no comment'", '"a /* b"', "3", "-1", "2.5D", "1L", "TRUE", *columns])
+values = st.sampled_from(["'paid'", "'it''s; -- no comment'", "'a \" /* b'", "3", "-1", "2.5D", "1L", "TRUE", *columns])
 gaps = st.sampled_from([" ", "\n", "\t  ", " -- said 'so'\n", "/* (a, */ ", " /* x */\n"])
 
 
@@ -447,6 +520,7 @@ def test_spaces_change_no_word(text: str) -> None:
         ("row_number()OVER(PARTITION BY a ORDER BY b DESC)", "row_number() OVER (PARTITION BY a ORDER BY b DESC)"),
         ("interval'1'day", "interval '1' day"),
         ("a/*x*/--y\n+1", "a + 1"),
+        ('"a  /* b"||c', '"a  /* b" || c'),
     ],
 )
 def test_spaces_are_ordinary(text: str, expected: str) -> None:
@@ -609,6 +683,7 @@ def test_every_view_of_the_catalogue_shows_it(tmp_path: Path) -> None:
         ({"gold/sums.sql": sums}, "pipelines/gold/sums.sql:1:31: there is no table silver.paid"),
         ({"gold/sums.sql": "SELECT shop FROM bronze.orders"}, "bronze.orders has raw bytes"),
         ({"sums.sql": sums}, "pipelines/sums.sql: the folder says the layer; move the file to pipelines/silver or"),
+        ({"gold/sums.SQL": sums, "gold/sums.sql": sums, "silver/paid.sql": paid}, "gold.sums is declared in"),
         ({"bronze/sums.sql": sums}, "pipelines/bronze/sums.sql: the folder says the layer"),
         ({"gold/Sums 2.sql": sums}, "pipelines/gold/Sums 2.sql: 'Sums 2' cannot name a table"),
         ({"silver/orders.sql": paid}, "silver.orders reads silver.orders"),

@@ -39,6 +39,7 @@ join = "FROM silver.orders o {} silver.shops s ON o.shop = s.shop"
 tables = {
     "paid": "SELECT shop, sum(n) AS n, count(*) AS orders FROM silver.orders WHERE status = 'paid' GROUP BY shop",
     "busy": "SELECT shop, count(*) AS orders FROM silver.orders GROUP BY shop HAVING orders > 1",
+    "distinct": "SELECT DISTINCT shop, status FROM silver.orders WHERE n > 1",
     "best": "SELECT shop, id, n, row_number() OVER (PARTITION BY shop ORDER BY n DESC) AS rank FROM silver.orders\n"
     "WHERE status = 'paid' QUALIFY rank <= 1",
     "inner": f"SELECT o.id, o.shop, s.city {join.format('JOIN')}",
@@ -92,6 +93,7 @@ empty = [(None, "b", "Bergen"), (None, "e", "Moss")]
 after: dict[str, list[Row]] = {
     "paid": [("a", 3, 2), ("c", 3, 1), ("d", 7, 1), (None, 9, 1)],
     "busy": [("a", 3), ("d", 2)],
+    "distinct": [("a", "open"), ("a", "paid"), ("c", "paid"), ("d", "paid"), (None, "paid")],
     "best": [("a", 1, "3", 2), ("c", 1, "5", 3), ("d", 1, "6", 7), (None, 1, "4", 9)],
     "inner": matched,
     "left": [("1", "a", None), *matched[1:4], ("7", "d", None), *alone],

@@ -10,6 +10,7 @@ from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.describe import Column, Described, Expected
 from sluice.operate.erase import Erased
 from sluice.operate.explain import Origin, Value
+from sluice.operate.export import Exported
 from sluice.operate.forecast import Step
 from sluice.operate.json_text import as_text, counted, json_line
 from sluice.operate.lineage import Link, Traced, trace
@@ -34,6 +35,7 @@ __all__ = [
     "Erased",
     "Event",
     "Expected",
+    "Exported",
     "Fates",
     "Hit",
     "IntegrityCheck",

@@ -61,7 +61,7 @@ def plan(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
                 [
                     step.name,
                     step.action,
-                    step.because,
+                    f"{step.because}: {', '.join(step.fields)}" if step.fields else step.because,
                     step.rows,
                     step.records or "",
                     *([step.blocked] if any_blocked else []),
@@ -219,7 +219,8 @@ def print_values(values: Sequence[Value], named: Sequence[str]) -> None:
             out.print("  gone", highlight=False)
         else:
             shown_values = "  ".join(f"{name} {shown(each.row[name])}" for name in names)
-            out.print(f"  {escape(shown_values)}", highlight=False)
+            # Of a table without measures all columns identify the row.
+            out.print(f"  {escape(shown_values or 'there')}", highlight=False)
         for origin in each.origins:
             out.print(f"  because of {escape(describe_origin(origin))}", highlight=False)
 

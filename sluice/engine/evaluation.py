@@ -243,10 +243,11 @@ class Evaluation:
     def entry(self, reached: dict[str, Reached]) -> Entry:
         """The ledger entry of a commit of these rows."""
         # Rows outside a backfill range keep the declaration that they were made by.
-        is_backfill = self.backfill is not None and self.known is not None
+        made_by = self.known.entry if self.backfill is not None and self.known is not None else self.dataset
         return Entry(
             dataset=self.dataset.name,
-            fingerprint=self.known.entry.fingerprint if is_backfill and self.known else self.dataset.fingerprint,
+            fingerprint=made_by.fingerprint,
+            declared=made_by.declared,
             cause=self.cause,
             inputs=dict(self.pinned),
             reached=reached,

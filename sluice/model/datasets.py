@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from sluice.errors import DeclarationError
 from sluice.model.completeness import Completeness
 from sluice.model.ddl import integers
-from sluice.model.fingerprint import fingerprint
+from sluice.model.fingerprint import fingerprint, of_fields
 from sluice.model.lineage import Lineage
 from sluice.model.specification import Specification
 
@@ -237,6 +237,11 @@ class Dataset:
     def fingerprint(self) -> str:
         """Changes when the declaration does, or code or a constant that it reaches; then the table is rebuilt."""
         return fingerprint(self.name, self.specification.content)
+
+    @cached_property
+    def declared(self) -> dict[str, str]:
+        """The same of each field of the declaration."""
+        return of_fields(self.name, self.specification.content)
 
 
 def documented(dataset: Dataset, owner: str, comments: Mapping[str, str] | None) -> Dataset:

@@ -54,16 +54,31 @@ collections: tuple[Any, ...] = (tuple, list, set, frozenset, dict)
 
 def fingerprint(name: str, declaration: Mapping[str, Any]) -> str:
     """A short hash of a declaration. One with a `version` may reach values that cannot be followed."""
-    encoder = Encoder(name, has_version="version" in declaration)
+    return hashed(name, dict(sorted(declaration.items())), has_version="version" in declaration)[:16]
+
+
+def of_fields(name: str, declaration: Mapping[str, Any]) -> dict[str, str]:
+    """A hash of each field of a declaration, by which is said what changed."""
+    found: dict[str, Any] = {}
+    for key, value in declaration.items():
+        if dataclasses.is_dataclass(value) and source.is_engine(type(value).__module__):
+            found |= {f"{key}.{each.name}": getattr(value, each.name) for each in dataclasses.fields(value)}
+        else:
+            found[key] = value
+    return {key: hashed(name, each, has_version="version" in declaration)[:8] for key, each in found.items()}
+
+
+def hashed(name: str, value: object, *, has_version: bool) -> str:
+    encoder = Encoder(name, has_version=has_version)
     try:
-        found = encoder.encode(dict(sorted(declaration.items())))
+        found = encoder.encode(value)
     except source.NoSource as error:
         raise DeclarationError(
             f"{name}: {error} has no source that can be read, so its changes could not be noticed; define it in a "
             "file of the project, and import it at the top"
         ) from error
     text = json.dumps(found, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass

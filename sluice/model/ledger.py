@@ -115,6 +115,8 @@ class Entry(BaseModel):
     `changed_at` is the newest version that changed rows when this commit changed none, and `changed_ms` the time of
     that commit; `epoch_from` is the version at which the table was last replaced by one of another schema.
 
+    `declared` has the fingerprint of each field of the declaration; older commits do not.
+
     `began_ms` is when its rows began to be computed; the commit is their end.
 
     Of a bronze table, `erased` is the number after the last erasure that its rows and the log honour, and `forgotten`
@@ -128,6 +130,7 @@ class Entry(BaseModel):
 
     dataset: str
     fingerprint: str = ""
+    declared: dict[str, str] = {}
     cause: Cause = "changes"
     inputs: dict[str, InputVersion] = {}
     landed: dict[int, LandedPartition] = {}
@@ -154,8 +157,18 @@ class Entry(BaseModel):
         return is_alike and same_states(self.inputs, other.inputs)
 
     def says_the_same(self, other: "Entry | None") -> bool:
-        """True when only the time at which they began may differ."""
-        return other is not None and self == other.model_copy(update={"began_ms": self.began_ms})
+        """True when only the time at which they began may differ, or one does not say which fields were declared."""
+        same = {"began_ms": self.began_ms, "declared": self.declared}
+        return other is not None and self == other.model_copy(update=same)
+
+    def changed_fields(self, declared: Mapping[str, str]) -> tuple[str, ...]:
+        """The fields of a declaration that are not as they were; none where that is not known."""
+        if not self.declared or not declared:
+            return ()
+        if self.declared.get("kind") != declared.get("kind"):
+            return ("kind",)
+        names = {**self.declared, **declared}
+        return tuple(name for name in names if self.declared.get(name) != declared.get(name))
 
     def to_json(self) -> str:
         return self.model_dump_json(exclude_defaults=True)

@@ -1,10 +1,11 @@
 """What an expression of a table may not be: one that depends on when, where or in which order it is computed."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sluice.model.sql import fold, parse, quoted
-from sluice.model.words import names, tokens_of
+from sluice.model.words import is_text_of, names, tokens_of
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 # What gives another value each time, or one that depends on the order in which rows happen to be read.
 not_of_the_row = names(
     """
-    curdate current_catalog current_database current_date current_schema current_time current_timestamp
+    aes_encrypt curdate current_catalog current_database current_date current_schema current_time current_timestamp
     current_timezone current_user getdate input_file_block_length input_file_block_start input_file_name
     java_method localtimestamp monotonically_increasing_id now proctime rand randn random randstr reflect
     session_user shuffle spark_partition_id sysdate try_reflect uniform unix_timestamp user uuid version
@@ -26,6 +27,8 @@ of_some_row = names(
 )
 # With an OVER whose order is total these are certain.
 ordered_by_over = names("any_value first first_value last last_value")
+time_types = ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
+times_of_the_query = names("now today tomorrow yesterday")
 several_rows = names(
     """
     explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer stack unnest
@@ -39,7 +42,11 @@ def fault(text: str) -> str | None:
     parsed = parse(text)
     if parsed is None:
         return f"'{text[:60]}' cannot be read"
-    faults = (*map(fault_of_node, parsed.walk()), *(fault_of_call(*each) for each in functions_of(text)))
+    faults = (
+        *map(fault_of_node, parsed.walk()),
+        *(fault_of_call(*each) for each in functions_of(text)),
+        fault_of_times(text),
+    )
     return next((each for each in faults if each), None)
 
 
@@ -51,7 +58,22 @@ def fault_of_node(node: "exp.Expr") -> str | None:
         return "a SELECT within an expression; write LEFT SEMI JOIN, LEFT ANTI JOIN or LEFT JOIN instead"
     if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter | exp.Command):
         return "this is a placeholder, and nothing is put into the text of a table"
+    if isinstance(node, exp.Star) and node.parent and not is_star_of_table(node) and not is_count_of_all(node):
+        return "* within an expression would change with the table that is read; name the columns"
+    if isinstance(node, exp.Collate):
+        return "COLLATE takes different texts for one, and which of them is kept is not stated; write lower(…)"
     return None
+
+
+def is_star_of_table(node: "exp.Expr") -> bool:
+    """Whether it is all of `o.*`."""
+    return node.parent is not None and node.parent.parent is None and node.arg_key == "this"
+
+
+def is_count_of_all(node: "exp.Expr") -> bool:
+    from sqlglot import exp
+
+    return isinstance(node.parent, exp.Count)
 
 
 def fault_of_call(name: str, at: int, words: list[str]) -> str | None:
@@ -70,6 +92,26 @@ def fault_of_call(name: str, at: int, words: list[str]) -> str | None:
     if name in several_rows:
         return f"{name} makes several rows of one, which no column tells apart; do it in Python"
     return None
+
+
+def fault_of_times(text: str) -> str | None:
+    """Why a time is none: Spark takes DATE 'today' and TIMESTAMP 'now UTC' for those of the query."""
+    found = tokens_of(text)
+    for kind, each in pairwise(found):
+        said = each.text.split()[:1]
+        if kind.text.upper() in time_types and is_text_of(each, text) and said and fold(said[0]) in times_of_the_query:
+            return f"{kind.text.upper()} '{each.text[:40]}' is another time at each query; use a column of the row"
+    return None
+
+
+def fault_of_variables(text: str, tables: Collection[str]) -> str | None:
+    """Why a lambda is unclear: its variable has the name of a table."""
+    from sqlglot import exp
+
+    parsed = parse(text)
+    lambdas = () if parsed is None else parsed.find_all(exp.Lambda)
+    wrong = [each.name for node in lambdas for each in node.expressions if fold(each.name) in tables]
+    return f"{wrong[0]} is both a table here and a variable; call the variable otherwise" if wrong else None
 
 
 def functions_of(text: str) -> Iterator[tuple[str, int, list[str]]]:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sluice.errors import DeclarationError
+from sluice.errors import DeclarationError, suggestion
 from sluice.model.datasets import Dataset, type_of
 from sluice.model.ddl import is_storable
 from sluice.model.join import Join, checked_on, column_of, join_dataset, keyed_dataset
 from sluice.model.lineage import Lineage, Made, Source, from_sql, unique
 from sluice.model.select import JoinClause, Part, Select, Table, read, without_qualifier
 from sluice.model.sql import backticked, column_parts, fold, literal_functions, parse, reading
-from sluice.model.words import spaced
+from sluice.model.words import folded, spaced
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -232,20 +232,9 @@ class Planning:
         found = reading(part.text)
         if found is None or found.is_everything:
             raise part.error(f"the columns that '{part.text[:60]}' reads cannot be told")
-        self.require_no_hidden(part)
         for parts in found.columns:
             if self.input_of(parts, part) is None and fold(parts[0]) in literal_functions:
                 raise part.error(f"{parts[0]} gives another value each time; use a column of the row")
-
-    def require_no_hidden(self, part: Part) -> None:
-        """No variable of a lambda has the name of an input."""
-        from sqlglot import exp
-
-        names = {fold(each) for each in self.inputs}
-        for node in (each for each in nodes_of(part.text) if isinstance(each, exp.Lambda)):
-            wrong = [each.name for each in node.expressions if fold(each.name) in names]
-            if wrong:
-                raise part.error(f"{wrong[0]} is both a table here and a variable; call the variable otherwise")
 
     def input_of(self, parts: tuple[str, ...], part: Part) -> str | None:
         """The input that has a column; None where that is not known. A DeclarationError for no input, or several."""
@@ -263,7 +252,10 @@ class Planning:
                 and not parts[1].startswith("_")
                 and fold(parts[1]) not in {fold(each) for each in known}
             ):
-                raise part.error(f"{self.inputs[name].name} has no column {parts[1]}; it has {', '.join(known)}")
+                near = suggestion(parts[1], known, "")
+                raise part.error(
+                    f"{self.inputs[name].name} has no column {parts[1]}; {near and f'{near} '}it has {', '.join(known)}"
+                )
             return name
         if first in {fold(each) for each in self.inputs} and len(parts) > 1:
             raise part.error(f"{parts[0]} is only compared with, or joined later; its columns are not there")
@@ -283,7 +275,10 @@ class Planning:
                 f"{self.inputs[name].name} has {', '.join(self.inputs[name].columns or ())}"
                 for name in aliases.values()
             )
-            raise part.error(f"there is no column {parts[0]}: {said}")
+            names = [each for name in aliases.values() for each in self.inputs[name].columns or ()]
+            self.select.require_not_made(parts[0], part)
+            near = suggestion(parts[0], names, "")
+            raise part.error(f"there is no column {parts[0]}; {near and f'{near} '}{said}")
         return (having or unknown)[0]
 
     def visible(self, part: Part) -> list[str]:
@@ -334,7 +329,7 @@ class Planning:
         from sqlglot import exp
 
         for each in node.args.get("partition_by") or ():
-            if not isinstance(each, exp.Column):
+            if not isinstance(each, exp.Column) or len(each.parts) > 1:
                 raise part.error("PARTITION BY takes columns; compute others in a table of their own")
         alias = self.select.source.alias
         return [self.plain(alias, backticked(each.name)) for each in node.args.get("partition_by") or ()]
@@ -354,11 +349,7 @@ class Planning:
         )
         if name in without_order or (is_free and not by_rows):
             return
-        named = (
-            {fold(each.this.name) for each in order.expressions if isinstance(each.this, exp.Column)}
-            if order
-            else set()
-        )
+        named = {fold(each.this.name) for each in order.expressions if is_name(each.this)} if order else set()
         partition = {fold(each.name) for each in node.args.get("partition_by") or ()}
         missing = [each for each in grain if fold(each) not in named | partition]
         if missing:
@@ -461,7 +452,9 @@ class Planning:
             if not sure and self.is_coalesced(text, members):
                 return name
         alias, text = (sure or list(members))[0]
-        said = f"{alias}.{shown(text)}" if self.select.joins and column_of(text) else shown(text)
+        said = shown(text)
+        if self.select.joins:
+            said = f"{alias}.{said}" if column_of(text) else f"{said} of {alias} AS …"
         if not sure:
             said = f"coalesce({', '.join(f'{alias}.{shown(text)}' for alias, text in members)}) AS …"
         raise self.select.at.error(f"select {said}, too: {why}")
@@ -469,7 +462,7 @@ class Planning:
     def is_member(self, text: str, member: Member) -> bool:
         alias = member[0]
         bare = self.plain(alias, without_qualifier(text, self.table_of(alias)))
-        if bare != member[1]:
+        if folded(bare) != folded(member[1]):
             return False
         found = reading(text)
         return found is not None and all(self.input_of(parts, self.select.at) == alias for parts in found.columns)
@@ -622,6 +615,11 @@ def nodes_of(text: str) -> "Iterator[exp.Expr]":
 def has_aggregate(part: Part) -> bool:
     """Whether an expression needs groups: an aggregate of an OVER does not."""
     return any(is_aggregate(node) and not is_windowed(node) for node in nodes_of(part.text))
+
+
+def is_name(node: "exp.Expr") -> bool:
+    """Whether an expression is a column, and no field of one."""
+    return len(column_parts(node) or ()) == 1
 
 
 def overs_of(text: str) -> "list[exp.Window]":

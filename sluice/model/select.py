@@ -6,17 +6,18 @@ as they are written, without comments and with ordinary spaces, so that formatti
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sluice.errors import DeclarationError
-from sluice.model.plain import fault
-from sluice.model.sql import dialect, fold, named_expression, parse, parser_faults, quoted
+from sluice.model.plain import fault, fault_of_variables
+from sluice.model.sql import dialect, fold, named_expression, parse, parser_faults, quoted, reading
 from sluice.model.words import (
     at_depth_zero,
     clauses_of,
     closing,
     conjuncts,
+    folded,
     follows_a_dot,
     is_sign,
     is_text_of,
@@ -39,9 +40,8 @@ closed = re.compile(
 
 # What a SELECT of a table cannot have, by its name in the parser: why, and what to write instead.
 refused = {
-    "with_": "a WITH names a table that nobody else can read; put its SELECT into a file of its own, and read that",
-    "distinct": "DISTINCT has no keys by which a change is found; GROUP BY the columns, with count(*)",
-    "order": "rows of a table have no order; for the first of them write QUALIFY row_number() OVER (ORDER BY …) <= 10",
+    "with_": "a WITH stands before the whole SELECT",
+    "order": "rows of a table have no order; leave ORDER BY out, or write QUALIFY row_number() OVER (ORDER BY …) <= 10",
     "limit": "which rows a LIMIT keeps is not stated; write QUALIFY row_number() OVER (ORDER BY …) <= 10",
     "offset": "which rows an OFFSET leaves out is not stated; write QUALIFY row_number() OVER (ORDER BY …) > 10",
     "laterals": "LATERAL VIEW makes several rows of one, which no column tells apart",
@@ -63,7 +63,8 @@ refused = {
     "format": "leave FORMAT out",
     "options": "leave OPTION out",
 }
-supported = ("expressions", "from_", "joins", "where", "group", "having", "qualify")
+predicates = ("BETWEEN", "GT", "GTE", "ILIKE", "IN", "IS", "LIKE", "LT", "LTE", "NEQ", "NOT", "RLIKE")
+supported = ("expressions", "distinct", "from_", "joins", "where", "group", "having", "qualify")
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,65 @@ class Select:
         """The tables that are read, in the order in which they are named."""
         return self.inner.tables if self.inner else (self.source, *(each.table for each in self.joins))
 
+    def require_not_made(self, name: str, part: Part) -> None:
+        """A DeclarationError where an expression reads what another one of this SELECT makes."""
+        made = [each for each in self.items if fold(each.text).rpartition(".")[2].strip("`") != fold(each.name or "")]
+        if fold(name) in {fold(each.name or "") for each in made}:
+            raise part.error(f"{name} is made by this SELECT and no column of a table; write its expression once more")
+
+    @property
+    def is_import(self) -> bool:
+        """Whether it is SELECT * FROM a table."""
+        is_all = [each.text for each in self.items] == ["*"]
+        others = self.joins or self.where or self.groups != () or self.having or self.qualify or self.source.as_of
+        return is_all and not others
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is columns of one table as they are, of the rows that WHERE keeps."""
+        others = self.joins or self.groups != () or self.having or self.qualify or self.inner or self.source.as_of
+        return not others and all(each.text == "*" or self.is_column(each) for each in self.items)
+
+    def is_column(self, item: Part) -> bool:
+        return folded(self.bare(item).text) == [fold(item.name or "")]
+
     def bare(self, part: Part) -> Part:
         """The expression without the name of the only table before its columns: `o.amount` is `amount`."""
         return replace(part, text=without_qualifier(part.text, self.source))
+
+
+def merged(select: Select) -> Select:
+    """One SELECT for one that reads another one, where that can be said in one."""
+    inner = select.inner
+    if inner is None:
+        return select
+    if select.is_import:
+        return inner
+    if not inner.is_plain:
+        return select
+    table = replace(inner.source, alias=select.source.alias or inner.source.alias)
+    found = [inner.bare(inner.where)] if inner.where else []
+    found += [replace(select.where, text=without_qualifier(select.where.text, table))] if select.where else []
+    both = " AND ".join(f"({each.text})" for each in found)
+    where = replace(found[-1], text=both if len(found) > 1 else found[0].text) if found else None
+    has_all = any(each.text == "*" for each in inner.items)
+    items = [one for each in select.items for one in (inner.items if each.text == "*" and not has_all else [each])]
+    result = replace(select, items=tuple(items), source=table, where=where, inner=None)
+    if not has_all:
+        require_selected(result, select, {fold(each.name or "") for each in inner.items})
+    return result
+
+
+def require_selected(result: Select, outer: Select, names: set[str]) -> None:
+    """A DeclarationError where the outer of two SELECTs reads what the inner one does not select."""
+    others = (outer.where, outer.having, outer.qualify)
+    made = {fold(each.name or "") for each in outer.items}
+    for part in (*outer.items, *(outer.groups or ()), *(each for each in others if each)):
+        found = reading(result.bare(part).text)
+        for parts in found.columns if found else ():
+            # Other clauses may read what the outer SELECT makes.
+            if fold(parts[0]) not in (names if part in (*outer.items, outer.where) else names | made):
+                raise part.error(f"the SELECT that is read here has no column {parts[0]}")
 
 
 def read(text: str, place: str) -> Select:
@@ -146,6 +203,9 @@ class Reader:
 
     text: str
     place: str
+    # What WITH names, and those of them that were read.
+    named: dict[str, Select] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
 
     def statement(self) -> Select:
         import sqlglot
@@ -166,7 +226,30 @@ class Reader:
         if len(parsed) != 1:
             self.fail(0, "a file is one SELECT; put others into files of their own")
         tokens = [each for each in self.tokens if each.token_type.name != "SEMICOLON"]
-        return self.select(parsed[0], tokens)
+        read_one = self.select_after_with if tokens[0].token_type.name == "WITH" else self.select
+        return read_one(parsed[0], tokens)
+
+    def select_after_with(self, parsed: "exp.Expr", tokens: "Sequence[Token]") -> Select:
+        """The SELECT that follows a WITH; it reads all that this names."""
+        found = parsed.args.pop("with_", None)
+        if found is None or found.args.get("recursive"):
+            self.fail(tokens[0].start, "a WITH that reads itself is not bounded by what changed")
+        starts: dict[str, Token] = {}
+        rest = tokens[1:]
+        for at, each in enumerate(found.expressions):
+            end = closing(rest[2:]) if len(rest) > 2 and is_sign(rest[2], "(") else None
+            if end is None or fold(each.alias) in self.named:
+                self.fail(rest[0].start, "write WITH name AS (SELECT …), and no name twice")
+            name = fold(each.alias)
+            starts[name] = rest[0]
+            self.named[name] = self.select(each.this, rest[3 : 2 + end])
+            is_last = at == len(found.expressions) - 1
+            rest = rest[3 + end + (not is_last) :]
+        made = self.select(parsed, rest)
+        for name, start in starts.items():
+            if name not in self.seen:
+                self.fail(start.start, f"{name} is named and not read; leave it out")
+        return made
 
     def with_calls(self) -> str:
         """The text, in which the parser takes no call of window() for a WINDOW clause."""
@@ -194,19 +277,28 @@ class Reader:
                 self.fail(each.start, "this is nested too deep to be read; split it into several tables")
             if depth < 0:
                 self.fail(each.start, "this bracket closes none")
+            if self.text[each.start] == '"':
+                self.fail(
+                    each.start,
+                    f"Spark takes {each.text[:40]!r} in double quotes for a text and no column; write "
+                    f"`{each.text[:40]}` for a column, and '{each.text[:40]}' for a text",
+                )
             if each.token_type.name in ("UNION", "EXCEPT", "INTERSECT") and not follows_a_dot(self.tokens, at):
                 self.fail(
-                    each.start, f"{each.text.upper()} has no keys by which a change is found; a table has one SELECT"
+                    each.start,
+                    f"{each.text.upper()} has no keys by which a change is found; put each SELECT into a file of its "
+                    "own, and unite them by keys in Python, in a gold.view whose shape is a function",
                 )
             if each.token_type.name in ("PARAMETER", "PLACEHOLDER", "L_BRACE"):
-                self.fail(each.start, f"'{each.text}' is no SQL; nothing is put into the text of a table")
+                self.fail(
+                    each.start,
+                    f"'{each.text}' is no SQL; nothing is put into the text of a table. Name others so: silver.orders",
+                )
             if each.token_type.name == "SEMICOLON" and at < len(self.tokens) - 1:
                 self.fail(
                     self.tokens[at + 1].start, "a file is one SELECT; put what follows the ; into a file of its own"
                 )
-        if first.token_type.name == "WITH":
-            self.fail(first.start, refused["with_"])
-        if first.token_type.name != "SELECT":
+        if first.token_type.name not in ("SELECT", "WITH"):
             self.fail(first.start, f"a table is a SELECT, and this begins with {first.text[:20]}")
 
     def select(self, parsed: "exp.Expr", tokens: "Sequence[Token]") -> Select:
@@ -225,7 +317,14 @@ class Reader:
                 self.fail(each[0].start, f"nothing follows {each[0].text.upper()}")
         if "FROM" not in clauses or len(clauses["FROM"]) < 2:
             self.fail(tokens[0].start, "there is no FROM: say which table is read")
-        items = tuple(self.item(each) for each in listed(clauses["SELECT"][1:]))
+        named = clauses["SELECT"][1:]
+        is_distinct = parsed.args.get("distinct") is not None
+        if is_distinct:
+            self.require_distinct_alone(parsed, named[0])
+            named = named[1:]
+        if named and is_sign(named[-1], ","):
+            self.fail(named[-1].start, "no column follows this comma")
+        items = tuple(self.item(each) for each in listed(named))
         if len(items) != len(parsed.expressions) or any(not each.text for each in items):
             self.fail(tokens[0].start, "the columns of this SELECT cannot be told apart")
         source, joins, inner = self.tables_of(parsed, clauses["FROM"][1:])
@@ -235,7 +334,8 @@ class Reader:
             self.fail(
                 clauses["GROUP_BY"][0].start, "several groupings at once are not supported; write a table for each"
             )
-        groups: tuple[Part, ...] | None = ()
+        # The rows of DISTINCT are groups without measures.
+        groups: tuple[Part, ...] | None = None if is_distinct else ()
         if group is not None:
             is_all = bool(group.args.get("all"))
             groups = None if is_all else tuple(self.part(each) for each in listed(clauses["GROUP_BY"][1:]))
@@ -250,8 +350,24 @@ class Reader:
             qualify=self.clause(clauses, "QUALIFY"),
             inner=inner,
         )
+        found = merged(found)
         self.require_plain(found)
         return found
+
+    def require_distinct_alone(self, parsed: "exp.Select", distinct: "Token") -> None:
+        """DISTINCT is of all columns, and of rows that are neither grouped nor ranked."""
+        from sqlglot import exp
+
+        if parsed.args["distinct"].args.get("on"):
+            self.fail(
+                distinct.start,
+                "DISTINCT ON is not supported; write QUALIFY row_number() OVER (…) = 1",
+            )
+        if parsed.args.get("group") or parsed.find(exp.Window, exp.AggFunc):
+            self.fail(
+                distinct.start,
+                "DISTINCT cannot stand beside GROUP BY, OVER or a measure; put it into a file of its own",
+            )
 
     def clause(self, clauses: "Mapping[str, Sequence[Token]]", name: str) -> Part | None:
         return self.part(clauses[name][1:]) if name in clauses else None
@@ -260,6 +376,8 @@ class Reader:
         """A column of the result, with its name."""
         found = self.part(tokens)
         name, text = named_expression(found.text)
+        if fold(text) == "null":
+            raise found.error(f"NULL alone has no type; write CAST(NULL AS string) AS {name or '…'}")
         return replace(found, text=text, name=name)
 
     def part(self, tokens: "Sequence[Token]") -> Part:
@@ -287,8 +405,20 @@ class Reader:
             return Table("", first.alias, self.part(tokens[:1])), (), inner
         if first is None:
             self.fail(tokens[0].start, "what this FROM reads cannot be told")
+        named = self.named_by(first)
+        if named is not None and not named.is_import and not clauses:
+            return Table("", first.alias_or_name, self.part(tokens[:1])), (), named
         source = self.table(first, pieces[0])
         return source, tuple(map(self.join, clauses, pieces[1:])), None
+
+    def named_by(self, node: "exp.Expr") -> Select | None:
+        """The SELECT that WITH gives a name, where that is what is read."""
+        from sqlglot import exp
+
+        name = fold(node.name) if isinstance(node, exp.Table) and len(node.parts) == 1 else ""
+        if name in self.named:
+            self.seen.add(name)
+        return self.named.get(name)
 
     def require_no_more(self, node: "exp.Expr", token: "Token") -> None:
         for name, found in node.args.items():
@@ -306,7 +436,10 @@ class Reader:
             )
         self.require_no_more(node, tokens[0])
         names = [part.name for part in node.parts]
-        name = ".".join(names)
+        inner = self.named_by(node)
+        if inner is not None and not inner.is_import:
+            self.fail(tokens[0].start, f"{names[0]} is joined, so put its SELECT into a file of its own, and join that")
+        name = inner.source.name if inner else ".".join(names)
         if any("." in each for each in names):
             self.fail(tokens[0].start, f"{name} names no table; write its layer and its name, such as silver.orders")
         as_of = None
@@ -361,7 +494,9 @@ class Reader:
                 continue
             signs = [at for at, sign in at_depth_zero(each) if sign.token_type.name in ("EQ", "NULLSAFE_EQ")]
             is_equality = isinstance(parse(printed(self.text, each)), exp.EQ | exp.NullSafeEQ)
-            if is_equality and len(signs) == 1:
+            # Spark takes `a = b IN (c)` for `(a = b) IN (c)`.
+            others = [sign for _, sign in at_depth_zero(each) if sign.token_type.name in predicates]
+            if is_equality and len(signs) == 1 and not others:
                 yield self.part(each[: signs[0]]), self.part(each[signs[0] + 1 :])
             else:
                 yield None
@@ -370,8 +505,10 @@ class Reader:
         """No expression is a SELECT, or goes by what the row does not say."""
         on = [each.on for each in found.joins if not each.using]
         others = [each for each in (found.where, found.having, found.qualify) if each is not None]
+        names = {fold(each.alias) for each in found.tables}
         for part in (*found.items, *(found.groups or ()), *on, *others):
-            if said := fault(part.text):
+            said = fault(part.text) or fault_of_variables(part.text, names)
+            if said:
                 raise part.error(said)
 
     def where_of(self, name: str, clauses: "Mapping[str, Sequence[Token]]", tokens: "Sequence[Token]") -> int:

@@ -1,5 +1,6 @@
 """The words of a SELECT: where its clauses begin, and how an expression is printed from them."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+plain_name = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 before_a_bracket = names(
     """
     all and any as asc between by case cross desc distinct div else end except exists filter from full group
@@ -31,6 +33,18 @@ clause_names = ("SELECT", "FROM", "WHERE", "GROUP_BY", "HAVING", "QUALIFY", "ORD
 def spaced(text: str) -> str:
     """An expression without comments and with ordinary spaces."""
     return printed(text, tokens_of(text))
+
+
+def folded(text: str) -> list[str]:
+    """The words and signs of an expression as they count: names and keywords in one case, and no needless backticks."""
+    return [folded_word(text, each) for each in tokens_of(text)]
+
+
+def folded_word(text: str, token: "Token") -> str:
+    own = text[token.start : token.end + 1]
+    if token.token_type.name == "IDENTIFIER":
+        return fold(token.text if plain_name.fullmatch(token.text) else own)
+    return own if quoted(token) else fold(own)
 
 
 def tokens_of(text: str) -> "list[Token]":

@@ -109,7 +109,8 @@ class Explainer:
             return
         if commit.entry.cause == "declaration changed":
             prints = {"before": before.entry.fingerprint, "after": commit.entry.fingerprint}
-            yield Origin("declaration changed", path, detail=prints)
+            fields = before.entry.changed_fields(commit.entry.declared)
+            yield Origin("declaration changed", path, detail=prints | ({"fields": ", ".join(fields)} if fields else {}))
             return
         if dataset.topics:
             yield from self.records(images, path)

@@ -25,7 +25,8 @@ class Step:
     let it `wait` for an input that does not exist, or do `nothing`. What no declaration makes it will `leave` as it is.
 
     `rows` are those that the table has now, and `records` those of the log that wait. `blocked` says why an earlier run
-    could not compute it; the next one tries again.
+    could not compute it; the next one tries again. `fields` are those of its declaration that changed, where the
+    table says how it was declared.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Step:
     rows: int | None = None
     records: int = 0
     blocked: str | None = None
+    fields: tuple[str, ...] = ()
 
     @property
     def is_change(self) -> bool:
@@ -86,7 +88,8 @@ def step_of_dataset(lake: Lake, dataset: Dataset, above: Mapping[str, Step], *, 
     if cause == "first build":
         return replace(step, action="build", because=cause)
     if cause in ("declaration changed", "input rebuilt"):
-        return replace(step, action="recompute", because=cause)
+        fields = known.entry.changed_fields(dataset.declared) if known and cause == "declaration changed" else ()
+        return replace(step, action="recompute", because=cause, fields=fields)
     moving = {each.source.name for each in dataset.inputs.values() if above[each.source.name].is_change}
     newer = {name for name, now in versions.items() if known and not known.entry.seen(name, now).is_state(now)}
     if moving or newer:

@@ -1,6 +1,6 @@
 """Times that are `infinity` or `-infinity`, as text: DuckDB gives Python its last or first time for them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sluice.model.sql import double_quoted
@@ -40,22 +40,32 @@ def inner_of(kind: "DuckDBPyType") -> "dict[str, DuckDBPyType]":
     return {name: each for name, each in children if not isinstance(each, int)}
 
 
-def as_text(value: str, kind: "DuckDBPyType", depth: int = 0) -> str:
-    """The SQL of a value in which each time that is `infinity` or `-infinity` is this text."""
+def endless_as_text(value: str, kind: "DuckDBPyType") -> str:
+    """The SQL of a time that is text where it is `infinity` or `-infinity`."""
+    either = f"UNION(finite {kind}, endless VARCHAR)"
+    text = f"CAST(CAST({value} AS VARCHAR) AS {either})"
+    return f"CASE WHEN isinf({value}) THEN {text} ELSE CAST({value} AS {either}) END"
+
+
+def as_text(
+    value: str,
+    kind: "DuckDBPyType",
+    depth: int = 0,
+    of_time: "Callable[[str, DuckDBPyType], str]" = endless_as_text,
+) -> str:
+    """The SQL of a value in which each time that is `infinity` or `-infinity` is this text; or what `of_time` makes."""
     if not has_times(kind):
         return value
     inner, each = inner_of(kind), f"_each_{depth}"
     match kind.id:
         case "struct":
             fields = {double_quoted(name): of for name, of in inner.items()}
-            parts = [f"{name} := {as_text(f'{value}.{name}', of, depth)}" for name, of in fields.items()]
+            parts = [f"{name} := {as_text(f'{value}.{name}', of, depth, of_time)}" for name, of in fields.items()]
             return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({', '.join(parts)}) END"
         case "map":
-            key, of = (as_text(f"{each}.{name}", inner[name], depth + 1) for name in ("key", "value"))
+            key, of = (as_text(f"{each}.{name}", inner[name], depth + 1, of_time) for name in ("key", "value"))
             entries = f"list_transform(map_entries({value}), lambda {each}: struct_pack(key := {key}, value := {of}))"
             return f"CASE WHEN {value} IS NOT NULL THEN map_from_entries({entries}) END"
         case "list" | "array":
-            return f"list_transform({value}, lambda {each}: {as_text(each, inner['child'], depth + 1)})"
-    either = f"UNION(finite {kind}, endless VARCHAR)"
-    text = f"CAST(CAST({value} AS VARCHAR) AS {either})"
-    return f"CASE WHEN isinf({value}) THEN {text} ELSE CAST({value} AS {either}) END"
+            return f"list_transform({value}, lambda {each}: {as_text(each, inner['child'], depth + 1, of_time)})"
+    return of_time(value, kind)

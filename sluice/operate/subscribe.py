@@ -97,6 +97,7 @@ class Subscription:
     `key` names the columns that identify a row: by them the old and new values of a row are one update. Without them an
     update is a delete and an insert. `where` is a SQL condition; a row that comes to meet it is an insert, and one that
     no longer does a delete. To compare the rows of one version takes at most `seconds_max`.
+    `otherwise` is what to do where the changes are lost.
     """
 
     lake: Lake
@@ -105,6 +106,7 @@ class Subscription:
     where: str | None = None
     snapshot: bool = False
     seconds_max: float | None = None
+    otherwise: str = "Subscribe with --snapshot to start from its rows as they are."
 
     def changes(
         self,
@@ -127,7 +129,7 @@ class Subscription:
         while True:
             lost = self.lost(at)
             if lost and not self.snapshot:
-                raise SluiceError(f"{self.table}: {lost} Subscribe with --snapshot to start from its rows as they are.")
+                raise SluiceError(f"{self.table}: {lost} {self.otherwise}")
             if lost:
                 at = yield from self.from_snapshot(self.lake.newest_version(self.table), None, lost)
             newest = self.lake.newest_version(self.table)
@@ -137,9 +139,7 @@ class Subscription:
                     on_read(at)
             except ChangesLost as error:
                 if not self.snapshot:
-                    raise SluiceError(
-                        f"{self.table}: {error}. Subscribe with --snapshot to start from its rows as they are."
-                    ) from error
+                    raise SluiceError(f"{self.table}: {error}. {self.otherwise}") from error
                 at = yield from self.from_snapshot(self.lake.newest_version(self.table), None, f"{error}.")
             if wait is None or not wait():
                 return
@@ -148,14 +148,7 @@ class Subscription:
         """A UsageError for a table that does not exist, or a condition that cannot be evaluated."""
         if self.table not in (known := self.lake.tables()):
             raise UsageError(f"There is no table {self.table}; there are {', '.join(known) or 'none'}.")
-        if self.where is None:
-            return
-        try:
-            found = duckdb.extract_statements(f"SELECT ({self.where}\n)")
-        except duckdb.Error as error:
-            raise UsageError(f"The condition {self.where!r} is not an SQL expression: {said(error)}") from error
-        if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
-            raise UsageError(f"The condition {self.where!r} is not an SQL expression.")
+        require_condition(self.where)
 
     def kept(self, at: Cursor) -> Cursor:
         """The same place where its version was removed, and the oldest one that is left has the same rows."""
@@ -257,6 +250,18 @@ class Subscription:
             except duckdb.Error as error:
                 what = "its changes" if self.where is None else f"the condition {self.where!r}"
                 raise UsageError(f"{self.table}: {what} cannot be evaluated: {said(error)}") from error
+
+
+def require_condition(where: str | None) -> None:
+    """A UsageError for a condition that is no SQL expression."""
+    if where is None:
+        return
+    try:
+        found = duckdb.extract_statements(f"SELECT ({where}\n)")
+    except duckdb.Error as error:
+        raise UsageError(f"The condition {where!r} is not an SQL expression: {said(error)}") from error
+    if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
+        raise UsageError(f"The condition {where!r} is not an SQL expression.")
 
 
 def said(error: duckdb.Error) -> str:

@@ -156,5 +156,6 @@ def balanced(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":
 def aggregate(grouped: "DataFrame", groups: Groups) -> "DataFrame":
     """One row per group: its columns, then each measure, a SQL aggregate over the group's rows."""
     figures = [F.expr(text).alias(name) for name, text in groups.measures.items()]
-    found = grouped.groupBy(*group_names(groups.columns)).agg(*figures)
+    names = group_names(groups.columns)
+    found = grouped.groupBy(*names).agg(*figures) if figures else grouped.select(*names).distinct()
     return found.where(F.expr(groups.having)) if groups.having else found

@@ -12,7 +12,7 @@ from sluice.model.join import column_of
 from sluice.model.query import is_aggregate, nodes_of
 from sluice.model.select import Part
 from sluice.model.sql import backticked, fold, parse, quoted, reading
-from sluice.model.words import closing, listed, printed, spaced, tokens_of
+from sluice.model.words import closing, folded, listed, plain_name, printed, spaced, tokens_of
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -50,6 +50,8 @@ def over_of(rank: Part) -> Over:
     words = [each.token_type.name for each in tokens]
     if function not in ranks or words[1:4] != ["L_PAREN", "R_PAREN", "OVER"] or words[4] != "L_PAREN":
         raise rank.error(f"a rank is one of {', '.join(f'{each}() OVER (…)' for each in ranks)}")
+    if closing(tokens[4:]) != len(tokens) - 5:
+        raise rank.error("a rank stands alone; compute from it in a table of its own that reads this one")
     inside = tokens[5:-1]
     kinds = words[5:-1]
     if "ORDER_BY" not in kinds:
@@ -108,8 +110,8 @@ def window_of(group: Part, call: "exp.Expr") -> windows.Window:
     given = dict(zip(names, texts, strict=False)) | options
     required = names if name == "calendar_window" else names[:1]
     if len(texts) > len(names) or set(given) - set(names) or any(each not in given for each in required):
-        said = ", ".join(f"'{each}'" for each in names)
-        raise group.error(f"{name} takes a column and the texts {said}; see the windows of sluice.windows")
+        shown = ", ".join(f"'{each}'" for each in names)
+        raise group.error(f"{name} takes a column and the texts {shown}; see the windows of sluice.windows")
     make: dict[str, Callable[..., windows.Window]] = {
         "window": lambda: windows.window(column, given["duration"], every=given.get("every")),
         "session_window": lambda: windows.session_window(column, gap=given["gap"]),
@@ -146,39 +148,35 @@ def columns_outside(text: str) -> list[str]:
     if parsed is None:
         return []
     found = parsed.walk(
-        prune=lambda node: is_aggregate(node) or isinstance(node, exp.Anonymous | exp.Filter | exp.Column)
+        prune=lambda node: (
+            is_aggregate(node) or isinstance(node, exp.Anonymous | exp.Filter | exp.WithinGroup | exp.Column)
+        )
     )
     return [node.sql() for node in found if isinstance(node, exp.Column)]
 
 
 def same_text(one: str, other: str) -> bool:
-    """Whether two expressions are the same, the backticks of columns aside."""
+    """Whether two expressions are the same, in any case of names and keywords."""
     columns = [column_of(each) for each in (one, other)]
-    return one == other or (None not in columns and fold(columns[0] or "") == fold(columns[1] or ""))
+    return folded(one) == folded(other) or (None not in columns and fold(columns[0] or "") == fold(columns[1] or ""))
 
 
 def quoted_name(name: str) -> str:
     """A name as SQL, with backticks only where it needs them."""
-    return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else backticked(name)
+    return name if plain_name.fullmatch(name) else backticked(name)
 
 
 def with_name(text: str, expression: str, name: str) -> str:
     """A text with a name where the call that an expression is stands, unless FILTER or OVER make another one of it."""
-    found, wanted = words_of(text), words_of(expression)
-    said, end = "", 0
-    for at_, (word, start, _) in enumerate(found):
+    found, words, wanted = tokens_of(text), folded(text), folded(expression)
+    named, end = "", 0
+    for at_, each in enumerate(found):
         after = at_ + len(wanted)
-        is_here = [each for each, _, _ in found[at_:after]] == [each for each, _, _ in wanted]
-        is_whole = after >= len(found) or fold(found[after][0]) not in ("filter", "over")
-        if is_here and is_whole and start >= end and word:
-            said += text[end:start] + name
-            end = found[after - 1][2]
-    return spaced(said + text[end:])
-
-
-def words_of(text: str) -> list[tuple[str, int, int]]:
-    """The words and signs of a text, each with where it begins and ends."""
-    return [(text[each.start : each.end + 1], each.start, each.end + 1) for each in tokens_of(text)]
+        is_whole = after >= len(found) or words[after] not in ("filter", "over")
+        if words[at_:after] == wanted and is_whole and each.start >= end:
+            named += text[end : each.start] + name
+            end = found[after - 1].end + 1
+    return spaced(named + text[end:])
 
 
 def is_call(text: str) -> bool:

@@ -104,7 +104,7 @@ def hint(name: str, known: list[str]) -> str:
 def paths_of(folder: Path) -> Mapping[str, Path]:
     """The `.sql` files by the tables that they declare: `gold/revenue_daily.sql` is gold.revenue_daily."""
     found: dict[str, Path] = {}
-    for path in sorted(folder.rglob("*.sql")):
+    for path in sorted(each for each in folder.rglob("*") if each.suffix.lower() == ".sql"):
         inside = path.relative_to(folder)
         if any(part.startswith(".") for part in inside.parts):
             continue

@@ -4,7 +4,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-header_line = re.compile(r"--\s*(?:(?P<key>meaning|owner|event_time)|column\s+(?P<column>\S+?))\s*:(?P<text>.*)")
+header_line = re.compile(
+    r"--\s*(?:(?P<key>meaning|owner|event_time)|column\s+(?P<column>\S+?))\s*:(?P<text>.*)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ def header_of(text: str) -> Header:
         if stripped and not stripped.startswith("--"):
             break
         if found := header_line.fullmatch(stripped):
-            last = (said, found["key"]) if found["key"] else (columns, found["column"].strip("`"))
+            last = (said, found["key"].lower()) if found["key"] else (columns, found["column"].strip("`"))
             last[0][last[1]] = found["text"].strip()
         elif last and re.match(r"--\s{2,}\S", stripped):
             last[0][last[1]] += " " + stripped[2:].strip()

@@ -69,6 +69,8 @@ class Translator:
     def dataset(self) -> Dataset:
         select = self.select
         if any(each.as_of for each in select.tables):
+            if select.inner is not None:
+                raise select.inner.at.error("put the join as of a time into a file of its own, and read that")
             return self.as_of()
         if select.inner is not None or select.qualify is not None:
             return self.top()
@@ -107,7 +109,7 @@ class Translator:
             raise select.joins[0].table.at.error("put the join into a table of its own, and GROUP BY that one")
         items = [self.plain_item(each) for each in select.items]
         groups = self.groups_of(items)
-        taken = [each for each in items if each.text not in [group.text for group in groups]]
+        taken = [each for each in items if each not in groups]
         group_by: list[Any] = [self.group_by(each) for each in groups]
         has_window = any(isinstance(each, windows.Window) for each in group_by)
         measures: dict[str, str] = {}
@@ -145,13 +147,15 @@ class Translator:
         if window_call(part.text) is not None or part.text in window_columns:
             return
         source = self.source
-        with at(part):
-            require_reads(f"{self.layer}.{self.name}", "this SELECT", part.text, source)
         found = reading(part.text)
         known = None if source.columns is None else {fold(name) for name in source.columns}
         for parts in found.columns if found else ():
-            if known is not None and fold(parts[0]) in literal_functions and fold(parts[0]) not in known:
-                raise part.error(f"{parts[0]} gives another value each time; use a column of the row")
+            if known is not None and fold(parts[0]) not in known:
+                if fold(parts[0]) in literal_functions:
+                    raise part.error(f"{parts[0]} gives another value each time; use a column of the row")
+                self.select.require_not_made(parts[0], part)
+        with at(part):
+            require_reads(f"{self.layer}.{self.name}", "this SELECT", part.text, source)
 
     def groups_of(self, items: Sequence[Part]) -> list[Part]:
         """What rows are grouped by, each as the column that SELECT makes of it."""
@@ -175,7 +179,7 @@ class Translator:
                 found.append(bare)
             else:
                 found.append(self.group_of(bare, items))
-        if len({each.text for each in found}) < len(found):
+        if len(set(found)) < len(found):
             raise select.groups[0].error("a group is named twice")
         return found
 
@@ -186,6 +190,8 @@ class Translator:
         name = column_of(group.text)
         by_name = [each for each in items if name and fold(each.name or "") == fold(name)]
         found = by_text or (by_name if name and fold(name) not in known else [])
+        # The same expression may be there under two names.
+        found = [each for each in found if each in by_name] or found
         if not found:
             self.require_columns(group)
             raise group.error(f"select {group.text[:60]}, too: groups are found again by it")
@@ -262,6 +268,11 @@ class Translator:
         self.require_no_event_time()
         select = self.select
         inner = select.inner or select
+        if select.inner is not None and not any(has_over(each) for each in inner.items):
+            raise inner.at.error(
+                "what another SELECT reads is columns of one table as they are, with WHERE, or has a rank; put this "
+                "one into a file of its own, and read that"
+            )
         if inner.joins or inner.inner is not None:
             raise inner.at.error("put this into a table of its own, and read that")
         if inner.groups != () or inner.having is not None or (select.inner and (select.joins or select.groups != ())):
@@ -307,7 +318,7 @@ class Translator:
             raise limit.error("the first rows of each group are kept, so write <=, or = 1")
         text = printed(limit.text, tokens[:-2])
         if has_over(Part(text)):
-            same = [each for each in ranked if each.text == text]
+            same = [each for each in ranked if same_text(each.text, text)]
             if not same:
                 raise limit.error("select the rank, too, with a name: the table has it as a column")
             rank = same[0]
@@ -316,6 +327,8 @@ class Translator:
             named = [each for each in ranked if fold(each.name or "") == fold(name or "")]
             if not named:
                 raise limit.error(says)
+            if self.select.qualify and fold(name or "") in {fold(each) for each in self.source.columns or ()}:
+                raise limit.error(f"{name} is both a column and a rank here; give the rank another name")
             rank = named[0]
         if len(ranked) != 1:
             raise limit.error("one rank is supported; put others into tables of their own")
@@ -351,13 +364,13 @@ class Translator:
         groups: list[str] = []
         grouped: set[str] = set()
         for text in over.partition:
-            found = [each for each in items if each.text == text]
+            found = [each for each in items if same_text(each.text, text)]
             column = column_of(text)
             if not found and not (has_star and column):
                 raise self.select.at.error(f"select {text[:60]}, too, by which OVER partitions: groups are found by it")
             name = found[0].name if found else column
             groups.append(text if column and column == name else f"{text} AS {quoted_name(name or '')}")
-            grouped.add(text)
+            grouped |= {each.text for each in found}
         columns: list[str] = []
         for each in items:
             if each.text in ("*", over.text) or each.text in grouped:

@@ -248,6 +248,9 @@ def test_the_next_record_of_a_key_takes_the_place_of_an_erased_one(lakehouse: La
     assert files_with(lakehouse.folder, subject) == []
     lakehouse.publish("sales", sale("d"), key="k")
     assert lakehouse.run()["gold.counted"].cause == "changes"
+    landed = lakehouse.lake.last_commit("bronze.sales")
+    # What is only added later is not taken back.
+    assert lakehouse.lake.rows_replaced("bronze.sales", 0, landed.version) == 0  # type: ignore[union-attr]
     assert lakehouse.rows("gold.counted") == [("tea", 3, "d")]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
+from sluice.model.ledger import no_rows
 from sluice.storage import secondary_index
 from sluice.storage.delta.writer import Writer, in_turn
 from sluice.storage.files import Files
@@ -39,7 +40,8 @@ class Forgetting(Writer):
         self.open_own(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=is_owned)
         # Commits of rows list the least and greatest values of the files that they removed. This one lists none.
         if known is not None:
-            said = {"cause": "erasure", "because": "older versions were removed by an erasure", "began_ms": None}
+            said: dict[str, object] = {"cause": "erasure", "because": "older versions were removed by an erasure"}
+            said |= {"rows": no_rows, "began_ms": None}
             self.move_cursor(table, known.unchanged(known.entry.model_copy(update=said)), known.fence)
         else:
             in_turn(table, lambda: append_nothing(self.open_own(table)))

@@ -10,7 +10,7 @@ PIP := --quiet --disable-pip-version-check --no-compile
 AIRFLOW := .venv-airflow
 PORT ?= 8080
 # Processes that run tests side by side, each a file at a time; the longest come first, by tests/durations.json.
-# A third one for two cores: tests with servers wait a third of their time.
+# A third one for two cores: it has the tests that need no session of Spark, and those with servers wait much.
 WORKERS ?= 3
 # The environments are installed side by side.
 MAKEFLAGS += --jobs=2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow.sdk import CronDataIntervalTimetable, dag, get_current_context, task, teardown
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from lakehouse import notes, project
 from lakehouse.defaults import asset, deadline, start_date, with_alerts
 
@@ -12,6 +13,9 @@ Each run is one day of event time. Only rows that differ are written, so a run t
 continuous one, changes nothing twice. To go over a range of days: **Trigger → Backfill**, or `airflow backfill create`.
 As many tasks as the pool `lakehouse` has slots run at once; with a continuous run under way they ask it, else one of
 them starts Spark for all.
+
+A table that is on hold is skipped, because that is somebody's decision, and what is made from it is recomputed from the
+rows that it has; a table that cannot be computed fails, and stops what is made from it.
 
 Tables without an event time, and aggregates by something else than a unit of it, are not here: they have no days, and
 follow their inputs.
@@ -41,10 +45,11 @@ def compute(layer: str):
                 outlets=[asset(node)],
                 inlets=[asset(source) for source in upstream(node)],
                 doc_md=node["meaning"],
+                trigger_rule="none_failed",
             )
             def recompute(name: str, data_interval_start=None, data_interval_end=None) -> dict[str, int]:
                 since, until = (each.strftime("%Y-%m-%dT%H:%M:%S") for each in (data_interval_start, data_interval_end))
-                changed = project.call("run", name, "--since", since, "--until", until)
+                changed = recomputed(name, since, until)
                 events = get_current_context()["outlet_events"]
                 events[asset({"name": name, "layer": layer})].extra = {"since": since, "until": until, "rows": changed}
                 return changed
@@ -57,7 +62,8 @@ def compute(layer: str):
         def note(ti=None, dag_run=None) -> None:
             changed = {node["name"]: ti.xcom_pull(task_ids=node["name"]) for node in nodes}
             rows = {name: found[name] if found else None for name, found in changed.items()}
-            notes.keep(dag_run.dag_id, dag_run.run_id, notes.of_day(rows, notes.checks()))
+            held = {node["name"] for node in nodes if ti.xcom_pull(task_ids=node["name"], key="on_hold")}
+            notes.keep(dag_run.dag_id, dag_run.run_id, notes.of_day(rows, notes.checks(), held))
 
         list(tasks.values()) >> note()
         for node in nodes:
@@ -66,6 +72,18 @@ def compute(layer: str):
                     tasks[source] >> tasks[node["name"]]
 
     return days()
+
+
+def recomputed(name: str, since: str, until: str) -> dict[str, int]:
+    """How many rows of a day changed in a table; an AirflowSkipException when the table is on hold."""
+    try:
+        return project.call("run", name, "--since", since, "--until", until)
+    except AirflowException:
+        because = project.on_hold(name)
+        if because is None:
+            raise
+        get_current_context()["ti"].xcom_push("on_hold", because)
+        raise AirflowSkipException(f"{name} is on hold: {because}. A replay that is promoted ends that.") from None
 
 
 def upstream(node: dict) -> list[dict]:

@@ -1,21 +1,59 @@
-"""The longest files run first, so that the workers of a run end together; a run keeps the durations when asked to."""
+"""The order of the tests and who runs them, so that workers end together; a run keeps the durations when asked to."""
 
 import json
 from collections import defaultdict
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 # Seconds by file.
 kept = Path(__file__).with_suffix(".json")
 
 
-def longest_first(items: list[pytest.Item]) -> None:
-    """Sorts the tests by the duration of their file; a file of unknown duration comes in the middle."""
+def sort(items: list[pytest.Item]) -> None:
+    """Those with the run's session first, the longest file at the beginning; then the others, the longest at the end.
+
+    A file of unknown duration comes in the middle.
+    """
     known = read()
     middle = median(known.values()) if known else 0.0
-    items.sort(key=lambda item: known.get(file_of(item.nodeid), middle), reverse=True)
+
+    def place(item: pytest.Item) -> tuple[bool, float]:
+        seconds = known.get(file_of(item.nodeid), middle)
+        return (False, -seconds) if has_session(item) else (True, seconds)
+
+    items.sort(key=place)
+
+
+def has_session(item: pytest.Item) -> bool:
+    """Whether a test asks for the run's session of Spark; a parameter can have that name, too."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else ()
+    return "spark" in getattr(item, "fixturenames", ()) and "spark" not in parameters
+
+
+class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]
+    """One of three workers takes files from the end, so that it starts no session; the others from the beginning.
+
+    Of a file that has tests of both kinds, each kind is given out by itself.
+    """
+
+    def schedule(self) -> None:
+        in_order = next(iter(self.registered_collections.values()))
+        parts = enumerate(groupby(in_order, file_of))
+        self.part_of = {nodeid: str(number) for number, (_, nodeids) in parts for nodeid in nodeids}
+        super().schedule()
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self.part_of[nodeid]
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if len(self.nodes) > 2 and node is self.nodes[-1]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
 
 
 class Keeper:

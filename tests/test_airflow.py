@@ -281,6 +281,8 @@ def test_a_note_has_what_failed_first_and_no_more_than_airflow_takes(tmp_path: P
     )
     assert said.endswith("\n- …\n")
     assert len(said.strip()) <= 1000
+    held = f"from lakehouse import notes\nprint(notes.of_day({dict.fromkeys('ab')}, [], {{'a'}}))"
+    assert "- b: was not recomputed; not checked yet\n- a: is on hold; " in told_by_airflow(tmp_path, held)
 
 
 def test_an_asset_has_the_columns_and_the_owner_that_are_declared(tmp_path: Path) -> None:
@@ -293,6 +295,35 @@ def test_an_asset_has_the_columns_and_the_owner_that_are_declared(tmp_path: Path
     said = told_by_airflow(tmp_path, f"from lakehouse.defaults import asset\nprint(asset({node}).extra)")
     expected = {"day": "date: The day in New York.", "delay": "double in minutes", "note": ""}
     assert said == f"{ {'owner': 'ops', 'columns': expected, 'grain': ['day']} }\n"
+
+
+asked_for_a_day = """
+import compute
+from airflow.sdk.exceptions import AirflowException
+
+compute.get_current_context = lambda: {"ti": type("", (), {"xcom_push": lambda self, *given: print(*given)})()}
+for name in ("gold.held", "gold.blocked", "gold.failed"):
+    try:
+        compute.recomputed(name, "2026-03-01", "2026-03-02")
+    except AirflowException as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_a_day_of_a_table_on_hold_is_skipped_and_one_of_a_blocked_table_fails(tmp_path: Path) -> None:
+    step = {"action": "hold", "because": "declaration changed", "blocked": None}
+    plan = [{"name": "gold.held", **step}, {"name": "gold.blocked", **step, "blocked": "it failed"}]
+    command = tmp_path / "sluice"
+    answers = {"catalogue": "echo '[]'", "run": "exit 1", "plan": f"echo '{json.dumps(plan)}'"}
+    cases = " ".join(f"{name}) {answer};;" for name, answer in answers.items())
+    command.write_text(f"#!/bin/sh\ncase $1 in {cases} esac\n")
+    command.chmod(0o755)
+    said = told_by_airflow(tmp_path, asked_for_a_day, LAKEHOUSE_SLUICE=str(command)).splitlines()
+    assert [line for line in said if not line.startswith("$")] == [
+        "on_hold declaration changed",
+        "AirflowSkipException gold.held is on hold: declaration changed. A replay that is promoted ends that.",
+        *["AirflowException sluice run ended with 1; see the log above"] * 2,
+    ]
 
 
 beats = """
@@ -478,6 +509,16 @@ def test_a_replay_goes_through_form_difference_approval_and_rollback(airflow: Ai
     run = airflow.trigger("rollback", datasets=["gold.revenue_daily"], because="not dozens")
     assert airflow.wait_for_end("rollback", run) == "success"
     assert query(airflow.lake, dozens).rows == [(False,)]
+    # The project still declares what was rejected, so the table is on hold: a day of it is skipped without an alert.
+    told_before = airflow.told.read_text() if airflow.told.exists() else ""
+    airflow.unpause("compute_gold")
+    day = airflow.ask("POST", "/api/v2/dags/compute_gold/dagRuns", {"logical_date": "2026-03-02T06:00:00Z"})
+    assert airflow.wait_for_end("compute_gold", day["dag_run_id"]) == "success"
+    assert airflow.states("compute_gold", day["dag_run_id"])["gold.revenue_daily"] == "skipped"
+    assert "- gold.revenue_daily: is on hold; " in note_of(airflow, day)
+    told = airflow.told.read_text() if airflow.told.exists() else ""
+    assert "recomputing gold" not in told.removeprefix(told_before)
+    airflow.unpause("compute_gold", paused=True)
     declared.write_text(declared.read_text().replace('"sum(quantity * 12)"', '"sum(quantity)"'))
 
 

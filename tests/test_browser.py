@@ -1,17 +1,21 @@
-"""What a producer sends is text in the report, in a real browser: it runs nothing and asks for nothing."""
+"""In a real browser: what a producer sends is text in the report, and a page that listens to a table misses nothing."""
 
 import json
 import shutil
 import urllib.request
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
+from sluice import Project
 from sluice.engine.catalogue import expecting, ordered
 from sluice.expect import expect, suite
 from sluice.operate import checks, report
 from tests.kit import Lakehouse, text
 from tests.shop import sales
+from tests.test_console import served
 from tests.test_receivers import listening, token
 
 pytestmark = [pytest.mark.browser, pytest.mark.servers]
@@ -53,3 +57,48 @@ def test_a_script_that_was_posted_is_read_as_text(lakehouse: Lakehouse, tmp_path
     assert (scripts, images) == (0, 0)
     # The pages and their styles alone, which lie beside them.
     assert all(url.startswith(index.parent.as_uri()) for url in asked), asked
+
+
+listen = """table => {
+  Object.assign(window, { heard: [], opened: 0 });
+  const source = new EventSource(`/tables/${table}/events`);
+  source.onopen = () => { opened += 1; };
+  for (const kind of ["insert", "update", "delete", "schema", "reset"])
+    source.addEventListener(kind, (event) => heard.push([event.lastEventId, kind, JSON.parse(event.data).new?.id]));
+}"""
+
+
+def test_a_page_that_was_cut_off_hears_each_change_once(tmp_path: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    assert chromium, "There is no Chromium. Run: python -m infra.servers install --for-tests"
+    (tmp_path / "pipelines").mkdir()
+    sold = tmp_path / "lake" / "gold" / "sold"
+
+    def sell(*ids: int) -> None:
+        write_deltalake(sold, pa.table({"id": pa.array(ids, pa.int64())}), mode="append")
+
+    sell(1)
+    with Project(tmp_path, {"lake": str(tmp_path / "lake")}) as project, sync_playwright() as playwright:
+        page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
+        with served(project) as reader:
+            address = reader.server.url
+            page.goto(f"{address}/tables/gold.sold")
+            page.evaluate(listen, "gold.sold")
+            page.wait_for_function("() => heard.length === 1", polling=100)
+            sell(2, 3)
+            page.wait_for_function("() => heard.length === 3", polling=100)
+        # Nobody answers while this is committed; the browser asks again, with the id of the last event.
+        sell(4)
+        DeltaTable(sold).delete("id = 2")
+        with served(project, port=int(address.rpartition(":")[2])):
+            page.wait_for_function("() => heard.length >= 5", polling=100, timeout=60_000)
+            sell(5)
+            page.wait_for_function("() => heard.at(-1)[2] === 5", polling=100, timeout=60_000)
+            heard, opened = page.evaluate("[heard, opened]")
+        expected = [
+            [each.cursor, each.operation, (each.new or {}).get("id")] for each in project.subscribe("gold.sold")
+        ]
+    assert heard == expected
+    assert [each[2] for each in heard] == [1, 2, 3, 4, None, 5]
+    assert opened == 2

@@ -1,10 +1,12 @@
 """The console: what its pages say of the tables, whom it answers, and what people see of it in a real browser."""
 
 import hashlib
+import http.client
 import json
 import math
 import re
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
@@ -18,7 +20,7 @@ from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import duckdb
 import psycopg2
@@ -295,6 +297,49 @@ def test_rows_are_downloaded_as_they_are(reader: Reader, shop: Project) -> None:
     # The struct of the product's version is JSON, quoted as CSV does.
     assert '""price_euro"":' in text
     assert reader.ask("/download/silver.priced_orders.exe")[0] == 404
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """A console of tables of which one file is damaged: the last one of `gold.late`, the only one of `gold.early`."""
+    folder = tmp_path_factory.mktemp("damaged")
+    (folder / "pipelines").mkdir()
+    # Arrow reads up to four files ahead.
+    for name, parts in {"late": 10, "early": 1}.items():
+        table = folder / "lake" / "gold" / name
+        for part in range(parts):
+            numbers = range(part * 60_000, (part + 1) * 60_000)
+            rows = pa.table({"n": pa.array(numbers), "text": [f"text {n * 7919 % 1_000_003}" for n in numbers]})
+            write_deltalake(table, rows, mode="append")
+        (file,) = [path for path in table.glob("*.parquet") if pq.read_table(path)["n"][0].as_py() == 0]
+        found = bytearray(file.read_bytes())
+        middle = len(found) // 2
+        found[middle : middle + 50_000] = bytes(50_000)
+        file.write_bytes(found)
+    with Project(folder, {"lake": str(folder / "lake")}) as project, served(project) as reader:
+        yield reader
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_download_that_fails_late_is_broken_off_and_one_that_fails_at_once_is_an_error(
+    damaged: Reader, form: str
+) -> None:
+    with urllib.request.urlopen(f"{damaged.server.url}/download/gold.late.{form}", timeout=60) as answer:
+        assert answer.read(10_000), "it was to fail late"
+        with pytest.raises(http.client.IncompleteRead):
+            answer.read()
+    status, page, headers = damaged.ask(f"/download/gold.early.{form}")
+    assert (status, headers["Content-Disposition"]) == (404, None)
+    assert b"Corrupt snappy" in page
+
+
+def test_a_client_that_could_not_notice_a_download_that_is_broken_off_gets_none(damaged: Reader) -> None:
+    address = urlsplit(damaged.server.url)
+    with socket.create_connection((str(address.hostname), int(address.port or 0))) as client:
+        client.sendall(b"GET /download/gold.late.csv HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        with client.makefile("rb") as answer:
+            assert answer.readline().split()[1] == b"426"
+            assert b"HTTP/1.1" in answer.read()
 
 
 def test_dashboards_are_files_of_the_project(reader: Reader, shop: Project) -> None:
@@ -584,12 +629,66 @@ def test_values_are_shown_as_they_are(others: Reader, monkeypatch: pytest.Monkey
         ("SELECT NULL::DATE AS day, 1 AS n", [[None, "1"]]),
         ("SELECT '0044-01-01 (BC)'::DATE AS day, 1 AS n", [["0044-01-01 (BC)", "1"]]),
         ("SELECT 'a' AS window_start, 'b' AS window_end, 3 AS n", [["a", "b", "3"]]),
-        ("SELECT 'infinity'::TIMESTAMP", [["9999-12-31 23:59:59.999999"]]),
+        ("SELECT 'infinity'::TIMESTAMP, '-infinity'::DATE; -- the 'ends'", [["infinity", "-infinity"]]),
+        (
+            "SELECT ['infinity'::TIMESTAMPTZ] AS a, {'b': '-infinity'::DATE} AS a",
+            [['["infinity"]', '{"b": "-infinity"}']],
+        ),
+        (
+            "SELECT 'infinity'::DATE AS day, 1 AS n UNION ALL SELECT '2026-01-01', 2",
+            [["infinity", "1"], ["2026-01-01", "2"]],
+        ),
         ("SELECT MAP {DATE '2026-01-01': [1, 2]::INT[2]}", [['{"2026-01-01": [1, 2]}']]),
     ],
 )
 def test_unusual_answers_are_answers(others: Reader, sql: str, rows: list[list[str]]) -> None:
     assert others.json("/api/sql", {"sql": sql})["rows"] == rows
+
+
+def test_times_without_an_end_are_told_from_all_others_in_rows_and_downloads(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    ends = ("'infinity'", "'-infinity'", "'9999-12-31 12:00:00.5'")
+    row = "SELECT {0}::TIMESTAMPTZ AS at, {0}::TIMESTAMP::DATE AS day, [{0}::TIMESTAMP] AS many"
+    with duckdb.connect() as made:
+        made.execute("SET TimeZone = 'UTC'")
+        rows = made.sql(" UNION ALL ".join(row.format(end) for end in ends)).to_arrow_table()
+    # The writer fails to add up days that have no end.
+    no_statistics = {"delta.dataSkippingNumIndexedCols": "0"}
+    write_deltalake(tmp_path / "lake" / "gold" / "ends", rows, configuration=no_statistics)
+    with Project(tmp_path, {"lake": str(tmp_path / "lake")}) as project, served(project) as reader:
+        shown = reader.json("/api/tables/gold.ends/rows")["rows"]
+        text = reader.page("/download/gold.ends.csv")
+        parquet = tmp_path / "ends.parquet"
+        parquet.write_bytes(reader.ask("/download/gold.ends.parquet")[1])
+    last = "9999-12-31 12:00:00.500000"
+    assert sorted(shown) == [
+        ["-infinity", "-infinity", '["-infinity"]'],
+        [last, "9999-12-31", f'["{last}"]'],
+        ["infinity", "infinity", '["infinity"]'],
+    ]
+    assert sorted(text.splitlines()) == [
+        '"-infinity","-infinity","[""-infinity""]"',
+        '"9999-12-31 12:00:00.5+00","9999-12-31","[""9999-12-31 12:00:00.5""]"',
+        '"at","day","many"',
+        '"infinity","infinity","[""infinity""]"',
+    ]
+    endless = "isinf(day) AND isinf(many[1]) AND isinf(ends.at)"
+    with duckdb.connect() as found:
+        assert found.execute(f"SELECT count(*) FROM '{parquet}' ends WHERE {endless}").fetchall() == [(2,)]
+
+
+def test_a_point_at_a_time_without_an_end_is_counted_and_not_drawn() -> None:
+    chart = Chart("series", (), ("n",), "window_start", "window_end")
+    day = datetime(2026, 3, 1, tzinfo=UTC)
+    rows = [
+        {"window_start": "infinity", "window_end": "infinity", "n": 1},
+        {"window_start": day, "window_end": "infinity", "n": 2},
+    ]
+    found = drawn(chart, "n", rows)
+    assert [point[1] for line in found["series"] for point in line["points"]] == [2]
+    assert found["notes"] == ["1 points without a time are not drawn."]
+    many = [rows[0], *[{**rows[1], "window_start": day - timedelta(days=at)} for at in range(points_max)]]
+    assert "Only the newest 20,000 points are drawn." in drawn(chart, "n", many, many)["notes"]
 
 
 def test_what_cannot_be_answered_is_a_message(others: Reader) -> None:
@@ -890,6 +989,15 @@ def test_people_query_follow_the_flow_and_read_a_dashboard(reader: Reader, page:
         page.goto(f"{reader.server.url}{path}")
         page.wait_for_timeout(300)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+
+
+@pytest.mark.browser
+def test_people_get_no_part_of_a_file_for_all_of_it(damaged: Reader, page: "Page") -> None:
+    page.goto(f"{damaged.server.url}/tables/gold.late")
+    for name in ("csv", "parquet"):
+        with page.expect_download() as started:
+            page.locator(f"#{name}").click()
+        assert started.value.failure()
 
 
 @pytest.mark.browser

@@ -1,8 +1,9 @@
 """The audit of rows: what contradicts between tables is counted."""
 
+import json
 import shutil
 import time
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from sluice.cli.printing import shown
 from sluice.errors import UsageError
 from sluice.operate.query import query
 from sluice.storage.delta import Lake
+from tests.commands import sluice
 from tests.damage import damage
 from tests.kit import Lakehouse, text
 from tests.shop import priced
@@ -61,6 +63,39 @@ def test_the_end_of_all_time_can_be_queried(lakehouse: Lakehouse) -> None:
     lakehouse.publish("contracts", {"id": "a", "signed_at": text(1), "ends_at": "9999-12-31T00:00:00Z"}).run()
     found = query(lakehouse.lake, "SELECT ends_at FROM silver.contracts")
     assert found.rows == [(datetime(9999, 12, 31, tzinfo=UTC),)]
+
+
+@pytest.mark.parametrize("form", [["--json"], []])
+def test_a_time_without_an_end_is_no_last_time_of_python(lake: Lake, tmp_path: Path, form: list[str]) -> None:
+    (tmp_path / "pipelines").mkdir()
+    sql = (
+        "SELECT 'infinity'::TIMESTAMPTZ AS at, ['-infinity'::DATE] AS days, 1 AS n, 2 AS n FROM gold.sold; -- it's all"
+    )
+    said = sluice("query", sql, *form, here=tmp_path, environment={"SLUICE_LAKE": lake.root}).stdout
+    assert "'-infinity'" in said or '"-infinity"' in said
+    assert "infinity" in said.replace("-infinity", "")
+    assert "9999" not in said
+
+
+def test_what_json_does_not_know_is_text(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    sql = (
+        "SELECT MAP {DATE '2026-01-01': 'NaN'::DOUBLE} AS by_day, -'Infinity'::FLOAT AS least, 'infinity'::DATE AS day"
+    )
+    done = sluice("query", sql, "--json", here=tmp_path, environment={"SLUICE_LAKE": lake.root})
+    (row,) = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert row == {"by_day": {"2026-01-01": "NaN"}, "least": "-Infinity", "day": "infinity"}
+
+
+def test_in_python_a_time_without_an_end_is_the_last_one_or_its_name(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    with Project(tmp_path, {"lake": lake.root}) as project:
+        found = project.query("SELECT 'infinity'::TIMESTAMP AS at, NULL::DATE AS day, DATE '2026-01-01' AS other")
+        other = project.query("DESCRIBE gold.sold")
+    assert found.rows == [(datetime.max, None, date(2026, 1, 1))]  # noqa: DTZ901 - it has no zone
+    assert found.rows_with_infinity == [("infinity", None, date(2026, 1, 1))]
+    assert found.arrow()["at"].cast(pa.int64()).to_pylist() == [2**63 - 1]
+    assert other.rows_with_infinity == other.rows
 
 
 @pytest.fixture

@@ -223,6 +223,32 @@ def test_a_client_cannot_write_the_files_that_it_reads(
     assert (file.read_bytes() == before) is is_checked
 
 
+writing = ("INSERT INTO t VALUES (1)", "UPDATE t SET a = 1 RETURNING *", "DELETE FROM t", "COPY t TO 'x'")
+places = ["SELECT * FROM ({})", "SELECT ({})", "SELECT 1 IN ({})", "FROM ({})", "({})", "SELECT 1 UNION ALL ({})"]
+places += ["SELECT * FROM (DESCRIBE {})", "SUMMARIZE {}", "VALUES (({}))", "PIVOT ({}) ON a", "SELECT 1 LIMIT ({})"]
+
+
+def test_what_writes_may_stand_in_a_with_and_is_found_there_alone() -> None:
+    for each in writing:
+        for place in places:
+            with pytest.raises(duckdb.ParserException):
+                query.only_reads(place.format(each))
+        for place in ("WITH x AS ({}) SELECT 1", "FROM (with x AS MATERIALIZED ({}) FROM x)"):
+            with suppress(duckdb.ParserException):
+                assert not query.only_reads(place.format(each))
+    assert query.only_reads("WITH x AS (SELECT 1) FROM x")
+
+
+def test_a_text_is_checked_in_little_time() -> None:
+    before = query.reads_again.cache_info().misses
+    assert query.only_reads("SELECT 'not seen before'")
+    assert query.reads_again.cache_info().misses == before
+    start = time.process_time()
+    for long in (" " * 20_000, "a" * 20_000, "a " * 10_000, "(a " * 10_000):
+        assert dialect.for_duckdb(f"SELECT {long}") == f"SELECT {long}"
+    assert time.process_time() - start < 2
+
+
 @pytest.mark.parametrize(
     "sql",
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -55,24 +55,32 @@ def checks() -> list[dict[str, Any]]:
         return []
 
 
-def of_day(changed: Mapping[str, int | None], checked: Sequence[Mapping[str, Any]]) -> str:
-    """The note, in Markdown: tables whose recomputation failed (None) first, then those that changed the most."""
+def of_day(changed: Mapping[str, int | None], checked: Sequence[Mapping[str, Any]], held: Collection[str] = ()) -> str:
+    """The note, in Markdown: tables that were not recomputed (None) first, then those that changed the most.
+
+    Those that are `held` are on hold; the others failed.
+    """
     of_table = {each["dataset"]: each for each in checked}
-    order = sorted(changed, key=lambda name: (changed[name] is not None, -(changed[name] or 0)))
+    order = sorted(changed, key=lambda name: (changed[name] is not None, name in held, -(changed[name] or 0)))
     total = sum(rows or 0 for rows in changed.values())
     lines = [
         f"**{total:,} rows changed**",
         "",
-        *(f"- {line(name, changed[name], of_table.get(name))}" for name in order),
+        *(f"- {line(name, said_of(changed[name], is_held=name in held), of_table.get(name))}" for name in order),
     ]
     while len("\n".join(lines)) > characters_max:
         lines = [*lines[:-2], "- …"]
     return "\n".join(lines)
 
 
-def line(name: str, rows: int | None, check: Mapping[str, Any] | None) -> str:
+def said_of(rows: int | None, *, is_held: bool) -> str:
+    if rows is not None:
+        return f"{rows:,}"
+    return "is on hold" if is_held else "was not recomputed"
+
+
+def line(name: str, said: str, check: Mapping[str, Any] | None) -> str:
     """One table: what changed, and what was found when it was checked last."""
-    said = "was not recomputed" if rows is None else f"{rows:,}"
     if check is None:
         return f"{name}: {said}; not checked yet"
     broken = f"broken: {check['broken']}" if check["broken"] else f"{check['passed']} checks passed"

@@ -62,6 +62,13 @@ def datasets() -> list[dict[str, Any]]:
     return [node for node in catalogue() if node["layer"] != "bronze"]
 
 
+def on_hold(name: str) -> str | None:
+    """Why a table waits for a person on purpose; None for one that does not, or that a failure has blocked."""
+    steps = {step["name"]: step for step in call("plan")}
+    step = steps.get(name, {})
+    return step["because"] if step.get("action") == "hold" and not step["blocked"] else None
+
+
 def call(*arguments: str) -> Any:
     """Runs a command to its end and returns the JSON that it prints; its messages go to the task's log."""
     done = follow([*arguments, "--json"], heard=lambda line: None, beat=lambda: True)

@@ -9,6 +9,7 @@ from sluice.log import Record
 from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.describe import Column, Described, Expected
 from sluice.operate.explain import Origin, Value
+from sluice.operate.export import Exported
 from sluice.operate.forecast import Step
 from sluice.operate.json_text import as_text, counted, json_line
 from sluice.operate.lineage import Link, Traced, trace
@@ -31,6 +32,7 @@ __all__ = [
     "Described",
     "Event",
     "Expected",
+    "Exported",
     "Fates",
     "IntegrityCheck",
     "Link",

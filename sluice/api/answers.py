@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from duckdb import Error as DuckDBError
-from duckdb import StatementType, extract_statements
 
 from sluice.errors import UsageError
-from sluice.operate.query import answering, columns_of, connected, executed
+from sluice.operate.infinity import with_infinity
+from sluice.operate.query import answering, columns_of, connected, executed, is_select
 from sluice.storage.delta import Lake
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Answer:
         self.sql = sql
         self._connection = connection
         with answering():
-            self._is_select = [each.type for each in extract_statements(sql)] == [StatementType.SELECT]
+            self._is_select = is_select(sql)
             if self._is_select:
                 # Evaluated when its rows are requested; wrong names are an error here already.
                 self.columns = connection.sql(sql).columns
@@ -40,6 +40,15 @@ class Answer:
         """The rows as Python values, in the order of `columns`."""
         with answering():
             return self._connection.sql(self.sql).fetchall()
+
+    @cached_property
+    def rows_with_infinity(self) -> list[tuple[Any, ...]]:
+        """The same, with the text `infinity` or `-infinity` where a time has no end: in `rows`, it is Python's last."""
+        if not self._is_select:
+            return self.rows
+        with answering():
+            relation = self._connection.sql(self.sql)
+            return self._connection.sql(with_infinity(self.sql, relation.columns, relation.types)).fetchall()
 
     def arrow(self) -> pa.Table:
         """The rows as a PyArrow table; times are in UTC, with microseconds."""

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -13,6 +13,7 @@ from sluice import scaffold
 from sluice.api import answers
 from sluice.api.answers import Answer
 from sluice.api.driver import asked, attended, driver, observing
+from sluice.api.export import export_table
 from sluice.api.log import ProjectLog, Value
 from sluice.api.opened import Message, Notify, Opened, to_logger
 from sluice.api.publish import publish_once, publish_until
@@ -43,6 +44,7 @@ from sluice.operate import (
 from sluice.operate.describe import Described
 from sluice.operate.doctor import Finding
 from sluice.operate.explain import Value as ExplainedValue
+from sluice.operate.export import Exported, Format
 from sluice.operate.forecast import Step
 from sluice.operate.lineage import Traced
 from sluice.operate.publish import Published
@@ -370,6 +372,45 @@ class Project:
         [(4,)]
         """
         return answers.query(self._here.lake, sql, with_zone(known_at, "known_at"), allow_files=allow_files)
+
+    def export(
+        self,
+        table: str,
+        folder: str | Path,
+        format: Format = "parquet",  # noqa: A002 - as the option is called
+        *,
+        partition_by: Sequence[str] = (),
+        known_at: datetime | None = None,
+        where: str | None = None,
+        changelog: bool = False,
+        since: str | int | None = None,
+        replace: bool = False,
+    ) -> Exported:
+        """Writes one version of a table to a new folder, as `parquet` or `csv`; it is there whole, or not at all.
+
+        It is the newest version, or that of the time `known_at`. `partition_by` names columns whose values become
+        folders (`column=value`), and `where` is a SQL condition on the rows. With `changelog` the changes after the
+        version `since` are written instead, each with the old and the new row; also as `jsonl`. `replace` exchanges an
+        export that is there. Needs no Spark.
+
+        A UsageError for a table or a column that does not exist, options that do not go together, values that the
+        format cannot have, and a folder that has something else.
+
+        >>> project.export("gold.revenue_daily", "exports/revenue", "csv").rows
+        3
+        """
+        return export_table(
+            self._here,
+            table,
+            Path(folder),
+            format,
+            partition_by=partition_by,
+            known_at=with_zone(known_at, "known_at"),
+            where=where,
+            changelog=changelog,
+            since=since,
+            replace=replace,
+        )
 
     def subscribe(
         self,

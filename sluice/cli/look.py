@@ -185,7 +185,7 @@ def query(
     """Answer a SQL query over the tables, by their names: `SELECT * FROM gold.delays_hourly LIMIT 5`."""
     with opened(project) as here:
         answer = here.query(sql, utc(as_known_at), allow_files=allow_files)
-        rows = answer.rows
+        rows = answer.rows_with_infinity
     if as_json:
         print_json([dict(zip(answer.columns, row, strict=True)) for row in rows])
     else:

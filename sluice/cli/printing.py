@@ -1,6 +1,5 @@
 """What commands print: data on stdout, as JSON or as tables for people; messages on stderr."""
 
-import json
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.api import Message, as_text, counted
+from sluice.api import Message, as_text, counted, json_line
 
 # Control characters and halves of characters, and the marks that turn the direction of writing.
 control_categories = ("Cc", "Cs")
@@ -24,7 +23,7 @@ err = Console(stderr=True, soft_wrap=True)
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    typer.echo(json.dumps(value, indent=indent, default=as_text))
+    typer.echo(json_line(value, indent))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
@@ -366,20 +366,23 @@ class Console:
             return as_json({"error": str(error)}, 400)
 
     def download(self, request: Request) -> Response:
-        """All rows of a table, as CSV or Parquet."""
+        """All rows of a table, as CSV or Parquet. An error after the first rows breaks the connection off."""
         form = request.path_params["form"]
+        if request.scope["http_version"] == "1.0":
+            problem = (
+                "Ask for files with HTTP/1.1: with 1.0 a part of a file looks like all of it. This may be a proxy."
+            )
+            return self.rendered(request, "problem.html", {"problem": problem}, 426)
         try:
             found = self.known(request)
             known_at = time_in(request, "known_at")
             if form not in downloads.forms:
                 raise UsageError(f"Rows can be had as {' or '.join(downloads.forms)}.")
             snapshot = self.snapshots.opened(known_at, None if known_at else self.snapshots.newest_versions())
-            types = snapshot.types(found.name)
+            body = downloads.file_of(snapshot, source_of(found.name), snapshot.types(found.name), form)
         except SluiceError as error:
             return self.rendered(request, "problem.html", {"problem": str(error)}, 404)
-        name = f"{found.name}.{form}"
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        body: Iterator[bytes] = downloads.forms[form](snapshot, source_of(found.name), types)
+        headers = {"Content-Disposition": f'attachment; filename="{found.name}.{form}"'}
         return StreamingResponse(body, media_type=downloads.media_types[form], headers=headers)
 
     async def events(self, request: Request) -> Response:

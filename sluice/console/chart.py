@@ -130,8 +130,13 @@ def drawn(
 
 
 def is_newest_first(chart: Chart, rows: Sequence[Row]) -> bool:
-    times = [row[chart.time] for row in (rows[0], rows[-1])] if chart.time and rows else []
-    return bool(times) and all(isinstance(each, date) for each in times) and times[0] > times[-1]
+    times = [row[chart.time] for row in placed(rows, chart.time)] if chart.time else []
+    return bool(times) and times[0] > times[-1]
+
+
+def placed(rows: Sequence[Row], time: str) -> list[Row]:
+    """The rows that have a place on an axis of time: what Python has no date for, such as infinity, comes as text."""
+    return [row for row in rows if isinstance(row[time], date)]
 
 
 def comparable(chart: Chart, rows: Sequence[Row], before: Sequence[Row]) -> tuple[list[Row], list[Row]]:
@@ -142,8 +147,10 @@ def comparable(chart: Chart, rows: Sequence[Row], before: Sequence[Row]) -> tupl
         return kept, kept_before
     if chart.time:
         time = chart.time
-        since = max(milliseconds(row[time]) for row in beyond)
-        newer, newer_before = ([row for row in side if milliseconds(row[time]) > since] for side in (kept, kept_before))
+        since = max((milliseconds(row[time]) for row in placed(beyond, time)), default=-math.inf)
+        newer, newer_before = (
+            [row for row in placed(side, time) if milliseconds(row[time]) > since] for side in (kept, kept_before)
+        )
         return newer, newer_before
     both = {group_of(chart.columns, row) for row in kept} & {group_of(chart.columns, row) for row in kept_before}
     shared, shared_before = (
@@ -174,8 +181,7 @@ def series(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) ->
     """One line for each group, with a gap where windows are missing."""
     time = chart.time or ""
     groups: dict[tuple[str | None, ...], list[Row]] = {}
-    # DuckDB gives a time that Python has no date for as text.
-    timed = [row for row in rows if isinstance(row[time], date)]
+    timed = placed(rows, time)
     if len(timed) < len(rows):
         notes.append(f"{len(rows) - len(timed):,} points without a time are not drawn.")
     for row in timed:
@@ -194,7 +200,7 @@ def series(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) ->
             start = milliseconds(row[time])
             if end is not None and start > end:
                 points.append([end, None])
-            end = milliseconds(row[chart.time_end]) if chart.time_end and row[chart.time_end] else None
+            end = milliseconds(row[chart.time_end]) if chart.time_end and placed([row], chart.time_end) else None
             points.append([start, number(row[measure])])
             if row.get("_revision"):
                 revised.append([len(lines), start, number(row[measure]), row["_revision"]])
@@ -233,8 +239,8 @@ def heat_map(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) 
     """One cell for each pair of groups."""
     across, down = chart.by
     columns, lines = (places(rows, name) for name in (across, down))
-    placed = [(columns.get(group_of([across], row)), lines.get(group_of([down], row)), row) for row in rows]
-    kept = [each for each in placed if each[0] is not None and each[1] is not None]
+    cells = [(columns.get(group_of([across], row)), lines.get(group_of([down], row)), row) for row in rows]
+    kept = [each for each in cells if each[0] is not None and each[1] is not None]
     if len(kept) < len(rows):
         notes.append(f"{len(kept):,} of {len(rows):,} cells are drawn.")
     if len({(column, line) for column, line, _ in kept}) < len(kept):

@@ -2,9 +2,11 @@
 
 import io
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from sluice.console.chart import readable
+from sluice.console.chart import is_time, readable
+from sluice.errors import UsageError
 from sluice.model.sql import double_quoted
 
 if TYPE_CHECKING:
@@ -16,8 +18,17 @@ rows_at_once = 50_000
 media_types = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 
 
+def file_of(snapshot: "Snapshot", source: str, types: Mapping[str, str], form: str) -> Iterator[bytes]:
+    """The pieces of a file. A UsageError comes at once where the first cannot be made, else instead of a piece.
+
+    Who sends them breaks the connection then, so that what was sent does not look like the whole file.
+    """
+    pieces = forms[form](snapshot, source, types)
+    return chain([next(pieces)], pieces)
+
+
 def csv(snapshot: "Snapshot", source: str, types: Mapping[str, str]) -> Iterator[bytes]:
-    """CSV with a header; nested values are JSON, times in UTC."""
+    """CSV with a header; nested values are JSON, times in UTC, `infinity` and `-infinity` where they have no end."""
     from pyarrow import csv as arrow_csv
 
     names = [text_form(name, kind) for name, kind in types.items()]
@@ -33,8 +44,10 @@ def parquet(snapshot: "Snapshot", source: str, _types: Mapping[str, str]) -> Ite
 
 def written(snapshot: "Snapshot", sql: str, writer: Callable[..., object]) -> Iterator[bytes]:
     """What a writer makes of the rows, piece by piece; the snapshot is closed at the end."""
+    from sluice.operate.query import answering
+
     try:
-        with snapshot.lock:
+        with snapshot.lock, answering():
             batches: pa.RecordBatchReader = snapshot.connection.sql(sql).to_arrow_reader(rows_at_once)
             target = Growing()
             with writer(target, batches.schema) as out:  # type: ignore[attr-defined]
@@ -42,6 +55,9 @@ def written(snapshot: "Snapshot", sql: str, writer: Callable[..., object]) -> It
                     out.write_batch(batch)
                     yield target.taken()
             yield target.taken()
+    except OSError as error:
+        # Arrow's, for what DuckDB cannot read on the way.
+        raise UsageError(f"The rows cannot be read: {error}") from error
     finally:
         snapshot.connection.close()
 
@@ -75,8 +91,10 @@ def text_form(name: str, kind: str) -> str:
     column = double_quoted(name)
     if kind == "BLOB":
         return f"{readable(name, kind)} AS {column}"
-    is_nested = kind.endswith("]") or kind.startswith(("STRUCT", "MAP", "UNION"))
-    return f"to_json({column})::VARCHAR AS {column}" if is_nested else column
+    if kind.endswith("]") or kind.startswith(("STRUCT", "MAP", "UNION")):
+        return f"to_json({column})::VARCHAR AS {column}"
+    # Arrow would write another time for one without an end.
+    return f"{column}::VARCHAR AS {column}" if is_time(kind) else column
 
 
 forms = {"csv": csv, "parquet": parquet}

@@ -13,7 +13,7 @@ from sluice.errors import UsageError
 from sluice.operate.consistent import Newest
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
     from sluice.api import Project
 
@@ -45,12 +45,22 @@ class Snapshot:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def query(self, sql: str, parameters: Sequence[Any] = (), rows_max: int | None = None) -> Rows:
-        """The rows of a query, at most `rows_max` of them; a UsageError when it is wrong or takes too long."""
-        from sluice.operate.query import answering, ended_after, executed, size_of
+        """The rows of a query, at most `rows_max` of them; a UsageError when it is wrong or takes too long.
+
+        Times without an end are the texts `infinity` and `-infinity`.
+        """
+        from sluice.operate.infinity import with_infinity
+        from sluice.operate.query import answering, ended_after, executed, is_select, size_of
 
         with self.lock, answering(), ended_after(self.connection, self.seconds_max):
-            found = self.connection.execute(sql, list(parameters)) if parameters else executed(self.connection, sql)
-            columns = found.description or []
+            described: DuckDBPyRelation | DuckDBPyConnection
+            if is_select(sql) and not parameters:
+                described = self.connection.sql(sql)
+                found = self.connection.execute(with_infinity(sql, described.columns, described.types))
+            else:
+                found = self.connection.execute(sql, list(parameters)) if parameters else executed(self.connection, sql)
+                described = found
+            columns = described.description or []
             names = distinct([column[0] for column in columns])
             types = dict(zip(names, (str(column[1]) for column in columns), strict=True))
             try:
@@ -73,13 +83,11 @@ class Snapshot:
 
 def require_query(sql: str) -> None:
     """A UsageError for a text that is not one query, or that would do more than read."""
-    import duckdb
-
     from sluice.operate.query import answering, only_reads
 
     with answering():
-        duckdb.extract_statements(sql)
-    if not only_reads(sql):
+        does_read = only_reads(sql)
+    if not does_read:
         raise UsageError("A chart shows the answer of one query that only reads: SELECT …")
 
 

@@ -1,16 +1,16 @@
-"""Values of rows as JSON, the same wherever Sluice sends them (lines, webhooks, messages), and counts for people."""
+"""Values of rows as JSON, the same wherever Sluice prints or sends them, and counts for people."""
 
 import json
 import math
 from typing import Any
 
 
-def json_line(found: Any) -> str:
-    """One line of JSON, with values as `sluice query --json` has them; numbers that JSON does not know are text."""
+def json_line(found: Any, indent: int | None = None) -> str:
+    """JSON, in one line unless there is an `indent`; numbers and keys that JSON does not know are text."""
     try:
-        return json.dumps(found, default=as_text, allow_nan=False)
+        return json.dumps(found, indent=indent, default=as_text, allow_nan=False)
     except (ValueError, TypeError):
-        return json.dumps(plain(found), default=as_text)
+        return json.dumps(plain(found), indent=indent, default=as_text)
 
 
 def as_text(value: Any) -> str:

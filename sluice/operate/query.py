@@ -19,7 +19,7 @@ from sluice.storage.delta import Lake
 # DuckDB looks into each file at each query.
 files_max = 100
 # What a parsed query is made of that reads and does nothing else. DuckDB lets INSERT, UPDATE, DELETE and COPY stand in
-# a WITH, and calls the whole a SELECT.
+# a WITH, and calls the whole a SELECT; anywhere else they are no SQL.
 reading_nodes = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 parser = duckdb.connect()
 kept_characters_max = 10_000
@@ -173,8 +173,18 @@ def query(
 
 
 def only_reads(sql: str) -> bool:
-    """Whether a text is one query that reads, all of its parts included."""
+    """Whether a text is one query that reads, all of its parts included; DuckDB's error for a text that is not SQL."""
+    if not is_select(sql):
+        return False
+    # Most queries have no WITH, and need not be parsed once more.
+    if "with" not in sql.lower():
+        return True
     return reads_again(sql) if len(sql) <= kept_characters_max else reads(sql)
+
+
+def is_select(sql: str) -> bool:
+    """Whether a text is one statement that DuckDB calls a SELECT; its error for a text that is not SQL."""
+    return [each.type for each in duckdb.extract_statements(sql)] == [duckdb.StatementType.SELECT]
 
 
 def reads(sql: str) -> bool:

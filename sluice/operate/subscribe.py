@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sluice.errors import SluiceError, UsageError
 from sluice.model.sql import double_quoted
+from sluice.operate.infinity import with_infinity
 from sluice.operate.query import ended_after, lock_down
 from sluice.storage.delta import ChangesLost, CommitFile, Lake, typed
 
@@ -96,6 +97,7 @@ class Subscription:
     `key` names the columns that identify a row: by them the old and new values of a row are one update. Without them an
     update is a delete and an insert. `where` is a SQL condition; a row that comes to meet it is an insert, and one that
     no longer does a delete. To compare the rows of one version takes at most `seconds_max`.
+    `otherwise` is what to do where the changes are lost.
     """
 
     lake: Lake
@@ -104,6 +106,7 @@ class Subscription:
     where: str | None = None
     snapshot: bool = False
     seconds_max: float | None = None
+    otherwise: str = "Subscribe with --snapshot to start from its rows as they are."
 
     def changes(
         self,
@@ -126,7 +129,7 @@ class Subscription:
         while True:
             lost = self.lost(at)
             if lost and not self.snapshot:
-                raise SluiceError(f"{self.table}: {lost} Subscribe with --snapshot to start from its rows as they are.")
+                raise SluiceError(f"{self.table}: {lost} {self.otherwise}")
             if lost:
                 at = yield from self.from_snapshot(self.lake.newest_version(self.table), None, lost)
             newest = self.lake.newest_version(self.table)
@@ -136,9 +139,7 @@ class Subscription:
                     on_read(at)
             except ChangesLost as error:
                 if not self.snapshot:
-                    raise SluiceError(
-                        f"{self.table}: {error}. Subscribe with --snapshot to start from its rows as they are."
-                    ) from error
+                    raise SluiceError(f"{self.table}: {error}. {self.otherwise}") from error
                 at = yield from self.from_snapshot(self.lake.newest_version(self.table), None, f"{error}.")
             if wait is None or not wait():
                 return
@@ -147,14 +148,7 @@ class Subscription:
         """A UsageError for a table that does not exist, or a condition that cannot be evaluated."""
         if self.table not in (known := self.lake.tables()):
             raise UsageError(f"There is no table {self.table}; there are {', '.join(known) or 'none'}.")
-        if self.where is None:
-            return
-        try:
-            found = duckdb.extract_statements(f"SELECT ({self.where}\n)")
-        except duckdb.Error as error:
-            raise UsageError(f"The condition {self.where!r} is not an SQL expression: {said(error)}") from error
-        if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
-            raise UsageError(f"The condition {self.where!r} is not an SQL expression.")
+        require_condition(self.where)
 
     def is_continuous(self, at: Cursor) -> bool:
         if self.lost(at):
@@ -243,12 +237,26 @@ class Subscription:
         with confined(images) as connection:
             try:
                 with ended_after(connection, self.seconds_max):
-                    answer = connection.execute(shown(names, images, paired(names, images, self.key, self.where)))
+                    sql = paired(names, images, self.key, self.where)
+                    relation = connection.sql(sql)
+                    answer = connection.execute(with_infinity(sql, relation.columns, relation.types))
                 while some := answer.fetchmany(rows_at_once):
                     yield from some
             except duckdb.Error as error:
                 what = "its changes" if self.where is None else f"the condition {self.where!r}"
                 raise UsageError(f"{self.table}: {what} cannot be evaluated: {said(error)}") from error
+
+
+def require_condition(where: str | None) -> None:
+    """A UsageError for a condition that is no SQL expression."""
+    if where is None:
+        return
+    try:
+        found = duckdb.extract_statements(f"SELECT ({where}\n)")
+    except duckdb.Error as error:
+        raise UsageError(f"The condition {where!r} is not an SQL expression: {said(error)}") from error
+    if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
+        raise UsageError(f"The condition {where!r} is not an SQL expression.")
 
 
 def said(error: duckdb.Error) -> str:
@@ -291,47 +299,6 @@ def paired(names: Sequence[str], images: Sequence[pa.Table], key: Sequence[str],
             any_value(_row) FILTER (_is_new AND _inside) AS _new
         FROM _numbered GROUP BY _key, _number ORDER BY _key, _number
     """
-
-
-def shown(names: Sequence[str], images: Sequence[pa.Table], pairs: str) -> str:
-    """The SQL of pairs, with times that have no end as text: DuckDB gives the last time of Python for them."""
-    kinds = {field.name: field.type for each in images for field in each.schema if not pa.types.is_null(field.type)}
-    if not any(map(has_times, kinds.values())):
-        return pairs
-    row = pa.struct([(name, kinds.get(name, pa.null())) for name in names])
-    return f"SELECT {with_ends('_old', row)}, {with_ends('_new', row)} FROM ({pairs})"
-
-
-def has_times(kind: pa.DataType) -> bool:
-    inner = [kind.field(number).type for number in range(kind.num_fields)]
-    return pa.types.is_timestamp(kind) or pa.types.is_date(kind) or any(map(has_times, inner))
-
-
-def with_ends(value: str, kind: pa.DataType, depth: int = 0) -> str:
-    """The SQL of a value in which each time that is `infinity` or `-infinity` is this text."""
-    if not has_times(kind):
-        return value
-    if pa.types.is_struct(kind):
-        inner = {each.name: f"{value}.{double_quoted(each.name)}" for each in kind}
-        parts = [f"{double_quoted(each.name)} := {with_ends(inner[each.name], each.type, depth)}" for each in kind]
-        return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({', '.join(parts)}) END"
-    each = f"_each_{depth}"
-    if pa.types.is_map(kind):
-        entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
-        entries = f"list_transform(map_entries({value}), lambda {each}: {with_ends(each, entry, depth + 1)})"
-        return f"CASE WHEN {value} IS NOT NULL THEN map_from_entries({entries}) END"
-    if pa.types.is_nested(kind):
-        return f"list_transform({value}, lambda {each}: {with_ends(each, kind.field(0).type, depth + 1)})"
-    either = f"UNION(finite {duckdb_type(kind)}, endless VARCHAR)"
-    text = f"CAST(CAST({value} AS VARCHAR) AS {either})"
-    return f"CASE WHEN isinf({value}) THEN {text} ELSE CAST({value} AS {either}) END"
-
-
-def duckdb_type(kind: pa.DataType) -> str:
-    """The type of a time in DuckDB."""
-    if isinstance(kind, pa.TimestampType):
-        return "TIMESTAMPTZ" if kind.tz else "TIMESTAMP"
-    return "DATE"
 
 
 def selected(names: Sequence[str], images: Sequence[pa.Table], number: int) -> str:

@@ -151,7 +151,7 @@ def for_duckdb(sql: str) -> str:
 
 
 formatted = {"to_timestamp", "to_date", "to_char"}
-marks = re.compile(r"(?P<function>\w*)\s*(?P<open>[(\[{])|(?P<close>[)\]}])|,")
+marks = re.compile(r"(?:\b(?P<function>\w++)\s*+)?(?P<open>[(\[{])|(?P<close>[)\]}])|,")
 
 
 def with_formats(found: Iterable[Piece]) -> Iterator[Piece]:
@@ -165,7 +165,7 @@ def with_formats(found: Iterable[Piece]) -> Iterator[Piece]:
             continue
         for mark in marks.finditer(piece.text) if piece.kind == "code" else ():
             if mark["open"]:
-                reading.append((mark["function"].lower(), 0))
+                reading.append(((mark["function"] or "").lower(), 0))
             elif mark["close"]:
                 reading = reading[:-1]
             elif reading:
@@ -194,7 +194,7 @@ def with_classes(found: Iterable[Piece]) -> Iterator[Piece]:
 
 
 cast_marks = re.compile(
-    r"(?P<function>\w*)\s*(?P<open>[(\[{])|(?P<close>[)\]}])"
+    r"(?:\b(?P<function>\w++)\s*+)?(?P<open>[(\[{])|(?P<close>[)\]}])"
     r"|\bAS\s+(?P<type>regclass|regproc|regnamespace|regrole|regtype|name)\b(?=\s*\))",
     re.IGNORECASE,
 )
@@ -210,7 +210,7 @@ def with_casts(found: Iterable[Piece]) -> Iterator[Piece]:
         text, at = "", 0
         for mark in cast_marks.finditer(piece.text):
             if mark["open"]:
-                reading.append(mark["function"].lower())
+                reading.append((mark["function"] or "").lower())
             elif mark["close"]:
                 reading = reading[:-1]
             elif reading and reading[-1] in ("cast", "try_cast"):

@@ -480,7 +480,9 @@ def readable(sql: str) -> str:
     if [each.type for each in found] not in ([duckdb.StatementType.SELECT], [duckdb.StatementType.EXPLAIN]):
         raise StatementError("25006", "the tables are read-only here")
     explained = explains.match(text)
-    if not only_reads(text[explained.end() :] if explained else text):
+    with said():
+        does_read = only_reads(text[explained.end() :] if explained else text)
+    if not does_read:
         raise StatementError("25006", "the tables are read-only here, in each part of a statement")
     return text
 

@@ -63,15 +63,26 @@ class Reader(History):
 
         None when it was not there yet.
         """
-        found = self.open(table, version) if known_at is None else self.open_own(table, version)
         if known_at is not None:
-            # By what the commits say: the files' own times, which delta-rs asks, are later, and others in a copy.
-            until = known_at.timestamp()
-            known = [each["version"] for each in found.history() if each["timestamp"] / 1000 <= until]
-            if not known:
+            version = self.known_version(table, known_at)
+            if version is None:
                 return None
-            found.load_as_version(max(known))
+        found = self.open(table, version)
         return Scan(found) if has_deletion_vectors(found) else found.to_pyarrow_dataset()
+
+    def scan(self, table: str, version: int) -> "Scan":
+        """A version of a table as an Arrow stream, in little memory."""
+        return Scan(self.open(table, version))
+
+    def known_version(self, table: str, known_at: datetime) -> int | None:
+        """The newest version of a table that was there at a time; None when it was not there yet.
+
+        By what the commits say: the files' own times, which delta-rs asks, are later, and others in a copy.
+        """
+        known = self.open(table).history()
+        return max(
+            (each["version"] for each in known if each["timestamp"] / 1000 <= known_at.timestamp()), default=None
+        )
 
     def plain_files(self, table: str, version: int | None = None) -> list[str] | None:
         """The files on this machine that are all of a table; None where they are not, or are elsewhere."""
@@ -147,7 +158,7 @@ class Reader(History):
 
 @dataclass(frozen=True)
 class Scan:
-    """A table with deletion vectors as an Arrow stream, which can be read any number of times."""
+    """A table as an Arrow stream, which can be read any number of times."""
 
     table: DeltaTable
 

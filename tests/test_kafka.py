@@ -23,6 +23,7 @@ from sluice.engine.catalogue import load
 from sluice.engine.land import skip
 from sluice.engine.runner import Event
 from sluice.errors import LogError, LogGap, LogRecreated, LogUnreachable, SluiceError
+from sluice.ingest import files
 from sluice.log import KafkaLog, KafkaSecurity, Record
 from sluice.log.kafka_batch import next_batch
 from sluice.model.ledger import LandedPartition
@@ -416,3 +417,25 @@ def test_a_producer_that_does_not_number_its_requests_doubles_records(behind: Ru
     """The mutant: the network is seen to do harm where nobody guards against it."""
     network = Unreliable(behind.server, produced_twice=4)
     assert len(over(network, behind.server, "doubled", **{"enable.idempotence": False})) > 30
+
+
+def test_an_import_of_a_file_that_was_killed_goes_on(
+    log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "o.jsonl"
+    path.write_text("".join(f'{{"id": {number}}}\n' for number in range(40)))
+    write = files.write_position
+
+    def killed(place: Path, at: files.Position) -> None:
+        if at.row > 25:
+            raise KeyboardInterrupt
+        write(place, at)
+
+    monkeypatch.setattr(files, "batch_rows", 10)
+    monkeypatch.setattr(files, "write_position", killed)
+    with pytest.raises(KeyboardInterrupt):
+        files.import_file(log, "imported", path, files.Options(), tmp_path)
+    monkeypatch.setattr(files, "write_position", write)
+    assert len(values(log, "imported")) == 30
+    assert files.import_file(log, "imported", path, files.Options(), tmp_path).records == 40
+    assert sorted(json.loads(each or b"")["id"] for each in values(log, "imported")) == [*range(40)]

@@ -1,8 +1,9 @@
 """The log of a project."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -11,6 +12,8 @@ from sluice.api.driver import asked
 from sluice.api.opened import Opened
 from sluice.api.results import TopicOffsets
 from sluice.errors import UsageError
+from sluice.ingest.file_rows import Reading
+from sluice.ingest.files import Imported, Options, import_file
 from sluice.ingest.receivers.records import key_in
 from sluice.log import Record, StoredRecord, Verified, require_open
 from sluice.operate import requests
@@ -40,6 +43,30 @@ class ProjectLog:
         if key is not None and key_field is not None:
             raise UsageError("Give key or key_field, not both.")
         return self._here.log.append(topic, keyed(records, key, key_field))
+
+    def import_files(
+        self,
+        topic: str,
+        *files: str | Path,
+        key: str | None = None,
+        timestamp: str | None = None,
+        headers: Sequence[str] = (),
+        types: Mapping[str, str] | None = None,
+        delimiter: str = ",",
+        null: str = "",
+        skip_bad: bool = False,
+    ) -> list[Imported]:
+        """Appends the rows of files (CSV, Parquet, JSON lines, also compressed) as records, each row once.
+
+        `key`, `timestamp` and `headers` name columns. Those of CSV are text, unless `types` says that one is `number`,
+        `boolean` or `json`; a field that is the text `null` is null. What was imported before, or in part, is not
+        imported again. A UsageError names the file and the row that is no record, and nothing of this file is imported;
+        with `skip_bad` such rows are kept in a file instead.
+        """
+        reading = Reading(delimiter, null, types or {})
+        options = Options(key, timestamp, tuple(headers), reading, skip_bad)
+        folder = Path(self._here.settings.project, ".sluice", "imports")
+        return [import_file(self._here.log, topic, Path(each), options, folder) for each in files]
 
     def tail(self, topic: str, records: int = 10) -> list[StoredRecord]:
         """The newest records of a topic; a LogError when there is none of that name."""

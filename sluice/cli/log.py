@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from sluice.cli.options import AsJson, ProjectFolder, opened
-from sluice.cli.printing import print_changed, print_json, print_table, printable
+from sluice.cli.printing import err, print_changed, print_json, print_table, printable
+from sluice.errors import UsageError
 
 log_app = typer.Typer(no_args_is_help=True, help="Write and read the log.")
 
@@ -25,6 +26,49 @@ def log_append(
     with opened(project) as here:
         # Both may be given: a line without the field has no key.
         print_json(here.append(topic, lines, key=None if key_field else key, key_field=key_field))
+
+
+@log_app.command("import")
+def log_import(  # noqa: PLR0917 - options, each given by its name
+    topic: str,
+    files: Annotated[list[Path], typer.Argument(help="CSV, Parquet or JSON lines by their names, also .gz and .zst.")],
+    project: ProjectFolder = Path(),
+    key: Annotated[str | None, typer.Option(metavar="COLUMN", help="Take each record's key from this column.")] = None,
+    timestamp: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Take each record's time from this column, RFC 3339.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Also write this column as a header of the record.")
+    ] = None,
+    types: Annotated[
+        str, typer.Option(metavar="COLUMN=TYPE,…", help="CSV: columns that are number, boolean or json, and not text.")
+    ] = "",
+    delimiter: Annotated[str, typer.Option(help="CSV: what is between fields.")] = ",",
+    null: Annotated[str, typer.Option(help="CSV: the text that stands for null.")] = "",
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad rows, and keep them in a file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Append the rows of files as records, each row once: an import that was killed goes on where it was."""
+    with opened(project) as here:
+        found = here.log.import_files(
+            topic, *files, key=key, timestamp=timestamp, headers=header or (), types=types_of(types),
+            delimiter=delimiter, null=null, skip_bad=skip_bad,
+        )  # fmt: skip
+    if as_json:
+        print_json([asdict(each) for each in found])
+        return
+    print_table(["file", "records", "new", "bad"], [[each.file, each.records, each.new, each.bad] for each in found])
+    for each in found:
+        if each.bad_file:
+            err.print(f"Bad rows are in {each.bad_file}", highlight=False, markup=False, soft_wrap=True)
+
+
+def types_of(text: str) -> dict[str, str]:
+    """The types of columns from `COLUMN=TYPE,…`."""
+    pairs = [each.rpartition("=") for each in text.split(",") if each]
+    if any(not name for name, _, _ in pairs):
+        raise UsageError(f"--types {text} is not COLUMN=TYPE,…")
+    return {name: kind for name, _, kind in pairs}
 
 
 @log_app.command("tail")

@@ -22,7 +22,11 @@ def key_in(value: bytes, field: str) -> str | None:
 
     An object or array is a key as its JSON text; one that is nested too deeply to be written again is none.
     """
-    found = (object_in(value) or {}).get(field)
+    return key_text((object_in(value) or {}).get(field))
+
+
+def key_text(found: Any) -> str | None:
+    """A value of JSON as a key."""
     if not isinstance(found, dict | list):
         return None if found is None else str(found)
     try:

@@ -1,0 +1,290 @@
+"""Files into the log: every row once, whatever is killed, and every value as the file has it."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from sluice import Project
+from sluice.errors import UsageError
+from sluice.ingest import files
+from sluice.log import StoredRecord
+from tests.commands import sluice
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path, any_folder=True)
+
+
+def records(project: Project, topic: str = "orders") -> list[StoredRecord]:
+    log = project._here.log
+    found = [each for partition in log.partitions(topic) for each in log.read(topic, partition)]
+    return sorted(found, key=lambda each: int(each.headers[files.header].partition("/")[2]))
+
+
+def values(project: Project) -> list[Any]:
+    return [json.loads(each.value or b"", parse_float=str) for each in records(project)]
+
+
+def test_parquet_becomes_json_exactly(project: Project, tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "big": pa.array([2**63 - 1, -(2**63)], pa.int64()),
+            "unsigned": pa.array([2**64 - 1, None], pa.uint64()),
+            "amount": pa.array([Decimal("12345678901234567890123456789.10"), Decimal("-0.01")], pa.decimal128(38, 2)),
+            "number": [float("nan"), float("-inf")],
+            "at": pa.array([1, 2**63 - 1], pa.timestamp("us", "UTC")),
+            "local": pa.array([-1, 0], pa.timestamp("ns")),
+            "day": pa.array([date(1, 1, 1), date(9999, 12, 31)]),
+            "raw": [b"\xff\x00", b""],
+            "text": ['é "\n', ""],
+            "nested": [{"list": [1.5, float("inf"), None], "at": datetime(2026, 1, 1, tzinfo=UTC)}, None],
+            "map": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())),
+            "kind": pa.array(["a", None]).dictionary_encode(),
+        }
+    )
+    parquet.write_table(table, tmp_path / "orders.parquet")
+    (done,) = project.log.import_files("orders", tmp_path / "orders.parquet", key="amount", timestamp="local")
+    assert (done.records, done.new, done.bad) == (2, 2, 0)
+    first, second = values(project)
+    assert first == {
+        "big": 2**63 - 1,
+        "unsigned": 2**64 - 1,
+        "amount": "12345678901234567890123456789.10",
+        "number": "NaN",
+        "at": "1970-01-01T00:00:00.000001Z",
+        "local": "1969-12-31T23:59:59.999999999Z",
+        "day": "0001-01-01",
+        "raw": "/wA=",
+        "text": 'é "\n',
+        "nested": {"list": ["1.5", "Infinity", None], "at": "2026-01-01T00:00:00Z"},
+        "map": {"a": 1},
+        "kind": "a",
+    }
+    assert (second["at"], second["number"], second["nested"], second["map"]) == ("infinity", "-Infinity", None, {})
+    assert [each.key for each in records(project)] == ["12345678901234567890123456789.10", "-0.01"]
+    assert records(project)[1].timestamp == datetime(1970, 1, 1, tzinfo=UTC)
+
+
+plain = (
+    b'id,text,amount,ok,meta\r\n007,"a\nb ""x""",1.10,TRUE,"{""a"": 1.0}"\r\n8,,,,\r\n'
+    b"9,\xc3\xa9,-12345678901234567890.5,false,[]\r\n"
+)
+types = {"amount": "number", "ok": "boolean", "meta": "json"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("o.csv", plain),
+        ("o.csv", b"\xef\xbb\xbf" + plain),
+        ("o.CSV.gz", gzip.compress(plain, mtime=0)),
+        ("o.csv.zst", zstandard.compress(plain)),
+    ],
+)
+def test_csv_is_text_unless_types_say_otherwise(project: Project, tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    project.log.import_files("orders", tmp_path / name, key="id", headers=["text"], types=types)
+    assert values(project) == [
+        {"id": "007", "text": 'a\nb "x"', "amount": "1.10", "ok": True, "meta": {"a": "1.0"}},
+        {"id": "8", "text": None, "amount": None, "ok": None, "meta": None},
+        {"id": "9", "text": "é", "amount": "-12345678901234567890.5", "ok": False, "meta": []},
+    ]
+    assert [each.key for each in records(project)] == ["007", "8", "9"]
+    assert [each.headers.get("text") for each in records(project)] == ['a\nb "x"', None, "é"]
+
+
+def test_another_text_can_stand_for_null_and_another_character_between_fields(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "o.csv").write_text("a;b\n;\\N\n")
+    project.log.import_files("orders", tmp_path / "o.csv", delimiter=";", null="\\N")
+    assert values(project) == [{"a": "", "b": None}]
+
+
+def test_lines_of_json_stay_byte_for_byte(project: Project, tmp_path: Path) -> None:
+    lines = [
+        b'{"id": 1.10, "at":"2026-01-01T00:00:00+01:00"}',
+        b'{ "id":12345678901234567890123, "at":"2026-01-02T00:00:00Z"}',
+    ]
+    (tmp_path / "o.jsonl.gz").write_bytes(gzip.compress(b"\r\n\n".join(lines)))
+    project.log.import_files("orders", tmp_path / "o.jsonl.gz", timestamp="at")
+    found = records(project)
+    assert [each.value for each in found] == lines
+    assert found[0].timestamp == datetime(2025, 12, 31, 23, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("o.jsonl", b'{"id": 1}\n{"id": \n', "row 2: "),
+        ("o.jsonl", b'{"id": 1}\n[1]\n', "row 2: it is no JSON object"),
+        ("o.jsonl", b'{"id": 1}\n{"id": NaN}\n', "row 2: "),
+        ("o.jsonl", b'{"id": 1}\n{"no": 1}\n', "row 2: it has no id"),
+        ("o.jsonl", b'{"id": 1}\n{"id": "\xff"}\n', "row 2: "),
+        ("o.csv", b"id,n\n1,1\n2\n", "row 2: it has 1 fields, and 2 columns are named"),
+        ("o.csv", b"id,n\n1,1\n2,0x1\n", "row 2: n is '0x1', which is no number"),
+        ("o.csv", b"id,n\n1,1\n\xff,2\n", "row 2: "),
+        ("o.csv", b'id,n\n1,1\n"2,3\n', "row 2: unexpected end of data"),
+    ],
+)
+def test_a_bad_row_is_named_and_nothing_comes_in_unless_it_is_left_out(
+    project: Project, tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    options: Any = {"key": "id", "types": {"n": "number"} if name == "o.csv" else None}
+    with pytest.raises(UsageError, match=f"{name}, {said}.*Nothing was imported"):
+        project.log.import_files("orders", path, **options)
+    assert project.log.topics() == []
+    (done,) = project.log.import_files("orders", path, skip_bad=True, **options)
+    assert (done.rows, done.records, done.bad) == (2, 1, 1)
+    (line,) = [json.loads(each) for each in Path(done.bad_file or "").read_text().splitlines()]
+    assert (line["file"], line["row"]) == (str(path), 2)
+    assert said.removeprefix("row 2: ") in line["error"]
+    assert len(records(project)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "said"),
+    [
+        ("o.txt", b"", {}, "does not say what it is"),
+        ("o.parquet.gz", b"", {}, "does not say what it is"),
+        ("o.parquet", b"no", {}, "cannot be read"),
+        ("o.jsonl.gz", b"no", {}, "cannot be read"),
+        ("o.jsonl.gz", gzip.compress(b'{"id": 1}\n' * 9, mtime=0)[:-9], {}, "cannot be read"),
+        ("o.jsonl.zst", zstandard.compress(b'{"id": 1}\n' * 9)[:-3], {}, "cannot be read"),
+        ("o.csv", b"", {}, "must name each column once"),
+        ("o.csv", b"a,a\n", {}, "must name each column once"),
+        ("o.csv", b"a\n", {"types": {"b": "number"}}, "has no column b"),
+        ("o.csv", b"a\n", {"types": {"a": "int"}}, "int is no type"),
+        ("o.csv", b"a\n", {"delimiter": ",,"}, "The delimiter"),
+        ("o.jsonl", b'{"id": "x"}\n', {"timestamp": "id"}, "no time by RFC 3339"),
+        ("o.jsonl", b"{}\n", {"headers": ["import_row"]}, "Sluice's own"),
+    ],
+)
+def test_what_cannot_be_read_is_told(  # noqa: PLR0917
+    project: Project, tmp_path: Path, name: str, content: bytes, options: Any, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=said):
+        project.log.import_files("orders", tmp_path / name, **options)
+    assert project.log.topics() == []
+
+
+def test_a_file_is_imported_once_and_refused_when_it_was_changed(project: Project, tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    path.write_text('{"id": 1}\n')
+    assert [project.log.import_files("orders", path)[0].new for _ in range(2)] == [1, 0]
+    with pytest.raises(UsageError, match="with other options"):
+        project.log.import_files("orders", path, key="id")
+    path.write_text('{"id": 1}\n{"id": 2}\n')
+    with pytest.raises(UsageError, match="was changed since it was imported"):
+        project.log.import_files("orders", path)
+    assert len(records(project)) == 1
+    with pytest.raises(UsageError, match="reserved for Sluice"):
+        project.log.import_files("sluice_releases", path)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_row_that_came_in_just_before_a_kill_does_not_come_in_again(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: bool
+) -> None:
+    """Without a look at what came in after the position (`looks`), the last batch would be there twice."""
+    path = tmp_path / "o.jsonl"
+    path.write_text("".join(f'{{"id": {number}}}\n' + ("no\n" if number % 3 == 0 else "") for number in range(40)))
+    write = files.write_position
+
+    def killed(place: Path, at: files.Position) -> None:
+        if at.row > 25:
+            raise Killed
+        write(place, at)
+
+    monkeypatch.setattr(files, "batch_rows", 10)
+    monkeypatch.setattr(files, "write_position", killed)
+    with pytest.raises(Killed):
+        project.log.import_files("orders", path, skip_bad=True)
+    monkeypatch.setattr(files, "write_position", write)
+    project.append("orders", [{"id": "of another producer"}])
+    if not looks:
+        monkeypatch.setattr(files, "rows_after", lambda log, topic, at: set())
+    (done,) = project.log.import_files("orders", path, skip_bad=True)
+    counts = Counter(
+        json.loads(each.value or b"")["id"]
+        for partition in range(4)
+        for each in project._here.log.read("orders", partition)
+    )
+    assert (max(counts.values()) == 1) == looks
+    assert {*counts} == {*range(40), "of another producer"}
+    assert (done.records, done.bad) == (40, 14)
+    assert len(Path(done.bad_file or "").read_text().splitlines()) == 14
+
+
+program = """
+import sys
+from sluice import Project
+from sluice.ingest import files
+files.batch_rows = 2_000
+print(Project(sys.argv[1], any_folder=True).log.import_files("orders", sys.argv[1] + "/o.jsonl.zst", key="key"))
+"""
+
+
+@pytest.mark.process
+def test_every_row_is_there_once_whatever_is_killed(project: Project, tmp_path: Path) -> None:
+    count = 60_000
+    lines = "".join(f'{{"id": {number}, "key": "k{number % 100}"}}\n' for number in range(count))
+    (tmp_path / "o.jsonl.zst").write_bytes(zstandard.compress(lines.encode()))
+    kills = 0
+    random.seed(1)
+    while True:
+        running = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.DEVNULL)
+        begun = len(list((tmp_path / ".sluice/log").rglob("*.jsonl")))
+        until(lambda r=running, n=begun: r.poll() is not None or len([*(tmp_path / ".sluice").rglob("0*.jsonl")]) > n)  # type: ignore[misc]
+        time.sleep(random.random() / 5)
+        if running.poll() is not None or kills == 5:
+            break
+        os.kill(running.pid, signal.SIGKILL)
+        running.wait()
+        kills += 1
+    assert (running.wait(), kills > 0) == (0, True)
+    found = records(project)
+    assert [json.loads(each.value or b"")["id"] for each in found] == [*range(count)]
+    for partition in project._here.log.partitions("orders"):
+        ids = [json.loads(each.value or b"")["id"] for each in project._here.log.read("orders", partition)]
+        assert ids == sorted(ids), "records of a key are in another order than in the file"
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.002)
+
+
+def test_the_command_imports_several_files(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,n\na,1\nb,x\n")
+    (tmp_path / "b.jsonl").write_text('{"id": "c"}\n')
+    found = sluice("log", "import", "orders", "a.csv", "b.jsonl", "--key", "id", "--skip-bad", "--json", here=tmp_path)
+    assert [each["records"] for each in json.loads(found.stdout)] == [2, 1]
+    wrong = sluice("log", "import", "more", "a.csv", "--types", "n=number", here=tmp_path)
+    assert (wrong.returncode, "row 2: n is 'x'" in wrong.stderr) == (2, True)
+    shown = sluice("log", "import", "more", "a.csv", "--types", "n=number", "--skip-bad", here=tmp_path)
+    assert "Bad rows are in" in shown.stderr

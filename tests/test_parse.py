@@ -13,7 +13,9 @@ from tests.kit import at, text
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-bronze_schema = "topic string, partition int, offset bigint, value binary, timestamp timestamp"
+bronze_schema = (
+    "topic string, partition int, offset bigint, value binary, timestamp timestamp, headers map<string,string>"
+)
 good = {"id": "a", "seen_at": text(1), "size": 3, "tags": ["x"]}
 
 
@@ -25,7 +27,12 @@ def parsed(spark: "SparkSession", *values: bytes | None, record_bytes_max: int =
         event_time="seen_at",
         record_bytes_max=record_bytes_max,
     )
-    return judged(spark.createDataFrame(records, bronze_schema), parsing)
+    return judged(bronze(spark, records), parsing)
+
+
+def bronze(spark: "SparkSession", records: Sequence[tuple[Any, ...]]) -> "DataFrame":
+    """Records without headers."""
+    return spark.createDataFrame([(*each, {}) for each in records], bronze_schema)
 
 
 def judged(records: "DataFrame", parsing: Parsing) -> "list[Row]":
@@ -110,7 +117,7 @@ def test_event_time_is_corrected_and_lateness_is_a_property_of_the_record(
     seen, sent, received = [None if hours is None else text(hours) for hours in times]
     value = {"id": "a", "seen_at": seen, "sent_at": sent, "received_at": received}
     records = [("t", 0, 0, json.dumps(value).encode(), at(2))]
-    (row,) = judged(spark.createDataFrame(records, bronze_schema), timed)
+    (row,) = judged(bronze(spark, records), timed)
     assert (row["seen_at"].timestamp() - at(0).timestamp()) / 3600 == pytest.approx(event)
     assert row["_rule"] == rule
     assert row["_lateness_seconds"] == pytest.approx(((times[2] or 2.0) - event) * 3600)
@@ -157,7 +164,7 @@ def test_an_envelope_of_debezium_is_a_change(
 ) -> None:
     wrapped = None if value is None else b'{"schema": {"type": "struct"}, "payload": ' + value + b"}"
     for each in (value, wrapped):
-        (row,) = judged(spark.createDataFrame([("t", 0, 0, each, at(2))], bronze_schema), captured)
+        (row,) = judged(bronze(spark, [("t", 0, 0, each, at(2))]), captured)
         moved_from = row["_moved_from"] and row["_moved_from"]["id"]
         assert (row["_change"], row["id"], row["name"], moved_from, row["_rule"]) == expected
 
@@ -175,7 +182,7 @@ def frame_of(spark: "SparkSession", texts: "Sequence[str | bytes]") -> "DataFram
     """Records with these values, in the order of their offsets."""
     values = [text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass") for text in texts]
     records = [("t", 0, offset, value, at(2)) for offset, value in enumerate(values)]
-    return spark.createDataFrame(records, bronze_schema)
+    return bronze(spark, records)
 
 
 def verdicts(spark: "SparkSession", parsing: Parsing, texts: "Sequence[str | bytes]") -> "list[Row]":

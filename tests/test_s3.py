@@ -24,6 +24,7 @@ from sluice.engine.runner import Runner
 from sluice.errors import LakeLocked, SluiceError, UsageError
 from sluice.log import Log, Record
 from sluice.operate.query import query
+from sluice.operate.search import search
 from sluice.storage import bucket, lease
 from sluice.storage.delta import Lake
 from sluice.storage.lock import is_locked, lake_lock
@@ -467,6 +468,24 @@ def test_a_replay_on_s3_is_promoted_and_rolled_back(on_s3: OnS3, driver: object)
     # A run under way reads the declarations again when it is asked for something.
     on_s3.answer("check", "gold.revenue_daily")
     assert content(on_s3.lake)["gold.revenue_daily"] == before
+
+
+def test_an_erasure_leaves_nothing_in_the_bucket_and_a_second_lake_of_the_log_follows(
+    on_s3: OnS3, driver: object
+) -> None:
+    on_s3.publish("orders", [json.dumps(order(0) | {"order_id": "subject-4711"}).encode()])
+    on_s3.runner.until_caught_up()
+    wait_for(on_s3.is_like_its_twin, pause_seconds=1)
+    verify = ("erase", "--verify", "subject-4711", "--json")
+    found = sluice(*verify, here=on_s3.project, environment=on_s3.environment)
+    assert found.returncode == 1
+    assert any(each["file"].startswith(on_s3.lake.root) for each in json.loads(found.stdout))
+    done = on_s3.answer("erase", "orders", "--where", "record ->> 'order_id' = 'subject-4711'", "--reason", "a test")
+    assert done == {"topic": "orders", "records": 1, "in_the_way": []}
+    assert on_s3.answer("erase", "--verify", "subject-4711") == []
+    on_s3.runner.until_caught_up()
+    assert content(on_s3.lake) == content(on_s3.twin)
+    assert search(on_s3.twin, on_s3.log, "subject-4711") == []
 
 
 def test_a_store_that_is_killed_under_a_run_and_comes_back_has_lost_nothing(

@@ -8,6 +8,7 @@ from sluice.engine.runner import Event, Listener
 from sluice.log import Record
 from sluice.operate.audit import IntegrityCheck, Stopped
 from sluice.operate.describe import Column, Described, Expected
+from sluice.operate.erase import Erased
 from sluice.operate.explain import Origin, Value
 from sluice.operate.export import Exported
 from sluice.operate.forecast import Step
@@ -19,6 +20,7 @@ from sluice.operate.postgres import Server as SqlServer
 from sluice.operate.publish import Published
 from sluice.operate.recompute import Recomputed
 from sluice.operate.replay import Replay
+from sluice.operate.search import Hit
 from sluice.operate.subscribe import Change
 from sluice.quality.conservation import Fates
 from sluice.quality.results import is_critical, severity_of, state_of
@@ -30,10 +32,12 @@ __all__ = [
     "Checked",
     "Column",
     "Described",
+    "Erased",
     "Event",
     "Expected",
     "Exported",
     "Fates",
+    "Hit",
     "IntegrityCheck",
     "Link",
     "Listener",

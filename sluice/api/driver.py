@@ -13,6 +13,7 @@ from sluice.api.opened import Message, Opened
 from sluice.engine import land
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import Catalogue
+from sluice.engine.erase import forget_erased
 from sluice.engine.observer import Observer
 from sluice.engine.runner import Runner
 from sluice.errors import LakeLocked, SluiceError
@@ -67,7 +68,9 @@ def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue
         return None
 
 
-def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[str, Any]:
+def performed(  # noqa: PLR0911 - one for each request
+    here: Opened, runner: Runner, request: requests.Request
+) -> dict[str, Any]:
     """Serves a request by the current declarations; returns the result by dataset."""
     catalogue = here.catalogue()
     runner = replace(runner, catalogue=catalogue)
@@ -90,6 +93,9 @@ def performed(here: Opened, runner: Runner, request: requests.Request) -> dict[s
                 return checks.check(runner.spark, here.lake, catalogue, datasets, runner.observer)
             case "skip":
                 return land.skip(here.lake, here.log, catalogue.topic(request.topic), request.because)
+            case "erase":
+                runner.until_caught_up()
+                return {"in_the_way": forget_erased(runner.spark, here.lake, here.log)}
             case "recompute":
                 rows = recompute.recompute(runner.spark, here.lake, datasets, request.share, request.seed)
                 return {each.dataset: each.model_dump(mode="json") for each in rows}

@@ -13,6 +13,7 @@ from sluice import scaffold
 from sluice.api import answers
 from sluice.api.answers import Answer
 from sluice.api.driver import asked, attended, driver, observing
+from sluice.api.erase import erased
 from sluice.api.export import export_table
 from sluice.api.log import ProjectLog, Value
 from sluice.api.opened import Message, Notify, Opened, to_logger
@@ -43,12 +44,14 @@ from sluice.operate import (
 )
 from sluice.operate.describe import Described
 from sluice.operate.doctor import Finding
+from sluice.operate.erase import Erased, Subject
 from sluice.operate.explain import Value as ExplainedValue
 from sluice.operate.export import Exported, Format
 from sluice.operate.forecast import Step
 from sluice.operate.lineage import Traced
 from sluice.operate.publish import Published
 from sluice.operate.recompute import Recomputed
+from sluice.operate.search import Hit, search
 from sluice.operate.status import State
 from sluice.operate.subscribe import Change
 from sluice.runtime.session import tasks_of
@@ -277,11 +280,10 @@ class Project:
         catalogue = here.catalogue()
         if recompute is not None and not 0 < recompute <= 1:
             raise UsageError(f"recompute={recompute} is no share of the rows; give for example 0.01, or 1 for all.")
-        found = Audit(
-            fates=tuple(audit.audit(here.lake, catalogue)),
-            laws=tuple(audit.integrity(here.lake, catalogue)),
-            stopped=tuple(audit.stopped(here.lake, catalogue)),
-        )
+        fates = audit.audit(here.lake, catalogue)
+        laws = audit.integrity(here.lake, catalogue) + audit.erased_by_none(here.lake, here.log, fates)
+        stopped = audit.stopped(here.lake, catalogue) + audit.erasures_left(here.lake, here.log, catalogue)
+        found = Audit(tuple(fates), tuple(laws), tuple(stopped))
         if recompute is None:
             return found
         chosen = datetime.now(UTC).toordinal() if seed is None else seed
@@ -555,6 +557,30 @@ class Project:
         found = asked(here, requests.Request(do="maintain", datasets=tables or tuple(known)))
         trimmed = {} if log_keep is None else maintain.trim(here.log, here.lake, here.catalogue(), log_keep)
         return Maintained(found, trimmed)
+
+    def erase(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        where: str | None = None,
+        fields: Sequence[str] = (),
+        reason: str = "",
+        dry_run: bool = False,
+    ) -> Erased:
+        """Erases the records of a `key`, or that meet a condition, from the log, the tables and their older versions.
+
+        `where` is SQL over key, value, timestamp, headers and `record`, the value as JSON. Of the records only these
+        `fields` of the JSON become null; none: all but offset and timestamp goes. `reason` stays in the log, which
+        names neither key nor condition. With `dry_run` the records are only counted. What is in the way of the end
+        is in `in_the_way`; each run tries it again. A UsageError for what cannot be erased.
+        """
+        subject = Subject(topic, key, where, tuple(fields))
+        return erased(self._here, subject, reason, dry_run=dry_run)
+
+    def search_files(self, value: str) -> list[Hit]:
+        """Where a value is found in any file of the log and the tables, older versions and statistics included."""
+        return search(self._here.lake, self._here.log, value)
 
     def doctor(self) -> list[Finding]:
         """Tries all that a run needs: Java, the jars, the log, the tables' place and what it promises."""

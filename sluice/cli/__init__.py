@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from sluice.api.failures import Foreign, message_of
 from sluice.cli import check, documents, look, project, run
+from sluice.cli.erase import erase
 from sluice.cli.export import export
 from sluice.cli.log import log_app
 from sluice.cli.printing import err, printable
@@ -39,6 +40,7 @@ commands: dict[str, Callable[..., None]] = {
     "docs": documents.docs,
     "query": look.query,
     "explain": look.explain,
+    "erase": erase,
     "export": export,
     "subscribe": subscribe,
     "publish": publish,

@@ -116,7 +116,7 @@ def audit(
 def print_audit(found: Audit) -> None:
     """What became of the records, the rows that break an integrity check, what is blocked, what was recomputed."""
     names = ["dataset", "topic", "landed", "accepted", "duplicate", "conflicts"]
-    names += ["quarantined", "late", "missing", "doubled"]
+    names += ["quarantined", "late", "erased", "missing", "doubled"]
     print_table(
         [*names, "balanced"],
         [[*[getattr(each, name) for name in names], "yes" if each.balanced else "NO"] for each in found.fates],

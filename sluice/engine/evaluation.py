@@ -91,6 +91,24 @@ class Evaluation:
             for source, now in self.pinned.items()
         )
 
+    @cached_property
+    def replaced(self) -> tuple[str, ...]:
+        """The inputs of a fold of which rows were not only added since the last commit: some were erased."""
+        return tuple(
+            name
+            for name in self.inputs
+            if (each := self.dataset.inputs[name]).retraction
+            and self.known is not None
+            and (now := self.pinned[each.source.name])
+            and self.lake.rows_replaced(
+                each.source.name, self.known.entry.seen(each.source.name, now).version, now.version
+            )
+        )
+
+    def gone(self, name: str, changes: Frames) -> "DataFrame":
+        """The old images of the rows of an input that were replaced or deleted."""
+        return changes[name].where("_change_type IN ('update_preimage', 'delete')").drop(*change_columns)
+
     def changes(self) -> dict[str, "DataFrame"]:
         """The change feeds of the inputs that moved since the last commit."""
         if self.known is None:
@@ -149,7 +167,12 @@ class Evaluation:
     def shaped_from_inputs(self, scope: Scope, changes: Frames, own: Frames) -> "DataFrame":
         """What the shape makes of the rows of the inputs that the scope needs."""
         rows = {name: self.rows(name, scope, changes) for name in self.inputs}
-        return self.dataset.shape(rows, {} if scope.is_everything else own)
+        if scope.is_everything:
+            return self.dataset.shape(rows, {})
+        for name in self.replaced if changes else ():
+            retraction = self.dataset.inputs[name].retraction
+            own = retraction.own(own, self.gone(name, changes)) if retraction else own
+        return self.dataset.shape(rows, own)
 
     @cached_property
     def can_adjust(self) -> bool:

@@ -16,7 +16,7 @@ from sluice.engine.plan import Plan
 from sluice.errors import SluiceError
 from sluice.log import AnyLog, Batch
 from sluice.model.datasets import Output, Topic, bronze_columns
-from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts
+from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts, no_rows
 from sluice.model.small_frames import small_rows
 from sluice.runtime.session import named_jobs
 from sluice.storage.table_format import TableFormat
@@ -54,6 +54,8 @@ def land(
         landed=batch.landed,
         rows=RowCounts(inserted=batch.records),
         began_ms=began_ms,
+        erased=known.entry.erased if known else 0,
+        forgotten=known.entry.forgotten if known else 0,
     )
     if watch is not None:
         watch.began(entry.cause)
@@ -119,7 +121,8 @@ def skip(lake: TableFormat, log: AnyLog, topic: Topic, because: str) -> dict[str
             partition: landed.get(partition, LandedPartition(next_offset=0)).model_copy(update={"next_offset": start})
             for partition, start in starts.items()
         }
-        entry = known.unchanged(Entry(dataset=topic.name, landed={**landed, **skipped}, because=because))
+        said = {"cause": "changes", "landed": {**landed, **skipped}, "rows": no_rows, "because": because}
+        entry = known.unchanged(known.entry.model_copy(update=said))
         lake.move_cursor(topic.name, entry, known.fence)
     unblock(lake.files, topic.name)
     return {str(partition): len(offsets) for partition, offsets in gone.items()}

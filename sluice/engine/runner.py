@@ -13,6 +13,7 @@ from sluice.engine.backfill import BackfillRange
 from sluice.engine.blocked import Block, Blocks, blocked_by, is_of_data, reason_of, stops_all
 from sluice.engine.catalogue import Catalogue, Node
 from sluice.engine.culprit import find
+from sluice.engine.erase import erase, forget_erased
 from sluice.engine.gate import Refusals
 from sluice.engine.land import land
 from sluice.engine.observer import Observer
@@ -96,6 +97,7 @@ class Runner:
             done += effective
             rebuild = False
             if not any(self.is_topic(event.name) for event in effective):
+                forget_erased(self.spark, self.lake, self.log)
                 return done + [event for event in events if event.held or event.is_wrong]
 
     def continuously(
@@ -112,6 +114,8 @@ class Runner:
                 runner = replace(self, catalogue=catalogue)
             try:
                 is_idle = not any(event.is_effective for event in runner.one_pass())
+                if is_idle:
+                    forget_erased(self.spark, self.lake, self.log)
             except LogUnreachable as error:
                 self.listener(Event("waiting", str(error)))
                 is_idle = True
@@ -167,11 +171,14 @@ class Runner:
         """Lands what waits of a topic, or refreshes a dataset."""
         if isinstance(node, Dataset):
             return self.refreshed(node, event, rebuild=rebuild)
+        # Before it lands: the segments that are there are others then.
+        erased = erase(self.spark, self.lake, self.log, node)
         with self.observer.watching("land", [node.name], self.catalogue) as watch:
             records_max = self.batch_records_max
             landed = land(self.spark, self.lake, self.log, node, records_max=records_max, watch=watch)
             watch.done(landed)
-        return replace(event, cause="records" if landed else None, rows=RowCounts(inserted=landed))
+        cause = "records" if landed else None if erased is None else "erasure"
+        return replace(event, cause=cause, rows=RowCounts(inserted=landed, updated=erased or 0))
 
     def stopped(self, node: Node, error: Exception) -> str:
         """Records why a node is blocked; returns it as text."""

@@ -13,7 +13,7 @@ Bytes that are not UTF-8 are in `value_base64` instead of `value`. After the hea
 line, and in the last line of a segment `segment_sha256`, that of the segment (`checksums.py`); segments of other
 programs may lack them. Offsets of a partition are contiguous from the base offset of its first segment. A segment is
 written under a temporary name that begins with a dot, fsynced, and linked to its name: it is published atomically, and
-never changes. A crash leaves only such a dot-file behind.
+changes only by an erasure, which replaces it atomically. A crash leaves only such a dot-file behind.
 
 `topic.json` has the number of partitions, and the first offset of each partition whose oldest records were removed:
 `{"partitions": 4, "starts": {"0": 1200}}`. So a missing folder, or a missing first segment, is noticed. A topic that

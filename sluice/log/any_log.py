@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.log.records import Record, StoredRecord
+from sluice.model.erasure import Removals
 from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Batch(Protocol):
 
 
 class AnyLog(Protocol):
-    """Topics of partitions of records, which are appended, never changed, and read again by their offsets."""
+    """Topics of partitions of records, which are appended, read again by their offsets, and removed only by erasure."""
 
     def require(self) -> None:
         """A LogError when the log cannot be read."""
@@ -78,6 +79,14 @@ class AnyLog(Protocol):
 
     def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:
         """Removes old segments that have landed; returns how many."""
+
+    def erase(self, topic: str, removals: Removals) -> int:
+        """Removes what erasures name from a topic; what is gone already is no error."""
+
+    def marks_after(
+        self, topic: str, landed: Mapping[int, LandedPartition], removals: Removals
+    ) -> dict[int, LandedPartition]:
+        """The marks that identify the log of what has landed, after an erasure."""
 
     def verify(self, topic: str) -> "Iterator[Verified]":
         """What is in each partition of a topic, every byte checked."""

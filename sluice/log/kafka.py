@@ -16,6 +16,7 @@ from sluice.errors import LogError, LogUnreachable, UsageError
 from sluice.log.kafka_batch import KafkaBatch, next_batch
 from sluice.log.records import Record, StoredRecord
 from sluice.log.verify import Verified
+from sluice.model.erasure import Removals
 from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
@@ -267,6 +268,22 @@ class KafkaLog:
     def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:  # noqa: ARG002
         """Nothing to do: how long Kafka keeps records is a setting of its topics."""
         return 0
+
+    def erase(self, topic: str, removals: Removals) -> int:  # noqa: ARG002
+        """A UsageError: Kafka removes single records by its own compaction only."""
+        raise UsageError(
+            "sluice erase does not work on a log on Kafka yet: no record there can be changed. Write a tombstone for "
+            "the key to the topic, and let Kafka's compaction remove its records."
+        )
+
+    def marks_after(
+        self,
+        topic: str,  # noqa: ARG002
+        landed: Mapping[int, LandedPartition],
+        removals: Removals,  # noqa: ARG002
+    ) -> dict[int, LandedPartition]:
+        """The same: the id of a topic stays."""
+        return dict(landed)
 
     def verify(self, topic: str) -> Iterator[Verified]:  # noqa: ARG002
         """A UsageError: Kafka verifies its own records."""

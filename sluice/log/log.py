@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from sluice.errors import LogError, LogGap, UsageError
+from sluice.log.erase import erase, marks_after
 from sluice.log.records import Record, StoredRecord, encode, partition_of
 from sluice.log.segment_batch import SegmentBatch, missing_before, next_batch, offsets_reused
 from sluice.log.segments import (
@@ -25,6 +26,7 @@ from sluice.log.segments import (
 )
 from sluice.log.topic_file import TopicFile, make_topic, read_topic_file, write_topic_file
 from sluice.log.verify import Verified, verify
+from sluice.model.erasure import Removals
 from sluice.model.ledger import LandedPartition
 
 topic_name = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -187,6 +189,16 @@ class Log:
     def verify(self, topic: str) -> Iterator[Verified]:
         """What is in each partition of a topic, every byte checked; a LogError when there is no such topic."""
         return verify(self, topic)
+
+    def erase(self, topic: str, removals: Removals) -> int:
+        """Removes what erasures name from the segments of a topic; returns how many were written again."""
+        return erase(self, topic, removals)
+
+    def marks_after(
+        self, topic: str, landed: Mapping[int, LandedPartition], removals: Removals
+    ) -> dict[int, LandedPartition]:
+        """How far each partition has landed, as its newest segment is known after an erasure."""
+        return marks_after(self, topic, landed, removals)
 
     def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:
         """Removes the oldest segments that end before an offset and whose newest record is older than a time.

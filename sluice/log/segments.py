@@ -1,4 +1,4 @@
-"""Segments: the files of a partition, published whole and never changed."""
+"""Segments: the files of a partition, published whole and changed by nothing but an erasure."""
 
 import contextlib
 import hashlib
@@ -62,7 +62,7 @@ def publish(folder: Path, base_offset: int, lines: Iterable[bytes], *, compress:
     aside = folder / f".{path.name}.{os.getpid()}"
     try:
         with open(aside, "wb") as file:
-            write_lines(file, lines, compress=compress)
+            write_lines(file, with_checksums(lines), compress=compress)
             file.flush()
             os.fsync(file.fileno())
         os.link(aside, path)
@@ -76,12 +76,12 @@ def publish(folder: Path, base_offset: int, lines: Iterable[bytes], *, compress:
 
 
 def write_lines(file: IO[bytes], lines: Iterable[bytes], *, compress: bool) -> None:
-    """Writes the lines of a segment with their checksums."""
+    """Writes the lines of a segment."""
     if not compress:
-        file.writelines(with_checksums(lines))
+        file.writelines(lines)
         return
     with zstandard.ZstdCompressor(level=3, write_checksum=True).stream_writer(file, closefd=False) as stream:
-        for line in with_checksums(lines):
+        for line in lines:
             stream.write(line)
 
 

@@ -73,19 +73,33 @@ class Topic:
 
 
 @dataclass(frozen=True, eq=False)
+class Retraction:
+    """How a fold takes back input rows that were replaced or deleted, given their old images.
+
+    `scope` gives what they touch: all that must be judged again now that they are gone. `own` gives the dataset's own
+    rows without what was folded from them.
+    """
+
+    scope: "Callable[[DataFrame, Frames], DataFrame]"
+    own: "Callable[[Frames, DataFrame], Frames]"
+
+
+@dataclass(frozen=True, eq=False)
 class Input:
     """How one upstream table feeds a dataset.
 
     `scope` maps the rows that changed upstream (old and new images) to the rows of the dataset that they touch: one
     column for each of `Dataset.scope_columns`. It may read the inputs, and the dataset's own table, as they are now.
     `within` narrows the input to what recomputing a scope needs. An input with `arrivals` passes to the shape only its
-    new rows, and those that `within` selects again; the shape folds them into the rows it already has.
+    new rows, and those that `within` selects again; the shape folds them into the rows it already has. Where rows of
+    such an input were erased, its `retraction` says what that undoes.
     """
 
     source: "Dataset | Topic"
     scope: "Callable[[DataFrame, Frames], DataFrame]"
     within: "Callable[[DataFrame, Scope], DataFrame]"
     arrivals: bool = False
+    retraction: Retraction | None = None
 
 
 @dataclass(frozen=True, eq=False)

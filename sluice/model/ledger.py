@@ -20,6 +20,7 @@ Cause = Literal[
     "replay",
     "promoted",
     "rolled back",
+    "erasure",
 ]
 
 
@@ -118,6 +119,9 @@ class Entry(BaseModel):
 
     `began_ms` is when its rows began to be computed; the commit is their end.
 
+    Of a bronze table, `erased` is the number after the last erasure that its rows and the log honour, and `forgotten`
+    after the last whose old values no version of a table, and no file beside it, has any more.
+
     A table that was promoted or rolled back says by which `replay` and `because` of what, and after a rollback the
     fingerprint that was `rejected`.
     """
@@ -137,6 +141,8 @@ class Entry(BaseModel):
     changed_ms: int | None = None
     epoch_from: int = 0
     began_ms: int | None = None
+    erased: int = 0
+    forgotten: int = 0
     replay: str | None = None
     because: str | None = None
     rejected: str | None = None
@@ -147,7 +153,7 @@ class Entry(BaseModel):
 
     def is_computed_from(self, other: "Entry") -> bool:
         """True when both were computed from the same input versions by the same declaration."""
-        is_alike = (self.fingerprint, self.watermark) == (other.fingerprint, other.watermark)
+        is_alike = (self.fingerprint, self.watermark, self.erased) == (other.fingerprint, other.watermark, other.erased)
         return is_alike and same_states(self.inputs, other.inputs)
 
     def says_the_same(self, other: "Entry | None") -> bool:

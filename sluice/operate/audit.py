@@ -1,13 +1,16 @@
 """The audit: the fate of every landed record, the integrity checks, and what is blocked."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import duckdb
 
 from sluice.engine.blocked import blocks
 from sluice.engine.catalogue import Catalogue
 from sluice.errors import SluiceError
+from sluice.log import AnyLog
+from sluice.log.erasures import erasures_in
 from sluice.model.datasets import Dataset
 from sluice.model.integrity import of_dataset
 from sluice.operate.query import connection
@@ -80,6 +83,19 @@ def count_of(found: "duckdb.DuckDBPyConnection", sql: str) -> int:
     return int(answer[0]) if answer else 0
 
 
+def erased_by_none(lake: Lake, log: AnyLog, fates: Sequence[Fates]) -> list[IntegrityCheck]:
+    """The erased records that no erasure names: who writes the log otherwise could make records look so."""
+    named = {(each.topic, *place) for each in erasures_in(log).values() if not each.fields for place in each.offsets()}
+    sql = f'SELECT topic, "partition", "offset" FROM {fates_table} WHERE dataset = $dataset AND fate = \'erased\''
+    datasets = dict.fromkeys(each.dataset for each in fates if each.erased)
+    if not datasets:
+        return []
+    with connection(lake, versions={fates_table: None}) as found:
+        erased = {name: set(found.execute(sql, {"dataset": name}).fetchall()) for name in datasets}
+    law = "erased records that no erasure names"
+    return [IntegrityCheck(name, law, len(places - named)) for name, places in erased.items()]
+
+
 @dataclass(frozen=True)
 class Stopped:
     """A topic or dataset that a run could not bring up to date, since when and why."""
@@ -98,3 +114,16 @@ def stopped(lake: Lake, catalogue: Catalogue) -> list[Stopped]:
         for node in catalogue.nodes
         if node.name in found
     ]
+
+
+def erasures_left(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[Stopped]:
+    """The topics of which an erasure has not come to its end: something still has the old values."""
+    erasures, found = erasures_in(log), []
+    for node in catalogue.topics:
+        numbers = [number for number, each in erasures.items() if each.topic == node.topic]
+        known = lake.last_commit(node.name) if numbers else None
+        left = [number for number in numbers if known and number >= min(known.entry.erased, known.entry.forgotten)]
+        if left:
+            since = erasures[left[0]].at or datetime.now(UTC)
+            found.append(Stopped(node.name, since, "An erasure of its records has not come to its end: sluice run"))
+    return found

@@ -22,12 +22,13 @@ look_again_seconds = 0.2
 class Request(BaseModel):
     """A request: promote a replay, roll datasets back, recompute a range of them, check or maintain them.
 
-    Or `skip` what a topic has lost, or `recompute` a `share` of the rows to compare them.
+    Or `erase` what the log says is to be erased, `skip` what a topic has lost, or `recompute` a `share` of the rows to
+    compare them.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    do: Literal["promote", "rollback", "refresh", "check", "maintain", "skip", "recompute"]
+    do: Literal["promote", "rollback", "refresh", "check", "maintain", "skip", "recompute", "erase"]
     replay: str | None = None
     datasets: tuple[str, ...] = ()
     topic: str = ""

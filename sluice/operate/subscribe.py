@@ -120,7 +120,7 @@ class Subscription:
         version was read, with the place after it, also where no change of it came.
         """
         self.require()
-        at = since or Cursor()
+        at = self.kept(since or Cursor())
         if self.snapshot and (since is None or not self.is_continuous(at)):
             lost = None if since is None else self.lost(at)
             at = yield from self.from_snapshot(self.lake.newest_version(self.table), None, lost)
@@ -149,6 +149,11 @@ class Subscription:
         if self.table not in (known := self.lake.tables()):
             raise UsageError(f"There is no table {self.table}; there are {', '.join(known) or 'none'}.")
         require_condition(self.where)
+
+    def kept(self, at: Cursor) -> Cursor:
+        """The same place where its version was removed, and the oldest one that is left has the same rows."""
+        kept = None if at.position is not None else self.lake.kept_instead(self.table, at.version, at.commit_ms)
+        return at if kept is None else Cursor(kept, None, self.lake.commit_ms(self.table, kept))
 
     def is_continuous(self, at: Cursor) -> bool:
         if self.lost(at):

@@ -123,7 +123,7 @@ def share_of_query(sql: str, scene: Scene) -> Found:
 
 def conservation(topic: str, scene: Scene) -> Found:
     fates = fates_of(scene.tables, scene.dataset, topic)
-    counts = {name: getattr(fates, name) for name in ("accepted", "duplicate", "quarantined", "late")}
+    counts = {name: getattr(fates, name) for name in ("accepted", "duplicate", "quarantined", "late", "erased")}
     said = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     return Found(fates.missing + fates.doubled + fates.unknown, fates.landed, said or None)
 

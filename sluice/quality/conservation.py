@@ -27,6 +27,7 @@ class Fates:
     conflicts: int
     quarantined: int
     late: int
+    erased: int
     missing: int
     doubled: int
     unknown: int
@@ -47,13 +48,14 @@ judged AS (
     SELECT topic, "partition", "offset", count(*) AS fates,
         count(*) FILTER (fate = 'accepted') AS accepted, count(*) FILTER (fate = 'duplicate') AS duplicate,
         count(*) FILTER (reason = 'other_payload') AS conflicts,
-        count(*) FILTER (fate = 'quarantined') AS quarantined, count(*) FILTER (fate = 'late') AS late
+        count(*) FILTER (fate = 'quarantined') AS quarantined, count(*) FILTER (fate = 'late') AS late,
+        count(*) FILTER (fate = 'erased') AS erased
     FROM fates WHERE topic = '{topic}' GROUP BY ALL
 ),
 landed AS (SELECT "partition", "offset", count(*) AS times FROM {landed} GROUP BY ALL)
 SELECT
     coalesce(sum(times), 0), coalesce(sum(accepted), 0), coalesce(sum(duplicate), 0), coalesce(sum(conflicts), 0),
-    coalesce(sum(quarantined), 0), coalesce(sum(late), 0),
+    coalesce(sum(quarantined), 0), coalesce(sum(late), 0), coalesce(sum(erased), 0),
     count(*) FILTER (fates IS NULL), count(*) FILTER (fates > 1 OR times > 1),
     count(*) FILTER (times IS NULL)
 FROM landed FULL JOIN judged USING ("partition", "offset")

@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,6 +37,12 @@ def record(lake: Lake, rows: Sequence[Mapping[str, Any]]) -> None:
     """Keeps the rows of one check, in one commit."""
     if rows:
         lake.add(pa.Table.from_pylist(list(rows), schema=schema), checks_table)
+
+
+def forget_examples(lake: Lake, tables: Iterable[str]) -> None:
+    """Removes what the results of checks quote of the rows of some tables."""
+    names = ", ".join(f"'{each}'" for each in sorted(tables))
+    lake.blank(checks_table, ["observed", "message", "examples"], f"dataset IN ({names})")
 
 
 def as_rows(

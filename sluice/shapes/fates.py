@@ -1,7 +1,8 @@
 """Fates: what became of every record that a dataset consumes, so that none is lost silently.
 
 An accepted record is the row that carries its position. The others stand in `silver._fates`: a duplicate with the
-position of the winner, a quarantined record with the rule that it breaks, and a late one with `late`.
+position of the winner, a quarantined record with the rule that it breaks, a late one with `late`, an erased one with
+`erased`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,14 +13,24 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from sluice.model import integrity as laws
-from sluice.model.datasets import Dataset, Frames, Input, Output, Topic, require_columns, require_duration, same_names
+from sluice.model.datasets import (
+    Dataset,
+    Frames,
+    Input,
+    Output,
+    Retraction,
+    Topic,
+    require_columns,
+    require_duration,
+    same_names,
+)
 from sluice.model.expectations import Expectation
 from sluice.model.lineage import Lineage, Made, Source
 from sluice.model.rules import require_fit
 from sluice.model.specification import Specification
 from sluice.shapes.canonical import key_text
 from sluice.shapes.deduplicate import deduplicate
-from sluice.shapes.parse import Parsing, bronze_position, late, parse, position
+from sluice.shapes.parse import Parsing, bronze_position, erased, late, parse, position
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -74,6 +85,16 @@ def event_dataset(
                     ),
                     within=records_within,
                     arrivals=True,
+                    retraction=Retraction(
+                        scope=lambda gone, inputs: touched_by_erasure(
+                            gone,
+                            [inputs[alias] for alias in arrivals],
+                            parsing,
+                            distinct,
+                            commanded(inputs[releases_input], name) if releases_input in inputs else None,
+                        ),
+                        own=partial(without_positions, table=name),
+                    ),
                 )
                 for alias, topic in arrivals.items()
             },
@@ -165,7 +186,7 @@ def judge(
         # A record that was judged before a command is judged again, from bronze.
         others = judged if again is None else judged.join(again, list(position), "left_anti")
         candidates = candidates.unionByName(others, allowMissingColumns=True)
-    rejected = F.when(F.col("_rule") == late, "late").otherwise("quarantined")
+    rejected = F.when(F.col("_rule").isin(late, erased), F.col("_rule")).otherwise("quarantined")
     return deduplicate(candidates).withColumns(
         {
             "_fate": F.when(is_good, F.col("_fate")).otherwise(rejected),
@@ -245,12 +266,38 @@ def touched_by_command(
     if held.isEmpty():
         return touched
     keys = parsed.join(F.broadcast(held), list(position), "left_semi")
-    same = key_text(keys, distinct).alias("_key")
-    others = parse(records, parsing, said)
-    siblings = others.withColumn("_key", key_text(others, distinct)).join(
-        F.broadcast(keys.select(same).distinct()), "_key", "left_semi"
-    )
-    return touched.unionByName(either_way(siblings.drop("_key"), distinct))
+    return touched.unionByName(either_way(siblings_of(keys, parse(records, parsing, said), distinct), distinct))
+
+
+def touched_by_erasure(
+    gone: "DataFrame",
+    topics: "Iterable[DataFrame]",
+    parsing: Parsing,
+    distinct: tuple[str, ...],
+    said: "DataFrame | None",
+) -> "DataFrame":
+    """The scope of records that were erased, given their old images: they, and all others of their keys."""
+    old = parse(gone, parsing, said)
+    siblings = siblings_of(old, parse(union(topics), parsing, said), distinct)
+    return either_way(old, distinct).unionByName(either_way(siblings, distinct))
+
+
+def siblings_of(parsed: "DataFrame", others: "DataFrame", distinct: tuple[str, ...]) -> "DataFrame":
+    """Those of the other parsed records that have the key of one of these."""
+    keys = parsed.select(key_text(parsed, distinct).alias("_key")).distinct()
+    found = others.withColumn("_key", key_text(others, distinct)).join(F.broadcast(keys), "_key", "left_semi")
+    return found.drop("_key")
+
+
+def without_positions(own: Frames, gone: "DataFrame", table: str) -> Frames:
+    """The accepted records and the fates without those at the positions of bronze records."""
+    places = F.broadcast(gone.select(*bronze_position).distinct())
+    in_table = places.withColumnsRenamed(dict(zip(bronze_position, position, strict=True)))
+    return {
+        **own,
+        fates_table: own[fates_table].join(places, list(bronze_position), "left_anti"),
+        table: own[table].join(in_table, list(position), "left_anti"),
+    }
 
 
 def either_way(parsed: "DataFrame", distinct: tuple[str, ...]) -> "DataFrame":

@@ -11,6 +11,7 @@ from pyspark.sql import is_remote
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from sluice.model.ddl import column_names, column_types
+from sluice.model.erasure import erased_header
 from sluice.model.expectations import Expectation
 from sluice.model.rules import holds
 from sluice.model.times import is_time, micros_least, micros_most, paths
@@ -29,6 +30,7 @@ bronze_position = tuple(name.removeprefix("_") for name in position)
 # An earlier time is a clock at epoch zero, in some time zone.
 event_time_min_default = "1970-01-03T00:00:00Z"
 late = "late"
+erased = "erased"
 
 Format = Literal["json", "debezium"]
 
@@ -204,6 +206,7 @@ def texts_of(parsing: Parsing) -> "list[Column]":
         F.col("offset").alias("_offset"),
         F.col("timestamp").alias("_timestamp"),
         size.alias("_size"),
+        (F.col("value").isNull() & F.col("headers").getItem(erased_header).isNotNull()).alias("_is_erased"),
         text.alias("_text"),
         F.json_object_keys(text).alias("_names"),
         F.from_json(text, parsing.read_type, strict.options(parsing.record_bytes_max)).alias("_parsed"),
@@ -330,7 +333,8 @@ def broken_rule(parsing: Parsing) -> "Column":
     if parsing.format == "debezium":
         no_value = F.lit(False)
     rule = (
-        F.when(no_value, "null_value")
+        F.when(F.col("_is_erased"), erased)
+        .when(no_value, "null_value")
         .when(F.col("_size") > parsing.record_bytes_max, "record_too_large")
         .when(~F.is_valid_utf8(text), "invalid_utf8")
         .when(strict.is_blank(text), "empty_value")

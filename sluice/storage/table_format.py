@@ -45,6 +45,9 @@ class TableFormat(Protocol):
     def rows_changed(self, table: str, since: int, until: int) -> int:
         """How many rows the ledger says were changed after version `since`, up to `until`."""
 
+    def rows_replaced(self, table: str, since: int, until: int) -> int:
+        """How many rows the ledger says were updated or deleted after version `since`, up to `until`."""
+
     def holds_changes(self, table: str, then: InputVersion, now: InputVersion) -> bool:
         """Whether the changes from `then` to `now` can be read."""
 

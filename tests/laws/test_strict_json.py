@@ -120,9 +120,10 @@ pieces = (
 def test_a_record_is_accepted_and_read_as_by_a_strict_parser(spark: "SparkSession", seed: int) -> None:
     chance = Random(seed)
     values = [hostile(chance) for _ in range(texts_of_a_world)]
-    records = [("t", 0, offset, value, at(2)) for offset, value in enumerate(values)]
+    records: list[tuple[Any, ...]] = [("t", 0, offset, value, at(2), {}) for offset, value in enumerate(values)]
     frame = spark.createDataFrame(
-        records, "topic string, partition int, offset bigint, value binary, timestamp timestamp"
+        records,
+        "topic string, partition int, offset bigint, value binary, timestamp timestamp, headers map<string,string>",
     )
     inner = F.struct(F.col("inner.id"), F.unix_micros("inner.at"))
     found = parse(frame, parsing).select(

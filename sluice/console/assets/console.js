@@ -365,7 +365,7 @@ async function flowPage() {
       at("balance").textContent = flow.balanced ? `Everything adds up: ${flow.fates.length} consumers of topics and ${flow.laws} integrity checks.` : `${findings.length} ${findings.length === 1 ? "finding" : "findings"}, as sluice audit has them:`;
       at("balance").className = flow.balanced ? "quiet" : "alert";
       drawSankey(at("sankey"), flow);
-      const names = ["dataset", "topic", "landed", "accepted", "duplicate", "conflicts", "quarantined", "late", "missing", "doubled"];
+      const names = ["dataset", "topic", "landed", "accepted", "duplicate", "conflicts", "quarantined", "late", "erased", "missing", "doubled"];
       fill(at("fates"), names.map((name, index) => ({ name, type: "", is_number: index > 1 })), flow.fates.map((each) => names.map((name) => each[name])));
       const columns = ["dataset", "fate", "reason", "records", "first_at", "last_at"];
       fill(at("quarantined"), columns.map((name) => ({ name, type: "", is_number: name === "records" })), flow.quarantined.map((each) => columns.map((name) => name.endsWith("_at") ? timeText(each[name]) : each[name])), (row) => quarantined(flow.quarantined.find((each) => each.dataset === row[0] && each.reason === row[2])));
@@ -396,7 +396,7 @@ function drawSankey(place, flow) {
   for (const each of flow.fates) {
     const own = `${each.dataset} `;
     link(each.topic, own, each.landed);
-    for (const fate of ["accepted", "duplicate", "missing"]) link(own, fate, each[fate]);
+    for (const fate of ["accepted", "duplicate", "erased", "missing"]) link(own, fate, each[fate]);
     const quarantined = reasons.get(each.dataset) ?? [];
     for (const one of quarantined) link(own, one.fate === "late" ? "late" : `quarantined: ${one.reason}`, one.records);
   }

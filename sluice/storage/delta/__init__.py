@@ -5,13 +5,13 @@ Rows go through Spark; small writes, versions, the ledger and small queries go t
 
 from dataclasses import dataclass
 
+from sluice.storage.delta.forgetting import Forgetting
 from sluice.storage.delta.images import ChangesLost, CommitFile, Images, typed
 from sluice.storage.delta.upkeep import Upkeep, retention_days
-from sluice.storage.delta.writer import Writer
 
 
 @dataclass(frozen=True)
-class Lake(Writer, Upkeep, Images):
+class Lake(Forgetting, Upkeep, Images):
     """The tables below one root: read, written, and kept in order."""
 
 

@@ -1,6 +1,5 @@
 """The versions in a table's log: the ledger, and whether the changes between two can still be read."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,6 @@ from deltalake.exceptions import TableNotFoundError
 from sluice.model.ledger import Commit, Entry, InputVersion
 from sluice.model.small_frames import rows_in
 from sluice.storage.delta.opened import Tables
-from sluice.storage.files import Files
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,18 @@ class History(Tables):
         """How many rows the ledger says were changed after version `since`, up to `until`."""
         return rows_in(entries_of(self.commits_between(table, since, until)))
 
+    def rows_replaced(self, table: str, since: int, until: int) -> int:
+        """How many rows the ledger says were updated or deleted after version `since`, up to `until`."""
+        entries = entries_of(self.commits_between(table, since, until))
+        return sum(each.rows.updated + each.rows.deleted for each in entries if each)
+
     def commits_between(self, table: str, since: int, until: int) -> list[dict[str, Any]]:
         """The log's entries for the commits after version `since`, up to `until`, the newest first."""
-        return self.open(table, until).history(until - since) if until > since else []
+        if until <= since:
+            return []
+        # Of an older version delta-rs gives the history with wrong numbers.
+        newest = self.open(table)
+        return [each for each in newest.history(newest.version() - since) if since < each["version"] <= until]
 
     def written_by_others(self, table: str, after: int) -> list[dict[str, Any]]:
         """The commits after a version that no ledger entry explains, the newest first: another program wrote them."""
@@ -92,18 +99,17 @@ class History(Tables):
         That is the case if the table was created again in between, went back to a state before `then`, or its log no
         longer reaches back.
         """
-        if then.epoch != now.epoch or then.version > now.version or self.oldest_version(table) > then.version + 1:
+        if then.epoch != now.epoch or then.version > now.version:
             return False
+        oldest = self.oldest_version(table)
+        if oldest > max(0, then.version):
+            return self.kept_instead(table, then.version, then.commit_ms) == oldest
         return then.commit_ms is None or then.commit_ms == self.commit_ms(table, then.version)
 
     def commit_ms(self, table: str, version: int) -> int | None:
         """The timestamp in the commit of a version; None when the log no longer has the commit."""
-        try:
-            actions = Files(self.path(table)).read(f"_delta_log/{version:020}.json").split("\n")
-        except FileNotFoundError:
-            return None
-        found = [json.loads(action)["commitInfo"] for action in actions if '"commitInfo"' in action]
-        return int(found[0]["timestamp"]) if found else None
+        found = self.commit_info(table, version)
+        return int(found["timestamp"]) if found else None
 
 
 def entries_of(commits: Sequence[Mapping[str, Any]]) -> list[Entry | None]:

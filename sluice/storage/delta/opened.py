@@ -4,14 +4,16 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyarrow import ArrowInvalid, RecordBatchReader
 from pyarrow import Table as ArrowTable
 from pyarrow import compute as pc
 from pyspark.sql.types import StructType
 
+from sluice.model.ledger import Entry
 from sluice.model.small_frames import deletion_vectors_from_rows_default, kept_bytes_max
 from sluice.storage.files import Files
 from sluice.storage.location import Location, location_of
@@ -110,7 +112,35 @@ class Tables:
 
     def open_own(self, table: str, version: int | None = None) -> DeltaTable:
         """A table that is the caller's own: to write, or to go to another version."""
-        return DeltaTable(self.path(table), version, storage_options=self.storage_options)
+        try:
+            return DeltaTable(self.path(table), version, storage_options=self.storage_options)
+        except DeltaError:
+            kept = None if version is None else self.kept_instead(table, version)
+            if kept is None:
+                raise
+            return DeltaTable(self.path(table), kept, storage_options=self.storage_options)
+
+    def kept_instead(self, table: str, version: int, commit_ms: int | None = None) -> int | None:
+        """The oldest version that is left, if it says that it has the rows of an older one; else None.
+
+        With `commit_ms`, only of the one that was committed at that time: a table made again has the same numbers.
+        """
+        oldest = min(map(int, self.log_files(table)), default=0)
+        if oldest <= version:
+            return None
+        entry = Entry.from_json(self.commit_info(table, oldest).get("userMetadata"))
+        if entry is None or entry.changed_at is None or entry.changed_at > version:
+            return None
+        is_other = entry.changed_at == version and commit_ms is not None and entry.changed_ms != commit_ms
+        return None if is_other else oldest
+
+    def commit_info(self, table: str, version: int) -> dict[str, Any]:
+        """What the commit of a version says about itself; nothing when the log no longer has the commit."""
+        try:
+            actions = Files(self.path(table)).read(f"_delta_log/{version:020}.json").split("\n")
+        except FileNotFoundError:
+            return {}
+        return next((json.loads(action)["commitInfo"] for action in actions if '"commitInfo"' in action), {})
 
     def remembering(self) -> Self:
         """The same lake, which opens a version of a table once: for one refresh, not for a driver of days."""

@@ -140,17 +140,19 @@ class Reader(History):
     def changes(self, spark: "SparkSession", table: str, since: int, until: int) -> "DataFrame":
         """The old and new images of the rows changed after version `since`, up to `until`, with `_change_type`."""
         commits = self.commits_between(table, since, until)
+        # The first of these may stand for older ones that were removed, and has their rows.
+        first = commits[-1]["version"] if commits else since + 1
         if are_small_changes(commits, entries_of(commits)):
             found = self.open(table, until)
             schema = StructType([*spark_schema(found), *feed])
             with suppress(ArrowInvalid, DeltaError):
                 # Arrow knows no text that is not UTF-8.
-                rows = RecordBatchReader.from_stream(found.load_cdf(since + 1, until)).read_all()
+                rows = RecordBatchReader.from_stream(found.load_cdf(first, until)).read_all()
                 return frame_of(spark, rows.select(schema.names), schema)
         return (
             spark.read.format("delta")
             .option("readChangeFeed", "true")
-            .option("startingVersion", since + 1)
+            .option("startingVersion", first)
             .option("endingVersion", until)
             .load(self.path(table))
         )

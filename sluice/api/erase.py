@@ -1,0 +1,20 @@
+"""Erase the records of a subject, and search for what may be left of it."""
+
+from dataclasses import replace
+
+from sluice.api.driver import asked
+from sluice.api.opened import Opened
+from sluice.operate import erase, requests
+from sluice.operate.erase import Erased, Subject
+
+
+def erased(here: Opened, subject: Subject, reason: str, *, dry_run: bool) -> Erased:
+    """States in the log that the records are to be erased, and does it; also what is left of earlier erasures."""
+    offsets = erase.found(here.lake, here.log, here.catalogue(), subject)
+    found = Erased(subject.topic, {partition: len(each) for partition, each in offsets.items()})
+    if dry_run:
+        return found
+    if offsets:
+        erase.state(here.log, subject, offsets, reason)
+    done = asked(here, requests.Request(do="erase"))
+    return replace(found, in_the_way=tuple(done["in_the_way"]))

@@ -1,0 +1,68 @@
+"""`sluice erase`: remove the records of a subject from everywhere, and prove that they are gone."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.api import counted
+from sluice.cli.options import AsJson, ProjectFolder, opened
+from sluice.cli.printing import err, out, print_json, print_table
+from sluice.errors import UsageError
+
+
+def erase(  # noqa: PLR0917 - options, each given by its name
+    topic: Annotated[str | None, typer.Argument(help="The topic of the records.")] = None,
+    project: ProjectFolder = Path(),
+    key: Annotated[str | None, typer.Option(help="The records with this key.")] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="The records that meet this condition: record ->> 'id' = 'x'.")
+    ] = None,
+    fields: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help="Only these fields of their JSON, which become null.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; it stays in the log.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the records, and erase nothing.")] = False,
+    verify: Annotated[
+        str | None, typer.Option(metavar="VALUE", help="Search all files of the log and the tables for a value.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Erase the records of a subject from the log, the tables and all their older versions.
+
+    Their offsets stay, and everything is computed without them. It goes on where it was interrupted when it is run
+    again, and with every run. --verify exits with 1 when it finds the value, and lists the files.
+    """
+    if verify is not None:
+        search(project, verify, as_json=as_json)
+        return
+    if topic is None:
+        raise UsageError("Erase from which topic? Or search for a value: sluice erase --verify VALUE")
+    with opened(project) as here:
+        found = here.erase(
+            topic, key=key, where=where, fields=fields.split(",") if fields else (), reason=reason, dry_run=dry_run
+        )
+    if as_json:
+        print_json({"topic": found.topic, "records": found.count, "in_the_way": list(found.in_the_way)})
+    else:
+        done = "would be erased" if dry_run else "erased"
+        out.print(f"{counted(found.count, 'record')} of {topic} {done}.", highlight=False)
+    for each in found.in_the_way:
+        err.print(f"Older versions still have the old values, because {each}.", highlight=False, markup=False)
+    if found.in_the_way:
+        raise typer.Exit(1)
+
+
+def search(project: Path, value: str, *, as_json: bool) -> None:
+    """Lists the files that have the value."""
+    with opened(project) as here:
+        hits = here.search_files(value)
+    if as_json:
+        print_json([asdict(each) for each in hits])
+    elif hits:
+        print_table(["file", "in"], [[each.file, each.place] for each in hits])
+    else:
+        out.print("No file of the log or the tables has it.", highlight=False)
+    if hits:
+        raise typer.Exit(1)

@@ -1,0 +1,184 @@
+"""Erase: what an erasure names leaves the log and bronze, by the road of every commit; then no older version keeps it.
+
+Silver and gold follow as they follow any change. When all of them have, the old values are still in older versions:
+in files, images of changes, and statistics. Forgetting removes those. Each step can be repeated, and is, until the
+ledger of the bronze table says that it is done.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from sluice.engine.commit import commit
+from sluice.engine.gate import judge
+from sluice.engine.plan import Plan
+from sluice.log import AnyLog
+from sluice.log.erasures import erasures_in
+from sluice.model.datasets import Output, Topic, same_names
+from sluice.model.erasure import Removals, erased_header, remainder, removals_of
+from sluice.model.ledger import Commit, RowCounts, no_rows
+from sluice.model.scope import collect
+from sluice.model.small_frames import frame_of, small_rows
+from sluice.quality.results import checks_table, forget_examples
+from sluice.runtime.session import named_jobs
+from sluice.shapes.difference import operation
+from sluice.storage.delta import Lake
+from sluice.storage.table_format import TableFormat
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+grain = ("partition", "offset")
+places_schema = StructType().add("partition", "integer").add("offset", "long")
+left_schema = StructType([*places_schema]).add("left_value", "binary").add("erased_by", "string")
+# Pages about checks, with examples of rows; they are written again when they are asked for.
+reports_folder, replays_folder = "_reports", "_replays"
+
+
+def erase(spark: "SparkSession", lake: TableFormat, log: AnyLog, topic: Topic) -> int | None:
+    """Removes what is to be erased of a topic from the log and from bronze; returns how many rows that changed.
+
+    None where nothing is left to do.
+    """
+    known = lake.last_commit(topic.name)
+    pending = {
+        number: each
+        for number, each in erasures_in(log).items()
+        if each.topic == topic.topic and (known is None or number >= known.entry.erased)
+    }
+    if not pending:
+        return None
+    removals = removals_of(pending, topic.topic)
+    log.erase(topic.topic, removals)
+    if known is None:
+        return None
+    landed = log.marks_after(topic.topic, known.entry.landed, removals)
+    said = {"cause": "erasure", "rows": no_rows, "landed": landed, "because": None, "erased": max(pending) + 1}
+    said |= {"began_ms": int(time.time() * 1000), "changed_at": None, "changed_ms": None}
+    entry = known.entry.model_copy(update=said)
+    with named_jobs(spark, topic.name) as own:
+        plan = planned(own, lake, Plan(output_of(topic), "none", entry, known.fence, known, is_cursor=True), removals)
+        return commit(lake, judge([plan], gate=())).total
+
+
+def output_of(topic: Topic) -> Output:
+    return Output(topic.name, grain=grain, scope_columns=same_names(grain))
+
+
+def planned(spark: "SparkSession", lake: TableFormat, unchanged: Plan, removals: Removals) -> Plan:
+    """The records that are still to be erased, each replaced by what is left of it."""
+    table = unchanged.output.table
+    bronze = lake.read(spark, table)
+    places = [(partition, offset) for partition, each in removals.items() for offset in each]
+    scope = collect(frame_of(spark, table_of(places, grain), places_schema))
+    old = scope.filter(bronze, unchanged.output.scope_columns)
+    left = frame_of(spark, table_of(remainders(old, removals), left_schema.names), left_schema)
+    is_new = F.col("erased_by").isNotNull() & ~(
+        F.col("key").isNull() & F.col("value").isNull() & F.col("headers").getItem(erased_header).isNotNull()
+    )
+    is_less = F.col("erased_by").isNull() & ~F.col("value").eqNullSafe(F.col("left_value"))
+    headers = F.when(F.col("erased_by").isNull(), F.col("headers")).otherwise(
+        F.create_map(F.lit(erased_header), F.col("erased_by"))
+    )
+    changed = (
+        old.join(F.broadcast(left), list(grain))
+        .where(is_new | is_less)
+        .withColumns(
+            {
+                "key": F.when(F.col("erased_by").isNull(), F.col("key")),
+                "value": F.col("left_value"),
+                "headers": headers,
+            }
+        )
+        .select(*bronze.columns, F.lit("updated").alias(operation))
+    )
+    small = small_rows(changed)
+    count = changed.count() if small is None else small.num_rows
+    if not count:
+        return unchanged
+    counts = RowCounts(updated=count)
+    entry = unchanged.entry.model_copy(update={"rows": counts})
+    found = replace(unchanged, change="difference", entry=entry, scope=scope, before=bronze)
+    return replace(found, rows=changed, counts=counts, small=small)
+
+
+def remainders(old: "DataFrame", removals: Removals) -> list[tuple[object, ...]]:
+    """What is left of each record; the driver reads only the values of which a part is to stay."""
+    found: list[tuple[object, ...]] = []
+    in_part = []
+    for partition, each in removals.items():
+        for offset, some in each.items():
+            if some[0].fields:
+                in_part.append((partition, offset))
+            else:
+                found.append((partition, offset, None, str(some[0].number)))
+    if in_part:
+        places = frame_of(old.sparkSession, table_of(in_part, grain), places_schema)
+        for row in old.join(F.broadcast(places), list(grain)).select(*grain, "value").collect():
+            value = None if row["value"] is None else bytes(row["value"])
+            left = remainder(value, removals[row["partition"]][row["offset"]])
+            by = None if left.erased_by is None else str(left.erased_by)
+            found.append((row["partition"], row["offset"], left.value, by))
+    return found
+
+
+def table_of(rows: Iterable[tuple[object, ...]], names: Iterable[str]) -> pa.Table:
+    kinds: dict[str, pa.DataType] = {
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "left_value": pa.binary(),
+        "erased_by": pa.string(),
+    }
+    schema = pa.schema([(name, kinds[name]) for name in names])
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+
+
+def forget_erased(spark: "SparkSession", lake: Lake, log: AnyLog) -> list[str]:
+    """Removes all older versions of the tables that erased records went into, and what else may quote them.
+
+    Returns what is in the way; the same is tried again by every run.
+    """
+    if not erasures_in(log):
+        return []
+    newest = {table: commit for table in lake.tables() if (commit := lake.last_commit(table))}
+    due = {table: each for table, each in newest.items() if each.entry.erased > each.entry.forgotten}
+    if not due:
+        return []
+    tables = made_from(due, newest)
+    in_the_way = [f"{table} is not up to date: sluice run" for table in tables if not is_current(table, newest)]
+    in_the_way += [f"the replay {name} has copies: promote or drop it" for name in lake.files.folders(replays_folder)]
+    if in_the_way:
+        return in_the_way
+    forget_examples(lake, tables)
+    lake.files.delete_folder(reports_folder)
+    shared = [checks_table] if lake.exists(checks_table) else []
+    for table in [*shared, *tables, *due]:
+        lake.forget_history(spark, table)
+    for table in due:
+        known = lake.last_commit(table)
+        if known:
+            done = known.unchanged(known.entry.model_copy(update={"forgotten": known.entry.erased}))
+            lake.move_cursor(table, done, known.fence)
+    return []
+
+
+def made_from(sources: Iterable[str], newest: Mapping[str, Commit]) -> list[str]:
+    """The tables that are made from some, directly or not, by their ledgers; and those that datasets share."""
+    found = set(sources)
+    while more := {table for table, each in newest.items() if not found.isdisjoint(each.entry.inputs)} - found:
+        found |= more
+    shared = {table for table, each in newest.items() if each.entry.dataset != table}
+    return sorted((found | shared) - set(sources))
+
+
+def is_current(table: str, newest: Mapping[str, Commit]) -> bool:
+    """Whether a table was computed from its inputs as they are; a shared one is, when those are that write it."""
+    entry = newest[table].entry
+    return entry.dataset != table or all(
+        newest[name].as_input.is_state(each) for name, each in entry.inputs.items() if name in newest
+    )

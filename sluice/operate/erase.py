@@ -1,0 +1,156 @@
+"""Find the records of a subject, and state in the log that they are to be erased, without saying whose they are."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from sluice.engine.catalogue import Catalogue
+from sluice.errors import UsageError
+from sluice.log import AnyLog, KafkaLog, erasures, require_open
+from sluice.model.datasets import Topic
+from sluice.model.erasure import Erasure, Removal, erased_header, remainder
+from sluice.operate.query import connected
+from sluice.operate.search import Wanted
+from sluice.shapes.fates import Events
+from sluice.storage.delta import Lake
+
+records_at_once = 10_000
+waiting_columns: dict[str, pa.DataType] = {
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "headers": pa.map_(pa.string(), pa.string()),
+}
+
+
+@dataclass(frozen=True)
+class Erased:
+    """How many records of a topic an erasure names, by partition; and what keeps it from its end, if anything does."""
+
+    topic: str
+    records: Mapping[int, int]
+    in_the_way: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return sum(self.records.values())
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The records to erase: those of a `key`, or that meet a condition in SQL; and the `fields` of them, or all."""
+
+    topic: str
+    key: str | None = None
+    where: str | None = None
+    fields: Sequence[str] = ()
+
+
+def found(lake: Lake, log: AnyLog, catalogue: Catalogue, subject: Subject) -> dict[int, list[int]]:
+    """The offsets of the records by partition, those that have landed and those that have not; none of erased ones.
+
+    A UsageError for what cannot be looked for, or cannot be erased.
+    """
+    require_sense(log, catalogue, subject)
+    nodes = [node for node in catalogue.topics if node.topic == subject.topic]
+    offsets: dict[int, set[int]] = {}
+    for partition, offset, value in matching(lake, log, nodes, subject):
+        is_less = remainder(value, [Removal(0, tuple(subject.fields))]).value != value
+        if not subject.fields or is_less:
+            offsets.setdefault(partition, set()).add(offset)
+    return {partition: sorted(each) for partition, each in sorted(offsets.items())}
+
+
+def state(log: AnyLog, subject: Subject, offsets: Mapping[int, Sequence[int]], reason: str) -> None:
+    """Appends the erasure to the log: from now on each run does what is left to do of it."""
+    if not reason.strip():
+        raise UsageError("Say why: --reason TEXT. It stays in the log.")
+    if subject.key and Wanted(subject.key).is_in(reason):
+        raise UsageError("The reason stays in the log, so it must not name the key.")
+    erasures.add(log, Erasure.of(subject.topic, offsets, subject.fields, reason))
+
+
+def require_sense(log: AnyLog, catalogue: Catalogue, subject: Subject) -> None:
+    if (subject.key is None) == (subject.where is None):
+        raise UsageError("Say which records: --key KEY, or --where CONDITION.")
+    require_open(subject.topic)
+    catalogue.topic(subject.topic)
+    if isinstance(log, KafkaLog):
+        raise UsageError(
+            "sluice erase does not work on a log on Kafka yet: no record there can be changed. Write a tombstone for "
+            "the key to the topic, and let Kafka's compaction remove its records."
+        )
+    for dataset in catalogue.datasets:
+        parts = dataset.specification
+        if isinstance(parts, Events) and subject.topic in dataset.topics:
+            needed = {*parts.parsing.required, *parts.distinct} & set(subject.fields)
+            if needed:
+                raise UsageError(
+                    f"{dataset.name} needs {', '.join(sorted(needed))}, and would quarantine the records. Erase other "
+                    "fields, or all of the records: without --fields."
+                )
+
+
+def matching(
+    lake: Lake, log: AnyLog, nodes: Sequence[Topic], subject: Subject
+) -> Iterator[tuple[int, int, bytes | None]]:
+    """The partition, offset and value of each record that is meant, in bronze and in the log behind it."""
+    present = [node for node in nodes if lake.exists(node.name)]
+    columns = ", ".join(f'"{name}"' for name in waiting_columns)
+    raw = " UNION ALL ".join(f"SELECT {columns} FROM {each}" for each in (*[n.name for n in present], "_waiting"))
+    condition = "key = $key" if subject.where is None else f"({subject.where}\n)"
+    sql = f"""
+        WITH raw AS ({raw}),
+        texts AS (
+            SELECT "partition", "offset", TRY(decode(key)) AS key, TRY(decode(value)) AS value, "timestamp", headers,
+                value AS _value
+            FROM raw WHERE NOT (key IS NULL AND value IS NULL AND map_contains(headers, '{erased_header}'))
+        ),
+        records AS (SELECT *, CASE WHEN json_valid(value) THEN CAST(value AS JSON) END AS record FROM texts)
+        SELECT "partition", "offset", _value FROM records WHERE {condition}
+    """
+    waiting = pa.Table.from_pylist(list(not_landed(lake, log, nodes)), schema=pa.schema(waiting_columns))
+    versions = {node.name: None for node in present}
+
+    def prepare(connection: "duckdb.DuckDBPyConnection") -> None:
+        connection.register("_waiting", waiting)
+
+    with connected(lake, versions=versions, prepare=prepare) as connection:
+        try:
+            if len(duckdb.extract_statements(sql)) != 1:
+                raise UsageError("The condition is not one SQL expression.")
+            answer = connection.execute(sql, {} if subject.where is not None else {"key": subject.key})
+            while some := answer.fetchmany(records_at_once):
+                yield from some
+        except duckdb.Error as error:
+            said = str(error).partition("\n\nLINE ")[0]
+            raise UsageError(
+                f"The condition cannot be evaluated: {said} It may use key, value, timestamp, headers, partition, "
+                "\"offset\", and record, the value as JSON: record ->> 'name' = 'x'"
+            ) from error
+
+
+def not_landed(lake: Lake, log: AnyLog, nodes: Sequence[Topic]) -> Iterator[dict[str, Any]]:
+    """The records of the log that some table of their topic lacks."""
+    topic = nodes[0].topic
+    if not log.exists(topic):
+        return
+    commits = [lake.last_commit(node.name) for node in nodes]
+    for partition, offsets in log.offsets(topic).items():
+        landed = [each.entry.landed.get(partition) if each else None for each in commits]
+        begin = min(each.next_offset if each else offsets.start for each in landed)
+        for record in log.read(topic, partition, max(begin, offsets.start)) if begin < offsets.stop else ():
+            key = None if record.key is None else record.key.encode()
+            yield {
+                "partition": partition,
+                "offset": record.offset,
+                "key": key,
+                "value": record.value,
+                "timestamp": record.timestamp,
+                "headers": list(record.headers.items()),
+            }

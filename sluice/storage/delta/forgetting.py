@@ -1,0 +1,72 @@
+"""Forget what tables were: older versions go, with their rows, images of changes and statistics."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+
+from sluice.model.ledger import no_rows
+from sluice.storage import secondary_index
+from sluice.storage.delta.writer import Writer, in_turn
+from sluice.storage.files import Files
+from sluice.storage.small_writes import has_deletion_vectors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A commit, a checkpoint, or what Delta derives from them, with its version.
+of_version = re.compile(r"_delta_log/(?:_sidecars/|_staged_commits/)?(\d{20})\.")
+
+
+@dataclass(frozen=True)
+class Forgetting(Writer):
+    """Removes older versions, which rows that were erased are still in."""
+
+    def forget_history(self, spark: "SparkSession", table: str) -> None:
+        """Removes all versions of a table but the newest, whose rows stay as they are.
+
+        What was read up to the newest change is read on from here. Only by the one process that writes the lake, and
+        while no replay refers to the table's files.
+        """
+        if has_deletion_vectors(self.open(table)):
+            # Rows that are only marked as deleted are still in their files.
+            spark.sql(f"REORG TABLE delta.`{self.path(table)}` APPLY (PURGE)").collect()
+        known = self.last_commit(table)
+        # Of a table to which other processes append, a file that no commit names may be about to be named by one.
+        is_owned = known is not None
+        # Before the commit that is to be the only one, since it writes some itself.
+        self.open_own(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=is_owned)
+        # Commits of rows list the least and greatest values of the files that they removed. This one lists none.
+        if known is not None:
+            said: dict[str, object] = {"cause": "erasure", "because": "older versions were removed by an erasure"}
+            said |= {"rows": no_rows, "began_ms": None}
+            self.move_cursor(table, known.unchanged(known.entry.model_copy(update=said)), known.fence)
+        else:
+            in_turn(table, lambda: append_nothing(self.open_own(table)))
+        found = self.open_own(table)
+        found.create_checkpoint()
+        files = Files(self.path(table))
+        for name in files.below("_delta_log"):
+            version = of_version.match(name)
+            is_older = version is None or int(version[1]) < found.version()
+            if is_older and not name.endswith("_last_checkpoint"):
+                files.delete(name)
+        files.delete_folder(secondary_index.indexes_folder)
+        self.newest.pop(table, None)
+        self.rows.pop(table, None)
+        self.placed.pop(table, None)
+        if hasattr(spark, "_jvm") and spark._jvm is not None:
+            # Its memory of the table's log names files that are gone.
+            spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+    def blank(self, table: str, columns: Sequence[str], where: str) -> None:
+        """Makes columns null in the rows that meet a condition; of a table to which several processes append."""
+        if self.exists(table):
+            in_turn(table, lambda: self.open_own(table).update(dict.fromkeys(columns, "NULL"), predicate=where))
+
+
+def append_nothing(table: DeltaTable) -> None:
+    """A commit that lists no file."""
+    table.create_write_transaction([], "append", table.schema(), table.metadata().partition_columns)

@@ -1,0 +1,516 @@
+"""Erasing: what a subject's records said is nowhere in the log and the lake, and all else stays true."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from deltalake import DeltaTable
+
+from sluice import gold
+from sluice.engine import erase as engine
+from sluice.errors import LogError, UsageError
+from sluice.log import Log, Record, erasures
+from sluice.log import erase as in_log
+from sluice.model.datasets import Dataset
+from sluice.model.erasure import Removal, erasures_topic, remainder, without
+from sluice.operate import erase, search
+from sluice.operate.erase import Subject
+from sluice.runtime.settings import Settings
+from sluice.shapes.fates import touched_by_erasure
+from sluice.storage.delta import Lake
+from sluice.storage.files import Files
+from tests.commands import sluice
+from tests.kit import Lakehouse, at, lines_without_checksums, text
+from tests.shop import priced, prices, sales
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+sold = gold.aggregate(
+    "sold", source=priced, group_by=["product"], measures={"pieces": "sum(pieces)", "last_sale": "max(id)"}
+)
+counted = gold.aggregate(
+    "counted", source=sales, group_by=["product"], measures={"pieces": "sum(pieces)", "last_sale": "max(id)"}
+)
+subject = "subject-4711"
+
+
+def sale(name: str, product: str = "tea", hours: float = 1, pieces: int = 1) -> dict[str, Any]:
+    return {"id": name, "product": product, "sold_at": text(hours), "pieces": pieces}
+
+
+def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Every file as bytes, with what is compressed or encoded in it: by other means than those of the search."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            if path.suffix == ".zst":
+                content += zstandard.ZstdDecompressor().decompressobj().decompress(content)
+            if path.suffix == ".parquet":
+                content += repr(pq.read_table(path, partitioning=None).to_pylist()).encode()
+            yield str(path.relative_to(folder)), content
+
+
+def files_with(folder: Path, value: str) -> list[str]:
+    return [name for name, content in contents(folder) if value.encode() in content]
+
+
+def found_and_stated(lakehouse: Lakehouse, subject: Subject) -> dict[int, list[int]]:
+    """What `sluice erase` does before it runs."""
+    offsets = erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, subject)
+    if offsets:
+        erase.state(lakehouse.log, subject, offsets, "asked for it")
+    return offsets
+
+
+# Without Spark: the log, and what is left of a record.
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    found = Log(tmp_path / "log", partitions=1)
+    for number in range(4):
+        records = [Record(json.dumps(sale(f"id-{number}-{each}")).encode(), f"key-{each}", at(1)) for each in range(3)]
+        found.append_to("sales", 0, records)
+    return found
+
+
+def removals(offsets: list[int], *fields: str) -> dict[int, dict[int, list[Removal]]]:
+    return {0: {offset: [Removal(7, fields)] for offset in offsets}}
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_record_leaves_its_offset_and_time_and_all_others_stay_as_they_are(tmp_path: Path, compress: bool) -> None:
+    log = Log(tmp_path, partitions=1, compress=compress)
+    log.append_to("sales", 0, [Record(b"\xff" + str(each).encode(), "k", at(each), {"a": "b"}) for each in range(5)])
+    before = list(log.read("sales", 0))
+    assert log.erase("sales", removals([1, 4, 99])) == 1
+    after = list(log.read("sales", 0))
+    gone = [replace(each, key=None, value=None, headers={"sluice_erased": "7"}) for each in before]
+    assert after == [gone[each.offset] if each.offset in (1, 4) else each for each in before]
+    assert [each.faults for each in log.verify("sales")] == [()]
+    content = log.segments("sales")[0].path.read_bytes()
+    assert log.erase("sales", removals([1, 4, 99])) == 0
+    assert log.segments("sales")[0].path.read_bytes() == content
+    assert log.append_to("sales", 0, [Record(b"next")]) == 6
+
+
+def test_lines_of_other_programs_stay_byte_for_byte(log: Log) -> None:
+    path = log.segments("sales")[1].path
+    lines = lines_without_checksums(path)
+    path.write_bytes(b"".join(lines))
+    log.erase("sales", removals([4]))
+    after = path.read_bytes().splitlines(keepends=True)
+    assert [after[0], after[2]] == [lines[0], lines[2]]
+    assert b"id-1-1" not in after[1]
+    assert [each.faults for each in log.verify("sales")] == [()]
+
+
+def test_a_damaged_segment_is_not_written_again_as_if_it_were_sound(log: Log) -> None:
+    path = log.segments("sales")[0].path
+    damaged = path.read_bytes().replace(b"id-0-2", b"id-0-3")
+    path.write_bytes(damaged)
+    with pytest.raises(LogError, match="another checksum"):
+        log.erase("sales", removals([0]))
+    assert path.read_bytes() == damaged
+
+
+def test_leftovers_of_a_writer_that_was_killed_go_too(log: Log) -> None:
+    left = log.folder("sales", 0) / ".00000000000000000000.jsonl.123"
+    left.write_bytes(b"id-0-0")
+    log.erase("sales", removals([0]))
+    assert files_with(log.root, "id-0-0") == []
+
+
+@pytest.mark.parametrize(
+    ("value", "left"),
+    [
+        (b'{"name":"Ann","n":1.10}', b'{"name":null,"n":1.10}'),
+        (b' { "n" : [1, {"name": "kept"}] , "n\\u0061me" : {"x": "}"} } ', None),
+        (b'{"payload":{"before":null,"after":{"name":"Ann"}}}', b'{"payload":{"before":null,"after":{"name":null}}}'),
+        (b'{"name":"Ann","name":"Bea"}', b'{"name":null,"name":null}'),
+        (b'{"other":1}', b'{"other":1}'),
+        (b"{}", b"{}"),
+    ],
+)
+def test_a_field_becomes_null_and_the_rest_stays_byte_for_byte(value: bytes, left: bytes | None) -> None:
+    expected = left or b' { "n" : [1, {"name": "kept"}] , "n\\u0061me" : null } '
+    assert without(value, ["name"]) == expected
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[1]", b'"name"', b'{"name":', b"{name:1}", b'{"name":1}x', b"\xff", b"[" * 9999]
+)
+def test_of_what_is_no_object_all_goes(value: bytes) -> None:
+    assert without(value, ["name"]) is None
+    assert remainder(value, [Removal(3, ("name",))]).erased_by == 3
+
+
+def test_a_value_is_found_as_a_word_however_it_is_written() -> None:
+    wanted = search.Wanted("Zoë/1")
+    there: list[Any] = [
+        "x Zoë/1 y",
+        b'{"a":"Zo\\u00eb\\/1"}',
+        '{"s":"{\\"min\\":\\"Zo\\u00eb/1\\"}"}',
+        {"n": ["Zoë/1"]},
+    ]
+    assert [each for each in there if not wanted.is_in(each)] == []
+    not_there: list[Any] = ["Zoë/12", "aZoë/1", b"", {"a": 1}]
+    assert [each for each in not_there if wanted.is_in(each)] == []
+    assert search.Wanted("12345").is_in({"id": 12345})
+    assert not search.Wanted("12345").is_in({"id": 123456})
+    assert search.Wanted("abcd").is_in({"value_base64": "/2FiY2Q="})
+
+
+# With tables.
+
+
+def test_an_erasure_names_no_subject_and_is_asked_for_with_sense(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sales)
+    lakehouse.publish("sales", sale(subject), sale(f"{subject}0"), b"{", None, key="the-key")
+    for wrong in (Subject("sales"), Subject("sales", "a", "b"), Subject("sluice_releases", "a"), Subject("other", "a")):
+        with pytest.raises(UsageError):
+            erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, wrong)
+    for condition, said in [
+        ("record ->> 'x", "cannot be evaluated"),
+        ("1; SELECT 1", "cannot be evaluated"),
+        ("no_such", "record"),
+    ]:
+        with pytest.raises(UsageError, match=said):
+            erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, Subject("sales", where=condition))
+    with pytest.raises(UsageError, match=r"silver\.sales needs id"):
+        erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, Subject("sales", "the-key", fields=["id"]))
+    on_kafka = Settings(log="kafka://127.0.0.1:1").open_log()
+    with pytest.raises(UsageError, match="Kafka"):
+        erase.found(lakehouse.lake, on_kafka, lakehouse.catalogue, Subject("sales", "the-key"))
+    with pytest.raises(UsageError, match="must not name the key"):
+        erase.state(lakehouse.log, Subject("sales", "the-key"), {0: [0]}, "the-key asked")
+    assert len(found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))) == 1
+    (path,) = [each.path for each in lakehouse.log.segments(erasures_topic)]
+    assert subject not in path.read_text()
+    assert "the-key" not in path.read_text()
+    assert (
+        sum(
+            map(
+                len,
+                erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, Subject("sales", "the-key")).values(),
+            )
+        )
+        == 4
+    )
+    assert [each.reason for each in erasures.erasures_in(lakehouse.log).values()] == ["asked for it"]
+
+
+def of_one_subject(lakehouse: Lakehouse, *datasets: Dataset) -> Lakehouse:
+    """A lakehouse with two records of a subject, of which the second is a duplicate, and two of others."""
+    lakehouse.declare(*(datasets or (sales, counted)))
+    said = [sale(subject, pieces=5), sale("b"), sale(subject, pieces=7), sale("c", hours=2)]
+    lakehouse.publish("sales", *said, key="k").run()
+    return lakehouse
+
+
+def test_the_next_record_of_a_key_takes_the_place_of_an_erased_one(lakehouse: Lakehouse) -> None:
+    of_one_subject(lakehouse)
+    assert {Path(name).parts[1] for name in files_with(lakehouse.folder, subject)} == {
+        "sales",
+        "bronze",
+        "silver",
+        "gold",
+    }
+
+    found_and_stated(lakehouse, Subject("sales", where="record ->> 'pieces' = '5'"))
+    lakehouse.run()
+    assert lakehouse.rows("gold.counted") == [("tea", 9, subject)]
+    assert lakehouse.fates() == [("erased", "erased", None)]
+
+    # What had read up to the version that is gone goes on, but not if it was another one of the same number.
+    read = lakehouse.lake.last_commit("bronze.sales").as_input  # type: ignore[union-attr]
+    another = read.model_copy(update={"commit_ms": 1})
+    assert read.version < lakehouse.lake.oldest_version("bronze.sales")
+    assert [lakehouse.lake.holds_changes("bronze.sales", each, read) for each in (read, another)] == [True, False]
+
+    found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
+    done = lakehouse.run()
+    # Older versions are gone, and what followed them goes on from what is left.
+    assert {name: event.cause for name, event in done.items()} == {
+        "bronze.sales": "erasure",
+        "silver.sales": "changes",
+        "gold.counted": "changes",
+    }
+    assert lakehouse.rows("gold.counted") == [("tea", 2, "c")]
+    assert files_with(lakehouse.folder, subject) == []
+    lakehouse.publish("sales", sale("d"), key="k")
+    assert lakehouse.run()["gold.counted"].cause == "changes"
+    landed = lakehouse.lake.last_commit("bronze.sales")
+    # What is only added later is not taken back.
+    assert lakehouse.lake.rows_replaced("bronze.sales", 0, landed.version) == 0  # type: ignore[union-attr]
+    assert lakehouse.rows("gold.counted") == [("tea", 3, "d")]
+
+
+def test_fields_become_null_and_what_does_not_use_them_stays(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_one_subject(lakehouse)
+    # By Spark's MERGE, as for many records.
+    monkeypatch.setattr(engine, "small_rows", lambda df: None)
+    before = lakehouse.rows("gold.counted", "pieces", "last_sale")
+    assert found_and_stated(lakehouse, Subject("sales", "k", fields=["product"])) == {1: [0, 1, 2, 3]}
+    done = lakehouse.run()
+    assert done["bronze.sales"].rows.updated == 4
+    assert lakehouse.rows("gold.counted", "pieces", "last_sale") == before
+    assert lakehouse.rows("silver.sales", "id", "product") == [("b", None), ("c", None), (subject, None)]
+    assert search.search(lakehouse.lake, lakehouse.log, subject)
+    assert files_with(lakehouse.folder / "log" / "sales", "tea") == []
+    assert found_and_stated(lakehouse, Subject("sales", "k", fields=["product"])) == {}
+    assert lakehouse.run() == {}
+
+
+def with_retraction(dataset: Dataset, **changed: Any) -> Dataset:
+    """The dataset, taking back input rows that are gone in another way."""
+    inputs = {
+        name: replace(each, retraction=each.retraction and replace(each.retraction, **changed))
+        for name, each in dataset.inputs.items()
+    }
+    return replace(dataset, inputs=inputs)
+
+
+def without_siblings(gone: Any, inputs: Any) -> Any:
+    parsing, distinct = sales.specification.parsing, sales.specification.distinct  # type: ignore[attr-defined]
+    return touched_by_erasure(gone, [gone.limit(0)], parsing, distinct, None)
+
+
+mutants: dict[str, Dataset] = {
+    "rows of erased records stay": with_retraction(sales, own=lambda own, gone: own),
+    "other records of the key are not judged again": with_retraction(sales, scope=without_siblings),
+}
+
+
+@pytest.mark.parametrize("mutant", mutants)
+def test_the_law_notices_when(mutant: str, lakehouse: Lakehouse) -> None:
+    of_one_subject(lakehouse, mutants[mutant])
+    found_and_stated(lakehouse, Subject("sales", where="record ->> 'pieces' = '5'"))
+    lakehouse.run()
+    assert lakehouse.rows("silver.sales", "id", "pieces") != [("b", 1), ("c", 1), (subject, 7)]
+
+
+def test_the_search_finds_what_older_versions_have(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lake, "forget_history", lambda *_: None)
+    of_one_subject(lakehouse)
+    found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
+    lakehouse.run()
+    found = {
+        hit.file.removeprefix(f"{lakehouse.folder}/") for hit in search.search(lakehouse.lake, lakehouse.log, subject)
+    }
+    assert found == set(files_with(lakehouse.folder, subject))
+    kinds = {"_delta_log/": 0, "_change_data/": 0, "/part-": 0}
+    assert all(any(kind in name for name in found) for kind in kinds)
+    assert not any(name.startswith("log/") for name in found)
+
+
+class Crash(BaseException):
+    """The end of a run in the middle, as a SIGKILL is: nothing of the engine catches it."""
+
+
+# Each is done once: the next run goes on after it.
+of_the_erasure: list[tuple[Any, str]] = [
+    (in_log, "sync_folder"),
+    (Lake, "merge_rows"),
+    (Lake, "replace_rows"),
+    (Lake, "append_rows"),
+]
+of_forgetting: list[tuple[Any, str]] = [
+    (Lake, "blank"),
+    (Files, "delete"),
+    (Files, "delete_folder"),
+    (DeltaTable, "vacuum"),
+    (DeltaTable, "create_checkpoint"),
+    (Lake, "move_cursor"),
+]
+# Of the many steps of forgetting, how many are passed from one kill to the next.
+stride = int(os.environ.get("SLUICE_KILL_STRIDE", "3"))
+
+
+def run_killed(lakehouse: Lakehouse, count: int) -> bool | None:
+    """Runs until a step of the erasure is done, or the `count`th of forgetting; whether it was one of forgetting.
+
+    None when the run came to its end before.
+    """
+    left, struck = [count], []
+
+    def struck_after(original: Callable[..., Any], is_forgetting: bool) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            done = original(*arguments, **options)
+            left[0] -= 1 if is_forgetting else count
+            if left[0] <= 0:
+                struck.append(is_forgetting)
+                raise Crash
+            return done
+
+        return called
+
+    with pytest.MonkeyPatch.context() as patch:
+        for place, name in [*of_the_erasure, *of_forgetting]:
+            is_forgetting = (place, name) in of_forgetting
+            patch.setattr(place, name, struck_after(getattr(place, name), is_forgetting))
+        try:
+            lakehouse.run()
+        except Crash:
+            return struck[0]
+    return None
+
+
+def test_killed_at_every_step_it_goes_on_where_it_was(spark: "SparkSession", tmp_path: Path) -> None:
+    of_one_subject(Lakehouse(spark, tmp_path))
+    steps = {True: 0, False: 0}
+    (segment,) = Lakehouse(spark, tmp_path).log.segments("sales")
+
+    def restarted() -> Lakehouse:
+        return Lakehouse(spark, tmp_path).declare(sales, counted)
+
+    found_and_stated(restarted(), Subject("sales", where=f"record ->> 'id' = '{subject}'"))
+    # Before the new segment has the name of the old one.
+    left = segment.path.with_name(f".{segment.path.name}.1")
+    left.write_bytes(segment.path.read_bytes()[:99])
+    while (struck := run_killed(restarted(), 1 + stride * steps[True])) is not None:
+        steps[struck] += 1
+        assert sum(steps.values()) < 200
+    lakehouse = restarted()
+    assert steps[False] >= 5
+    assert steps[True] * stride >= 20
+    assert lakehouse.run() == {}
+    assert files_with(tmp_path, subject) == []
+    assert lakehouse.rows("gold.counted") == [("tea", 2, "c")]
+    assert all(each.balanced for each in lakehouse.audits())
+    assert lakehouse.run(rebuild=True)["gold.counted"].rows.total == 0
+
+
+def lived(lakehouse: Lakehouse, chance: Random, batches: int = 2) -> list[str]:
+    """Sales and prices in batches, and between them erasures; returns the names that were erased."""
+    erased: list[str] = []
+    names = [f"person-{chance.randrange(10**9):09}-{each}" for each in range(5)]
+    for _ in range(batches):
+        prices_now = [{"product": each, "changed_at": text(chance.uniform(0, 30)), "price": 3} for each in "ab"]
+        lakehouse.publish("prices", *prices_now, key="p", hours=50)
+        some = [
+            sale(chance.choice(names), chance.choice("ab"), chance.uniform(0, 48), chance.randint(1, 9))
+            for _ in range(9)
+        ]
+        lakehouse.publish("sales", *some, b'{"id":"%s",' % chance.choice(names).encode(), hours=50)
+        if chance.random() < 0.5:
+            lakehouse.run()
+        erased.append(names.pop(chance.randrange(len(names))))
+        found_and_stated(lakehouse, Subject("sales", where=f"contains(value, '{erased[-1]}')"))
+        lakehouse.run()
+    return erased
+
+
+def tables(lakehouse: Lakehouse) -> dict[str, list[Any]]:
+    names = ["silver.sales", "silver.prices", "silver.priced", "gold.sold"]
+    return {name: lakehouse.rows(name) for name in names} | {"fates": lakehouse.fates()}
+
+
+def rebuilt_from_the_log(lakehouse: Lakehouse) -> Lakehouse:
+    found = Lakehouse(lakehouse.spark, lakehouse.folder / "again").declare(*lakehouse.catalogue.nodes)
+    found.log = lakehouse.log
+    found.run()
+    return found
+
+
+def test_after_erasures_between_batches_tables_are_those_of_what_is_left(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sales, prices, priced, sold)
+    erased = lived(lakehouse, Random(5))
+    assert [each for each in erased if files_with(lakehouse.folder, each)] == []
+    assert [search.search(lakehouse.lake, lakehouse.log, each) for each in erased] == [[], []]
+    assert search.search(lakehouse.lake, lakehouse.log, "asked for it")
+    audit = lakehouse.audit()["silver.sales"]
+    assert audit.balanced
+    assert (
+        audit.erased
+        == sum(
+            1
+            for partition in lakehouse.log.partitions("sales")
+            for each in lakehouse.log.read("sales", partition)
+            if each.headers
+        )
+        >= 3
+    )
+    assert [each for each in lakehouse.laws() if not each.balanced] == []
+    assert lakehouse.run() == {}
+    whole = lakehouse.run(rebuild=True)
+    assert {name: event.rows.total for name, event in whole.items() if event.rows.total} == {}
+    assert tables(rebuilt_from_the_log(lakehouse)) == tables(lakehouse)
+
+
+declarations = """
+from sluice import bronze, silver
+
+sales = silver.events("sales", source=bronze.topic("sales"), schema="id string, name string", keys=["id"])
+"""
+
+expectations = """
+from sluice.expect import expect, suite
+
+only_bea = expect("column_values_to_be_in_set", column="name", value_set=["Bea"], severity="warn")
+expectations = suite("silver.sales", only_bea)
+"""
+
+
+@pytest.mark.usefixtures("spark_for_commands")
+def test_the_command_says_what_it_does_and_what_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").write_text(declarations)
+    (tmp_path / "expectations" / "silver").mkdir(parents=True)
+    for name in ("__init__", "silver/__init__"):
+        (tmp_path / "expectations" / f"{name}.py").touch()
+    (tmp_path / "expectations" / "silver" / "sales.py").write_text(expectations)
+    records = [{"id": "a", "name": "Ann Subject"}, {"id": "b", "name": "Bea"}]
+    (tmp_path / "sales.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    sluice("log", "append", "sales", "sales.jsonl", here=tmp_path)
+    sluice("run", here=tmp_path)
+    # Its examples quote what is not expected, and so do the pages.
+    for command in ("check", "report"):
+        assert sluice(command, here=tmp_path).returncode == 0
+
+    def erased(*options: str) -> tuple[int, str, str]:
+        done = sluice("erase", *options, here=tmp_path)
+        return done.returncode, done.stdout, done.stderr
+
+    condition = ("sales", "--where", "record ->> 'id' = 'a'")
+    assert erased()[0] == 2
+    assert erased(*condition)[0] == 2
+    assert erased(*condition, "--dry-run")[:2] == (0, "1 record of sales would be erased.\n")
+    code, out, _ = erased("--verify", "Ann Subject", "--json")
+    assert code == 1
+    assert {Path(each["file"]).relative_to(tmp_path).parts[2] for each in json.loads(out)} >= {
+        "_reports",
+        "gold",
+        "bronze",
+    }
+
+    # A replay has copies, and so has what only its own files know.
+    replay = Files(str(tmp_path / ".sluice" / "lake"))
+    replay.write("_replays/a-replay/silver/sales/part.json", '{"name":"Ann Subject"}')
+    code, out, err = erased(*condition, "--reason", "request 7")
+    assert (code, out) == (1, "1 record of sales erased.\n")
+    assert "the replay a-replay has copies" in err
+    audit = sluice("audit", here=tmp_path)
+    assert (audit.returncode, "has not come to its end" in audit.stdout) == (1, True)
+
+    replay.delete_folder("_replays")
+    assert erased(*condition, "--reason", "request 7")[:2] == (0, "0 records of sales erased.\n")
+    assert erased("--verify", "Ann Subject")[:2] == (0, "No file of the log or the tables has it.\n")
+    assert sluice("audit", here=tmp_path).returncode == 0
+
+    # Whoever writes the log otherwise can make a record look erased, and is noticed.
+    log = Log(tmp_path / ".sluice" / "log")
+    log.append("sales", [Record(None, headers={"sluice_erased": "0"})])
+    sluice("run", here=tmp_path)
+    audit = sluice("audit", "--json", here=tmp_path)
+    assert [each["broken"] for each in json.loads(audit.stdout) if each.get("law", "").startswith("erased")] == [1]

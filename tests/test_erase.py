@@ -4,10 +4,13 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
@@ -15,13 +18,14 @@ from deltalake import DeltaTable
 
 from sluice import gold
 from sluice.errors import LogError, UsageError
-from sluice.log import Log, Record, erasures
+from sluice.log import Log, Record, Segment, StoredRecord, erasures
 from sluice.log import erase as in_log
 from sluice.model import small_frames
 from sluice.model.datasets import Dataset
 from sluice.model.erasure import Removal, erasures_topic, remainder, without
 from sluice.operate import erase, search
 from sluice.operate.erase import Subject
+from sluice.quality import results
 from sluice.shapes.fates import touched_by_erasure
 from sluice.storage.delta import Lake
 from sluice.storage.files import Files
@@ -161,6 +165,52 @@ def test_a_value_is_found_as_a_word_however_it_is_written() -> None:
     assert search.Wanted("12345").is_in({"id": 12345})
     assert not search.Wanted("12345").is_in({"id": 123456})
     assert search.Wanted("abcd").is_in({"value_base64": "/2FiY2Q="})
+
+
+@pytest.mark.parametrize(
+    ("value", "column"),
+    [
+        ("1999-12-31", pa.array([date(1999, 12, 31)])),
+        ("12345", pa.array([12345.0])),
+        ("12345.5", pa.array([Decimal("12345.50")])),
+        ("12345", pa.array([12345], pa.int32())),
+        ("Zo\u00eb", pa.array(["Zoe\u0308"])),
+        ("Zoe\u0308", pa.array(["x Zo\u00eb".encode()])),
+    ],
+)
+def test_a_value_is_found_in_a_column_of_any_kind(value: str, column: Any) -> None:
+    assert search.Wanted(value).is_in_array(column)
+    assert not search.Wanted("54321").is_in_array(column)
+
+
+def test_a_header_that_a_producer_has_set_hides_no_record(log: Log) -> None:
+    headers = {"sluice_erased": "7", "name": subject}, {"sluice_erased": subject}, {"sluice_erased": "8"}
+    log.append_to("sales", 0, [Record(None, headers=each) for each in headers])
+    log.erase("sales", removals([12, 13, 14]))
+    assert [dict(each.headers) for each in log.read("sales", 0, 12)] == [{"sluice_erased": "7"}] * 3
+    assert files_with(log.root, subject) == []
+
+
+def test_results_of_checks_quote_no_table_that_is_gone(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    unset = dict.fromkeys(results.schema.names)
+    names = ["silver.kept", "silver.affected", "silver.dropped"]
+    results.record(lake, [{**unset, "dataset": name, "message": name} for name in names])
+    results.forget_examples(lake, ["silver.kept"])
+    left = lake.open(results.checks_table).to_pyarrow_table()["message"].to_pylist()
+    assert set(left) == {"silver.kept", None}
+
+
+def test_only_segments_that_can_have_the_records_are_read(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def records_in(segment: Segment) -> Iterator[StoredRecord]:
+        read.append(segment.base_offset)
+        return iter(())
+
+    monkeypatch.setattr(in_log, "records_in", records_in)
+    log.erase("sales", removals([4, 11, 99]))
+    assert read == [3, 9]
 
 
 # With tables.

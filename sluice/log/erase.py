@@ -6,7 +6,9 @@ new one. A second call finds nothing to do.
 
 import contextlib
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,8 +46,13 @@ def erase(log: "Log", topic: str, removals: Removals) -> int:
 
 def erase_in_partition(folder: Path, topic: str, partition: int, wanted: Wanted, lock_seconds: float) -> int:
     count = 0
+    offsets = sorted(wanted)
     # Those too that are before the partition's start: they are given up, and may still be there.
-    for segment in segments_in(folder, topic, partition):
+    segments = segments_in(folder, topic, partition)
+    for segment, following in zip_longest(segments, segments[1:]):
+        at = bisect_left(offsets, segment.base_offset)
+        if at == len(offsets) or (following and offsets[at] >= following.base_offset):
+            continue
         # For one segment at a time, so that those who append need not wait for all.
         with FileLock(folder / ".lock", timeout=lock_seconds):
             remove_leftovers(folder)
@@ -57,10 +64,10 @@ def erase_in_partition(folder: Path, topic: str, partition: int, wanted: Wanted,
 
 def differs(record: StoredRecord, wanted: Wanted) -> bool:
     """Whether something of a record is still to be removed."""
-    if record.offset not in wanted or is_erased(record):
+    if record.offset not in wanted:
         return False
     left = remainder(record.value, wanted[record.offset])
-    return left.erased_by is not None or left.value != record.value
+    return left.value != record.value if left.erased_by is None else not is_erased(record, left.erased_by)
 
 
 def replace(segment: Segment, wanted: Wanted) -> None:

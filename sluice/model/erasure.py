@@ -91,9 +91,9 @@ def removals_of(erasures: Mapping[int, Erasure], topic: str) -> Removals:
     return found
 
 
-def is_erased(record: Kept) -> bool:
-    """Whether all of a record was removed; a producer can set the header, but then keeps no value."""
-    return record.key is None and record.value is None and erased_header in record.headers
+def is_erased(record: Kept, number: int) -> bool:
+    """Whether an erasure removed all of a record: a producer can set the header, with other ones or its own text."""
+    return record.key is None and record.value is None and record.headers == {erased_header: str(number)}
 
 
 def remainder(value: bytes | None, removals: Sequence[Removal]) -> Remainder:

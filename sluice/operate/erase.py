@@ -109,7 +109,8 @@ def matching(
         texts AS (
             SELECT "partition", "offset", TRY(decode(key)) AS key, TRY(decode(value)) AS value, "timestamp", headers,
                 value AS _value
-            FROM raw WHERE NOT (key IS NULL AND value IS NULL AND map_contains(headers, '{erased_header}'))
+            FROM raw WHERE NOT coalesce(key IS NULL AND value IS NULL AND map_keys(headers) = ['{erased_header}']
+                AND list_contains($erased, map_values(headers)[1]), false)
         ),
         records AS (SELECT *, CASE WHEN json_valid(value) THEN CAST(value AS JSON) END AS record FROM texts)
         SELECT "partition", "offset", _value FROM records WHERE {condition}
@@ -124,7 +125,8 @@ def matching(
         try:
             if len(duckdb.extract_statements(sql)) != 1:
                 raise UsageError("The condition is not one SQL expression.")
-            answer = connection.execute(sql, {} if subject.where is not None else {"key": subject.key})
+            erased = {"erased": [str(number) for number in erasures.erasures_in(log)]}
+            answer = connection.execute(sql, erased if subject.where is not None else {**erased, "key": subject.key})
             while some := answer.fetchmany(records_at_once):
                 yield from some
         except duckdb.Error as error:

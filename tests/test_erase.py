@@ -201,6 +201,15 @@ def test_results_of_checks_quote_no_table_that_is_gone(tmp_path: Path) -> None:
     assert set(left) == {"silver.kept", None}
 
 
+def test_a_reason_may_not_quote_a_condition(log: Log) -> None:
+    where = Subject("sales", where="record ->> 'customer' = 'ann@example.org' OR value LIKE '%O''Hara%'")
+    for reason in ("ann@example.org asked", "for O'Hara"):
+        with pytest.raises(UsageError, match="must not name"):
+            erase.state(log, where, {0: [0]}, reason)
+    erase.state(log, where, {0: [0]}, "a customer asked")
+    assert len(erasures.erasures_in(log)) == 1
+
+
 def test_only_segments_that_can_have_the_records_are_read(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 

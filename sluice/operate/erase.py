@@ -1,5 +1,6 @@
 """Find the records of a subject, and state in the log that they are to be erased, without saying whose they are."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,9 +71,17 @@ def state(log: AnyLog, subject: Subject, offsets: Mapping[int, Sequence[int]], r
     """Appends the erasure to the log: from now on each run does what is left to do of it."""
     if not reason.strip():
         raise UsageError("Say why: --reason TEXT. It stays in the log.")
-    if subject.key and Wanted(subject.key).is_in(reason):
-        raise UsageError("The reason stays in the log, so it must not name the key.")
+    if any(Wanted(each).is_in(reason) for each in texts_in(subject)):
+        raise UsageError("The reason stays in the log, so it must not name the key, or a text of the condition.")
     erasures.add(log, Erasure.of(subject.topic, offsets, subject.fields, reason))
+
+
+def texts_in(subject: Subject) -> list[str]:
+    """The key, or the texts in the condition that are no names of JSON fields."""
+    if subject.where is None:
+        return [subject.key] if subject.key else []
+    without_names = re.sub(r"->>?\s*'[^']*'", "", subject.where)
+    return [each.strip("%").replace("''", "'") for each in re.findall(r"'((?:[^']|'')+)'", without_names)]
 
 
 def require_sense(log: AnyLog, catalogue: Catalogue, subject: Subject) -> None:

@@ -210,6 +210,14 @@ def test_a_reason_may_not_quote_a_condition(log: Log) -> None:
     assert len(erasures.erasures_in(log)) == 1
 
 
+def test_what_others_append_to_the_topic_of_erasures_replaces_none(tmp_path: Path) -> None:
+    log = Log(tmp_path, partitions=4)
+    erase.state(log, Subject("sales", "k"), {0: [0]}, "mine")
+    for each in "abcdefg":
+        log.append(erasures_topic, [Record(b'{"topic":"sales","ranges":{"0":[[9,9]]},"reason":"theirs"}', key=each)])
+    assert [each.reason for each in erasures.erasures_in(log).values()] == ["mine"]
+
+
 def test_only_segments_that_can_have_the_records_are_read(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 
@@ -235,6 +243,7 @@ def test_an_erasure_names_no_subject_and_is_asked_for_with_sense(lakehouse: Lake
         ("record ->> 'x", "cannot be evaluated"),
         ("1; SELECT 1", "cannot be evaluated"),
         ("no_such", "record"),
+        ("false) UNION ALL SELECT 0, 999, NULL FROM (SELECT 1", "cannot be evaluated"),
     ]:
         with pytest.raises(UsageError, match=said):
             erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, Subject("sales", where=condition))

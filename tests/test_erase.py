@@ -201,6 +201,12 @@ def test_results_of_checks_quote_no_table_that_is_gone(tmp_path: Path) -> None:
     assert set(left) == {"silver.kept", None}
 
 
+def test_a_record_that_two_erasures_name_is_written_once(log: Log) -> None:
+    log.append_to("sales", 0, [Record(b"no object")])
+    both = {0: {12: [Removal(3, ("name",)), Removal(4)]}}
+    assert [log.erase("sales", both) for _ in range(2)] == [1, 0]
+
+
 def test_a_reason_may_not_quote_a_condition(log: Log) -> None:
     where = Subject("sales", where="record ->> 'customer' = 'ann@example.org' OR value LIKE '%O''Hara%'")
     for reason in ("ann@example.org asked", "for O'Hara"):

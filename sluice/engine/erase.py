@@ -79,7 +79,8 @@ def planned(spark: "SparkSession", lake: TableFormat, unchanged: Plan, removals:
     old = scope.filter(bronze, unchanged.output.scope_columns)
     left = frame_of(spark, table_of(remainders(old, removals), left_schema.names), left_schema)
     is_gone = F.col("key").isNull() & F.col("value").isNull() & (F.map_keys("headers") == F.array(F.lit(erased_header)))
-    is_gone &= F.col("headers").getItem(erased_header) == F.col("erased_by")
+    numbers = {str(one.number) for each in removals.values() for some in each.values() for one in some}
+    is_gone &= F.col("headers").getItem(erased_header).isin(*numbers)
     is_new = F.col("erased_by").isNotNull() & ~F.coalesce(is_gone, F.lit(False))
     is_less = F.col("erased_by").isNull() & ~F.col("value").eqNullSafe(F.col("left_value"))
     headers = F.when(F.col("erased_by").isNull(), F.col("headers")).otherwise(

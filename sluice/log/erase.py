@@ -64,10 +64,10 @@ def erase_in_partition(folder: Path, topic: str, partition: int, wanted: Wanted,
 
 def differs(record: StoredRecord, wanted: Wanted) -> bool:
     """Whether something of a record is still to be removed."""
-    if record.offset not in wanted:
+    if record.offset not in wanted or is_erased(record, wanted[record.offset]):
         return False
     left = remainder(record.value, wanted[record.offset])
-    return left.value != record.value if left.erased_by is None else not is_erased(record, left.erased_by)
+    return left.erased_by is not None or left.value != record.value
 
 
 def replace(segment: Segment, wanted: Wanted) -> None:

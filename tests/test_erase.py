@@ -4,10 +4,13 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
@@ -16,12 +19,13 @@ from deltalake import DeltaTable
 from sluice import gold
 from sluice.engine import erase as engine
 from sluice.errors import LogError, UsageError
-from sluice.log import Log, Record, erasures
+from sluice.log import Log, Record, Segment, StoredRecord, erasures
 from sluice.log import erase as in_log
 from sluice.model.datasets import Dataset
 from sluice.model.erasure import Removal, erasures_topic, remainder, without
 from sluice.operate import erase, search
 from sluice.operate.erase import Subject
+from sluice.quality import results
 from sluice.runtime.settings import Settings
 from sluice.shapes.fates import touched_by_erasure
 from sluice.storage.delta import Lake
@@ -169,6 +173,75 @@ def test_a_value_is_found_as_a_word_however_it_is_written() -> None:
     assert search.Wanted("abcd").is_in({"value_base64": "/2FiY2Q="})
 
 
+@pytest.mark.parametrize(
+    ("value", "column"),
+    [
+        ("1999-12-31", pa.array([date(1999, 12, 31)])),
+        ("12345", pa.array([12345.0])),
+        ("12345.5", pa.array([Decimal("12345.50")])),
+        ("12345", pa.array([12345], pa.int32())),
+        ("Zo\u00eb", pa.array(["Zoe\u0308"])),
+        ("Zoe\u0308", pa.array(["x Zo\u00eb".encode()])),
+    ],
+)
+def test_a_value_is_found_in_a_column_of_any_kind(value: str, column: Any) -> None:
+    assert search.Wanted(value).is_in_array(column)
+    assert not search.Wanted("54321").is_in_array(column)
+
+
+def test_a_header_that_a_producer_has_set_hides_no_record(log: Log) -> None:
+    headers = {"sluice_erased": "7", "name": subject}, {"sluice_erased": subject}, {"sluice_erased": "8"}
+    log.append_to("sales", 0, [Record(None, headers=each) for each in headers])
+    log.erase("sales", removals([12, 13, 14]))
+    assert [dict(each.headers) for each in log.read("sales", 0, 12)] == [{"sluice_erased": "7"}] * 3
+    assert files_with(log.root, subject) == []
+
+
+def test_results_of_checks_quote_no_table_that_is_gone(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    unset = dict.fromkeys(results.schema.names)
+    names = ["silver.kept", "silver.affected", "silver.dropped"]
+    results.record(lake, [{**unset, "dataset": name, "message": name} for name in names])
+    results.forget_examples(lake, ["silver.kept"])
+    left = lake.open(results.checks_table).to_pyarrow_table()["message"].to_pylist()
+    assert set(left) == {"silver.kept", None}
+
+
+def test_a_record_that_two_erasures_name_is_written_once(log: Log) -> None:
+    log.append_to("sales", 0, [Record(b"no object")])
+    both = {0: {12: [Removal(3, ("name",)), Removal(4)]}}
+    assert [log.erase("sales", both) for _ in range(2)] == [1, 0]
+
+
+def test_a_reason_may_not_quote_a_condition(log: Log) -> None:
+    where = Subject("sales", where="record ->> 'customer' = 'ann@example.org' OR value LIKE '%O''Hara%'")
+    for reason in ("ann@example.org asked", "for O'Hara"):
+        with pytest.raises(UsageError, match="must not name"):
+            erase.state(log, where, {0: [0]}, reason)
+    erase.state(log, where, {0: [0]}, "a customer asked")
+    assert len(erasures.erasures_in(log)) == 1
+
+
+def test_what_others_append_to_the_topic_of_erasures_replaces_none(tmp_path: Path) -> None:
+    log = Log(tmp_path, partitions=4)
+    erase.state(log, Subject("sales", "k"), {0: [0]}, "mine")
+    for each in "abcdefg":
+        log.append(erasures_topic, [Record(b'{"topic":"sales","ranges":{"0":[[9,9]]},"reason":"theirs"}', key=each)])
+    assert [each.reason for each in erasures.erasures_in(log).values()] == ["mine"]
+
+
+def test_only_segments_that_can_have_the_records_are_read(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def records_in(segment: Segment) -> Iterator[StoredRecord]:
+        read.append(segment.base_offset)
+        return iter(())
+
+    monkeypatch.setattr(in_log, "records_in", records_in)
+    log.erase("sales", removals([4, 11, 99]))
+    assert read == [3, 9]
+
+
 # With tables.
 
 
@@ -182,6 +255,7 @@ def test_an_erasure_names_no_subject_and_is_asked_for_with_sense(lakehouse: Lake
         ("record ->> 'x", "cannot be evaluated"),
         ("1; SELECT 1", "cannot be evaluated"),
         ("no_such", "record"),
+        ("false) UNION ALL SELECT 0, 999, NULL FROM (SELECT 1", "cannot be evaluated"),
     ]:
         with pytest.raises(UsageError, match=said):
             erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, Subject("sales", where=condition))

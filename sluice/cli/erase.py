@@ -40,9 +40,8 @@ def erase(  # noqa: PLR0917 - options, each given by its name
     if topic is None:
         raise UsageError("Erase from which topic? Or search for a value: sluice erase --verify VALUE")
     with opened(project) as here:
-        found = here.erase(
-            topic, key=key, where=where, fields=fields.split(",") if fields else (), reason=reason, dry_run=dry_run
-        )
+        names = [name.strip() for name in fields.split(",")] if fields else ()
+        found = here.erase(topic, key=key, where=where, fields=names, reason=reason, dry_run=dry_run)
     if as_json:
         print_json({"topic": found.topic, "records": found.count, "in_the_way": list(found.in_the_way)})
     else:

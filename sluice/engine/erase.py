@@ -78,9 +78,10 @@ def planned(spark: "SparkSession", lake: TableFormat, unchanged: Plan, removals:
     scope = collect(frame_of(spark, table_of(places, grain), places_schema))
     old = scope.filter(bronze, unchanged.output.scope_columns)
     left = frame_of(spark, table_of(remainders(old, removals), left_schema.names), left_schema)
-    is_new = F.col("erased_by").isNotNull() & ~(
-        F.col("key").isNull() & F.col("value").isNull() & F.col("headers").getItem(erased_header).isNotNull()
-    )
+    is_gone = F.col("key").isNull() & F.col("value").isNull() & (F.map_keys("headers") == F.array(F.lit(erased_header)))
+    numbers = {str(one.number) for each in removals.values() for some in each.values() for one in some}
+    is_gone &= F.col("headers").getItem(erased_header).isin(*numbers)
+    is_new = F.col("erased_by").isNotNull() & ~F.coalesce(is_gone, F.lit(False))
     is_less = F.col("erased_by").isNull() & ~F.col("value").eqNullSafe(F.col("left_value"))
     headers = F.when(F.col("erased_by").isNull(), F.col("headers")).otherwise(
         F.create_map(F.lit(erased_header), F.col("erased_by"))
@@ -154,7 +155,7 @@ def forget_erased(spark: "SparkSession", lake: Lake, log: AnyLog) -> list[str]:
     in_the_way += [f"the replay {name} has copies: promote or drop it" for name in lake.files.folders(replays_folder)]
     if in_the_way:
         return in_the_way
-    forget_examples(lake, tables)
+    forget_examples(lake, newest.keys() - {*tables, *due})
     lake.files.delete_folder(reports_folder)
     shared = [checks_table] if lake.exists(checks_table) else []
     for table in [*shared, *tables, *due]:

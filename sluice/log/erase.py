@@ -6,7 +6,9 @@ new one. A second call finds nothing to do.
 
 import contextlib
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,11 +48,12 @@ def erase_in_partition(folder: Path, topic: str, partition: int, wanted: Wanted,
     lock, count = FileLock(folder / ".lock", timeout=lock_seconds), 0
     with lock:
         remove_leftovers(folder)
+    offsets = sorted(wanted)
     # Those too that are before the partition's start: they are given up, and may still be there.
     segments = segments_in(folder, topic, partition)
-    ends = [*[each.base_offset for each in segments[1:]], max(wanted) + 1]
-    for segment, end in zip(segments, ends, strict=False):
-        if not any(segment.base_offset <= each < end for each in wanted):
+    for segment, following in zip_longest(segments, segments[1:]):
+        at = bisect_left(offsets, segment.base_offset)
+        if at == len(offsets) or (following and offsets[at] >= following.base_offset):
             continue
         # For one segment at a time, so that those who append need not wait for all.
         with lock:
@@ -62,7 +65,7 @@ def erase_in_partition(folder: Path, topic: str, partition: int, wanted: Wanted,
 
 def differs(record: StoredRecord, wanted: Wanted) -> bool:
     """Whether something of a record is still to be removed."""
-    if record.offset not in wanted or is_erased(record):
+    if record.offset not in wanted or is_erased(record, wanted[record.offset]):
         return False
     left = remainder(record.value, wanted[record.offset])
     return left.erased_by is not None or left.value != record.value

@@ -36,6 +36,9 @@ def read(log: Any, ends: tuple[tuple[int, int], ...]) -> dict[int, Erasure]:
     found: dict[int, Erasure] = {}
     for partition, _ in ends:
         for record in log.read(erasures_topic, partition):
+            if record.key != key:
+                # Not of Sluice: it may be in another partition, and have the number of an erasure.
+                continue
             try:
                 stated = Erasure.model_validate_json(record.value or b"")
                 found[record.offset] = stated.model_copy(update={"at": record.timestamp})

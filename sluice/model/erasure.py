@@ -91,9 +91,10 @@ def removals_of(erasures: Mapping[int, Erasure], topic: str) -> Removals:
     return found
 
 
-def is_erased(record: Kept) -> bool:
-    """Whether all of a record was removed; a producer can set the header, but then keeps no value."""
-    return record.key is None and record.value is None and erased_header in record.headers
+def is_erased(record: Kept, removals: Sequence[Removal]) -> bool:
+    """Whether one of these removed all of a record: a producer can set the header, with other ones or its own text."""
+    possible = [{erased_header: str(each.number)} for each in removals]
+    return record.key is None and record.value is None and record.headers in possible
 
 
 def remainder(value: bytes | None, removals: Sequence[Removal]) -> Remainder:

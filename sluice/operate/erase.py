@@ -1,5 +1,6 @@
 """Find the records of a subject, and state in the log that they are to be erased, without saying whose they are."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,9 +71,17 @@ def state(log: AnyLog, subject: Subject, offsets: Mapping[int, Sequence[int]], r
     """Appends the erasure to the log: from now on each run does what is left to do of it."""
     if not reason.strip():
         raise UsageError("Say why: --reason TEXT. It stays in the log.")
-    if subject.key and Wanted(subject.key).is_in(reason):
-        raise UsageError("The reason stays in the log, so it must not name the key.")
+    if any(Wanted(each).is_in(reason) for each in texts_in(subject)):
+        raise UsageError("The reason stays in the log, so it must not name the key, or a text of the condition.")
     erasures.add(log, Erasure.of(subject.topic, offsets, subject.fields, reason))
+
+
+def texts_in(subject: Subject) -> list[str]:
+    """The key, or the texts in the condition that are no names of JSON fields."""
+    if subject.where is None:
+        return [subject.key] if subject.key else []
+    without_names = re.sub(r"->>?\s*'[^']*'", "", subject.where)
+    return [each.strip("%").replace("''", "'") for each in re.findall(r"'((?:[^']|'')+)'", without_names)]
 
 
 def require_sense(log: AnyLog, catalogue: Catalogue, subject: Subject) -> None:
@@ -109,7 +118,8 @@ def matching(
         texts AS (
             SELECT "partition", "offset", TRY(decode(key)) AS key, TRY(decode(value)) AS value, "timestamp", headers,
                 value AS _value
-            FROM raw WHERE NOT (key IS NULL AND value IS NULL AND map_contains(headers, '{erased_header}'))
+            FROM raw WHERE NOT coalesce(key IS NULL AND value IS NULL AND map_keys(headers) = ['{erased_header}']
+                AND list_contains($erased, map_values(headers)[1]), false)
         ),
         records AS (SELECT *, CASE WHEN json_valid(value) THEN CAST(value AS JSON) END AS record FROM texts)
         SELECT "partition", "offset", _value FROM records WHERE {condition}
@@ -122,9 +132,10 @@ def matching(
 
     with connected(lake, versions=versions, prepare=prepare) as connection:
         try:
-            if len(duckdb.extract_statements(sql)) != 1:
-                raise UsageError("The condition is not one SQL expression.")
-            answer = connection.execute(sql, {} if subject.where is not None else {"key": subject.key})
+            # One expression: what closes the bracket around it could choose records of no topic.
+            duckdb.SQLExpression(subject.where or "true")
+            erased = {"erased": [str(number) for number in erasures.erasures_in(log)]}
+            answer = connection.execute(sql, erased if subject.where is not None else {**erased, "key": subject.key})
             while some := answer.fetchmany(records_at_once):
                 yield from some
         except duckdb.Error as error:

@@ -3,11 +3,12 @@
 import gzip
 import json
 import re
+import unicodedata
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 from urllib.parse import unquote
 
@@ -135,7 +136,12 @@ class Wanted:
     def pattern(self) -> re.Pattern[str]:
         before = r"(?<![^\W_])" if self.value[0].isalnum() else ""
         after = r"(?![^\W_])" if self.value[-1].isalnum() else ""
-        return re.compile(f"{before}{re.escape(self.value)}{after}")
+        return re.compile(f"{before}(?:{'|'.join(map(re.escape, self.spellings))}){after}")
+
+    @cached_property
+    def spellings(self) -> tuple[str, ...]:
+        """The value, with its letters composed and decomposed."""
+        return tuple({self.value, *(unicodedata.normalize(form, self.value) for form in ("NFC", "NFD"))})
 
     @cached_property
     def number(self) -> int | None:
@@ -171,12 +177,12 @@ class Wanted:
     def is_in_array(self, array: Any) -> bool:
         """Whether it is in a value of an array without nesting; only those that can have it are looked at by Python."""
         kind = array.type
-        if pa.types.is_integer(kind):
-            same = pc.equal(array.cast(pa.int64(), safe=False), pa.scalar(self.number, pa.int64()))
-            return bool(pc.any(same).as_py())
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_binary(kind)):
+            # Numbers, dates and times, as they are read from text; most values are none of this kind.
+            with suppress(pa.ArrowException):
+                return bool(pc.any(pc.equal(array, pa.scalar(self.value).cast(kind))).as_py())
             return False
-        can = pc.or_(pc.match_substring(array, self.value), pc.match_substring(array, "\\"))
+        can = reduce(pc.or_, (pc.match_substring(array, each) for each in (*self.spellings, "\\")))
         return any(map(self.is_in, array.filter(can).to_pylist()))
 
 

@@ -39,10 +39,11 @@ def record(lake: Lake, rows: Sequence[Mapping[str, Any]]) -> None:
         lake.add(pa.Table.from_pylist(list(rows), schema=schema), checks_table)
 
 
-def forget_examples(lake: Lake, tables: Iterable[str]) -> None:
-    """Removes what the results of checks quote of the rows of some tables."""
-    names = ", ".join(f"'{each}'" for each in sorted(tables))
-    lake.blank(checks_table, ["observed", "message", "examples"], f"dataset IN ({names})")
+def forget_examples(lake: Lake, others: Iterable[str]) -> None:
+    """Removes what the results of checks quote of rows, but of these other tables; also of tables that are gone."""
+    names = ", ".join(f"'{each}'" for each in sorted(others))
+    where = f"dataset NOT IN ({names})" if names else "true"
+    lake.blank(checks_table, ["observed", "message", "examples"], where)
 
 
 def as_rows(

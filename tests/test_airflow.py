@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -577,6 +578,11 @@ def test_what_is_critical_stops_what_is_downstream_and_only_that(airflow: Airflo
     assert query(airflow.lake, "SELECT count(*) FROM silver.products WHERE name = 'Coffee'").rows == [(0,)]
 
 
+def is_taken_in(airflow: Airflow, number: int) -> bool:
+    sql = f"SELECT count(*) FROM silver.orders WHERE order_id = 'a{number}'"
+    return query(airflow.lake, sql).rows == [(1,)]
+
+
 def test_what_is_held_is_released_and_tables_are_maintained(airflow: Airflow) -> None:
     airflow.order(300, quantity=-1)
     fates = "SELECT count(*) FROM silver._fates WHERE reason = 'quantity_be_between'"
@@ -587,9 +593,12 @@ def test_what_is_held_is_released_and_tables_are_maintained(airflow: Airflow) ->
         "release_quarantine", dataset="silver.orders", reason="quantity_be_between", because="a return"
     )
     assert airflow.wait_for_end("release_quarantine", run) == "success"
-    taken_in = "SELECT count(*) FROM silver.orders WHERE order_id = 'a300'"
-    airflow.wait(lambda: query(airflow.lake, taken_in).rows == [(1,)], "the order to be taken in")
+    airflow.wait(partial(is_taken_in, airflow, 300), "the order to be taken in")
     assert query(airflow.lake, fates).rows == [(0,)]
+    # Each comes into a file of its own.
+    for number in (301, 302):
+        airflow.order(number)
+        airflow.wait(partial(is_taken_in, airflow, number), "the order to be taken in")
     before = query(airflow.lake, "SELECT * FROM silver.orders ORDER BY order_id").rows
     run = airflow.trigger("maintenance")
     assert airflow.wait_for_end("maintenance", run) == "success"

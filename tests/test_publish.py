@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewPartitions, NewTopic  # type: ignore[attr-defined]
 from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
@@ -651,6 +651,27 @@ def test_a_second_publisher_to_a_topic_ends_the_first(lake: Lake, log: KafkaLog)
     advance(lake, KafkaTopic(log, topic))
     with pytest.raises(PublishError, match="another process"):
         list(slow)
+    assert read_by_key(log, topic) == rows_in(lake)
+
+
+class Fenced(KafkaTopic):
+    """Another publisher begins after its first record; it sends on when the brokers have refused it."""
+
+    def send(self, topic: str, key: str, value: str | None, headers: Mapping[str, str] | None = None) -> None:
+        super().send(topic, key, value, headers)
+        Producer(self.log.settings() | {"transactional.id": f"sluice-publish-{self.topic}"}).init_transactions(10)
+        with suppress(KafkaException):
+            self.producer.flush(10)
+        super().send(topic, key, value, headers)
+
+
+def test_a_publisher_that_is_refused_while_it_sends_says_why(lake: Lake, log: KafkaLog) -> None:
+    topic = f"sold-{next(numbers)}"
+    advance(lake, KafkaTopic(log, topic))
+    apply_commit(lake.path(table), "delete", 1)
+    with pytest.raises(PublishError, match="another process"):
+        advance(lake, Fenced(log, topic))
+    advance(lake, KafkaTopic(log, topic))
     assert read_by_key(log, topic) == rows_in(lake)
 
 

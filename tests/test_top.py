@@ -314,7 +314,7 @@ other = silver.interval_join(
         ({"ties": "random"}, "ties is 'random'; write one of row_number, rank, dense_rank"),
         ({"order_by": []}, "order_by is empty; say which rows come first"),
         ({"order_by": [""]}, "order_by is '', which is no SQL expression"),
-        ({"order_by": ["pints DESC"]}, "order_by reads pints, which is no column here; there are player, game"),
+        ({"order_by": ["pints DESC"]}, "order_by reads pints, which is no column here; did you mean points?"),
         ({"order_by": ["points DESC, player"]}, "give each order as a separate text"),
         ({"order_by": ["points DESCENDING"]}, "which ends with a name"),
         ({"order_by": ["abs(points DESC"]}, "the brackets do not match"),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -86,27 +86,36 @@ class KafkaTopic:
         return count
 
     def close(self) -> None:
+        self.ended()
+
+    def ended(self) -> Exception | None:
+        """Ends the producer; returns why it cannot abort, which for one that has failed is why it has."""
         from confluent_kafka import KafkaException
 
         producer = self.__dict__.pop("producer", None)
         if producer is not None:
             producer.purge()
             # Mostly there is nothing to abort. Where the brokers are gone, the next producer aborts it.
-            with suppress(KafkaException):
+            try:
                 producer.abort_transaction(abort_seconds_max)
+            except KafkaException as error:
+                return error
+        return None
 
     @contextmanager
     def explained(self) -> Iterator[None]:
         """After any error the next call has a new producer, and reads how far it is."""
         # Says what to install, where there is no client.
         _ = self.log.admin
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaError, KafkaException
 
         try:
             yield
         except KafkaException as error:
-            self.close()
-            raise PublishError(f"{self.name}: {said(error)}.") from error
+            ended = self.ended()
+            # A producer that has failed says no more than that.
+            why = ended if ended is not None and error.args[0].code() == KafkaError._FATAL else error
+            raise PublishError(f"{self.name}: {said(why)}.") from error
         except LogError as error:
             self.close()
             raise PublishError(f"{self.name}: {error}") from error

@@ -10,6 +10,12 @@ def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
     return f"did you mean {near[0]}?" if near else otherwise
 
 
+def hint(name: str, known: Iterable[str]) -> str:
+    """The same before a list of all that there are, with a space behind it; nothing where none is alike."""
+    found = suggestion(name, known, "")
+    return f"{found} " if found else ""
+
+
 class SluiceError(Exception):
     """Something a person can put right; the CLI prints its message without a traceback."""
 

@@ -82,14 +82,19 @@ class Answer:
 
 def table(lake: Lake, name: str, known_at: datetime | None) -> Answer:
     """All rows of a table; a UsageError when it does not exist, or did not at that time."""
-    known = lake.tables()
-    if name not in known:
-        raise UsageError(f"There is no table {name}; there are {', '.join(known) or 'none: run the project first'}.")
+    require_table(lake, name)
     connection = connected(lake, known_at, {name: None})
     layer, own = name.split(".")
     if known_at is not None and not has_view(connection, layer, own):
         raise UsageError(absence(lake, name, known_at))
     return Answer(connection, f'SELECT * FROM {layer}."{own}"')
+
+
+def require_table(lake: Lake, name: str) -> None:
+    """A UsageError for a table that does not exist."""
+    known = lake.tables()
+    if name not in known:
+        raise UsageError(f"There is no table {name}; there are {', '.join(known) or 'none: run the project first'}.")
 
 
 def query(lake: Lake, sql: str, known_at: datetime | None, *, allow_files: bool) -> Answer:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from sluice.api.answers import absence
+from sluice.api.answers import absence, require_table
 from sluice.api.opened import Opened
 from sluice.api.subscribe import key_of
 from sluice.errors import UsageError
@@ -43,8 +43,7 @@ def export_table(
 
 def version_of(here: Opened, table: str, known_at: datetime | None) -> int:
     """The newest version of a table, or that of a time; a UsageError when there is none."""
-    if table not in (known := here.lake.tables()):
-        raise UsageError(f"There is no table {table}; there are {', '.join(known) or 'none: run the project first'}.")
+    require_table(here.lake, table)
     if known_at is None:
         return here.lake.newest_version(table)
     version = here.lake.known_version(table, known_at)

@@ -146,10 +146,12 @@ def forget_erased(spark: "SparkSession", lake: Lake, log: AnyLog) -> list[str]:
     """
     if not erasures_in(log):
         return []
-    newest = {table: commit for table in lake.tables() if (commit := lake.last_commit(table))}
-    due = {table: each for table, each in newest.items() if each.entry.erased > each.entry.forgotten}
+    names = lake.tables()
+    # Only of a topic is it known how far its erasures are.
+    due = [name for name in names if name.startswith("bronze.") and is_remembered(lake.last_commit(name))]
     if not due:
         return []
+    newest = {table: commit for table in names if (commit := lake.last_commit(table))}
     tables = made_from(due, newest)
     in_the_way = [f"{table} is not up to date: sluice run" for table in tables if not is_current(table, newest)]
     in_the_way += [f"the replay {name} has copies: promote or drop it" for name in lake.files.folders(replays_folder)]
@@ -166,6 +168,11 @@ def forget_erased(spark: "SparkSession", lake: Lake, log: AnyLog) -> list[str]:
             done = known.unchanged(known.entry.model_copy(update={"forgotten": known.entry.erased}))
             lake.move_cursor(table, done, known.fence)
     return []
+
+
+def is_remembered(bronze: Commit | None) -> bool:
+    """Whether older versions have what an erasure removed of a topic."""
+    return bronze is not None and bronze.entry.erased > bronze.entry.forgotten
 
 
 def made_from(sources: Iterable[str], newest: Mapping[str, Commit]) -> list[str]:

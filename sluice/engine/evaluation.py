@@ -1,6 +1,6 @@
 """Evaluate a dataset: what its shape says of its inputs at pinned versions. It reads, and writes nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, partial, reduce
@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from sluice.engine.backfill import BackfillRange
 from sluice.model import small_frames
 from sluice.model.completeness import EvaluationContext, later_of
-from sluice.model.datasets import Dataset, Output, microseconds
-from sluice.model.ledger import Cause, Commit, Entry, InputVersion, Reached, watermark_of
+from sluice.model.datasets import Dataset, Output, Retraction, microseconds
+from sluice.model.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts, no_rows, watermark_of
 from sluice.model.scope import Scope, collect, everything
 from sluice.model.small_frames import is_local
 from sluice.model.times import instant
@@ -86,28 +86,27 @@ class Evaluation:
         """How many rows changed upstream, by the ledger; None where it does not say."""
         if self.known is None or self.backfill is not None:
             return None
-        return sum(
-            self.lake.rows_changed(source, self.known.entry.seen(source, now).version, now.version)
-            for source, now in self.pinned.items()
-        )
+        return sum(each.total for each in self.row_counts.values())
 
     @cached_property
-    def replaced(self) -> tuple[str, ...]:
-        """The inputs of a fold of which rows were not only added since the last commit: some were erased."""
-        return tuple(
-            name
-            for name in self.inputs
-            if (each := self.dataset.inputs[name]).retraction
-            and self.known is not None
-            and (now := self.pinned[each.source.name])
-            and self.lake.rows_replaced(
-                each.source.name, self.known.entry.seen(each.source.name, now).version, now.version
-            )
-        )
+    def row_counts(self) -> dict[str, RowCounts]:
+        """How many rows of each source were inserted, updated and deleted since the last commit, by the ledger."""
+        if self.known is None:
+            return {}
+        seen = {source: self.known.entry.seen(source, now).version for source, now in self.pinned.items()}
+        return {source: self.lake.row_counts(source, seen[source], now.version) for source, now in self.pinned.items()}
 
-    def gone(self, name: str, changes: Frames) -> "DataFrame":
-        """The old images of the rows of an input that were replaced or deleted."""
-        return changes[name].where("_change_type IN ('update_preimage', 'delete')").drop(*change_columns)
+    def retractions(self, changes: Frames) -> Iterator[tuple[Retraction, "DataFrame"]]:
+        """What is taken back of inputs of which rows were not only added: with the old images of those that are gone.
+
+        Only erasures replace rows of such an input.
+        """
+        for name, changed in changes.items():
+            each = self.dataset.inputs[name]
+            counts = self.row_counts.get(each.source.name, no_rows)
+            if each.retraction is not None and counts.updated + counts.deleted:
+                gone = changed.where("_change_type IN ('update_preimage', 'delete')").drop(*change_columns)
+                yield each.retraction, gone
 
     def changes(self) -> dict[str, "DataFrame"]:
         """The change feeds of the inputs that moved since the last commit."""
@@ -169,9 +168,8 @@ class Evaluation:
         rows = {name: self.rows(name, scope, changes) for name in self.inputs}
         if scope.is_everything:
             return self.dataset.shape(rows, {})
-        for name in self.replaced if changes else ():
-            retraction = self.dataset.inputs[name].retraction
-            own = retraction.own(own, self.gone(name, changes)) if retraction else own
+        for retraction, gone in self.retractions(changes):
+            own = retraction.own(own, gone)
         return self.dataset.shape(rows, own)
 
     @cached_property

@@ -35,9 +35,7 @@ def touched_by(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> "l
     dataset, context = evaluation.dataset, evaluation.context
     tables = {**evaluation.inputs, dataset.name: evaluation.current[dataset.name]}
     touched = [dataset.inputs[name].scope(changed, tables) for name, changed in changes.items()]
-    for name in evaluation.replaced if changes else ():
-        retraction = dataset.inputs[name].retraction
-        touched += [retraction.scope(evaluation.gone(name, changes), tables)] if retraction else []
+    touched += [retraction.scope(gone, tables) for retraction, gone in evaluation.retractions(changes)]
     if dataset.completeness and context.has_moved and evaluation.depends_on_watermark:
         touched.append(dataset.completeness.touched(tables[dataset.name], context))
     return touched

@@ -17,6 +17,7 @@ from sluice.errors import UsageError
 from sluice.ingest.file_rows import Reading, Row, kinds_of_text, rows_of
 from sluice.ingest.receivers.records import append, key_text
 from sluice.log import AnyLog, Record, require_open
+from sluice.log.durable import replace_file
 
 # The header by which a record is known again: the import, and the row of its file.
 header = "import_row"
@@ -283,14 +284,4 @@ def read_position(place: Path) -> Position | None:
 
 def write_position(place: Path, at: Position) -> None:
     """Replaces the position at once, also if the power is lost."""
-    aside = place.with_suffix(".new")
-    with open(aside, "w") as file:
-        file.write(json.dumps(asdict(at)))
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(place)
-    folder = os.open(place.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_file(place, json.dumps(asdict(at)))

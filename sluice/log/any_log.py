@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.log.records import Record, StoredRecord
@@ -33,6 +34,10 @@ class Batch(Protocol):
 
 class AnyLog(Protocol):
     """Topics of partitions of records, which are appended, read again by their offsets, and removed only by erasure."""
+
+    @property
+    def folder_of_files(self) -> Path | None:
+        """The folder below which all records are in files that can be replaced; None where they are elsewhere."""
 
     def require(self) -> None:
         """A LogError when the log cannot be read."""

@@ -4,7 +4,6 @@ The new content is written aside, made durable, and takes the name in one step, 
 new one. A second call finds nothing to do.
 """
 
-import contextlib
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,18 +13,16 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from sluice.errors import LogError
 from sluice.log.checksums import crc_bytes, crc_of, ending, seal_bytes, seal_of, with_checksums
 from sluice.log.records import Record, StoredRecord, decode, encode
 from sluice.log.segments import (
     Segment,
     head_digest,
     lines_of,
+    put,
     records_in,
     remove_leftovers,
     segments_in,
-    sync_folder,
-    write_lines,
 )
 from sluice.model.erasure import Removal, Removals, erased_header, is_erased, remainder
 from sluice.model.ledger import LandedPartition
@@ -58,7 +55,7 @@ def erase_in_partition(folder: Path, topic: str, partition: int, wanted: Wanted,
         # For one segment at a time, so that those who append need not wait for all.
         with lock:
             if any(differs(record, wanted) for record in records_in(segment)):
-                replace(segment, wanted)
+                put(segment.path, lines_without(segment, wanted), os.replace)
                 count += 1
     return count
 
@@ -69,24 +66,6 @@ def differs(record: StoredRecord, wanted: Wanted) -> bool:
         return False
     left = remainder(record.value, wanted[record.offset])
     return left.erased_by is not None or left.value != record.value
-
-
-def replace(segment: Segment, wanted: Wanted) -> None:
-    """Writes a segment aside without what is wanted gone, makes it durable, and gives it the name of the old one."""
-    path = segment.path
-    aside = path.parent / f".{path.name}.{os.getpid()}"
-    try:
-        with open(aside, "wb") as file:
-            write_lines(file, lines_without(segment, wanted), compress=path.suffix == ".zst")
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise LogError(f"The segment {path} cannot be written: {error.strerror or error}.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()
 
 
 def lines_without(segment: Segment, wanted: Wanted) -> Iterator[bytes]:

@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from sluice.errors import LogError
 from sluice.log.any_log import AnyLog
-from sluice.log.kafka import KafkaLog
 from sluice.log.records import Record
 from sluice.model.erasure import Erasure, erasures_topic
 
@@ -23,8 +22,8 @@ def add(log: AnyLog, erasure: Erasure) -> None:
 
 def erasures_in(log: AnyLog) -> dict[int, Erasure]:
     """All erasures of a log by their numbers."""
-    # On Kafka there are none, and to ask is a request.
-    if isinstance(log, KafkaLog) or not log.exists(erasures_topic):
+    # Where records cannot be replaced there are none, and on Kafka to ask is a request.
+    if log.folder_of_files is None or not log.exists(erasures_topic):
         return {}
     ends = tuple(sorted((partition, each.stop) for partition, each in log.offsets(erasures_topic).items()))
     return read(cast(Hashable, log), ends)

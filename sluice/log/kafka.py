@@ -90,6 +90,10 @@ class KafkaLog:
     def __str__(self) -> str:
         return f"kafka://{self.servers}"
 
+    @property
+    def folder_of_files(self) -> None:
+        """There is none: brokers have the records."""
+
     def require(self) -> None:
         """Raises a LogError that says what to do when the brokers do not answer."""
         self.topics()

@@ -57,6 +57,11 @@ class Log:
     def __str__(self) -> str:
         return str(self.root)
 
+    @property
+    def folder_of_files(self) -> Path:
+        """The folder below which all records are."""
+        return self.root
+
     def require(self) -> None:
         """Raises a LogError that says what to do when there is no log."""
         if not self.root.is_dir():

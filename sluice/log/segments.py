@@ -5,7 +5,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ import zstandard
 
 from sluice.errors import LogError, LogGap
 from sluice.log.checksums import is_sealed, require_last, verified_lines, with_checksums
+from sluice.log.durable import sync
 from sluice.log.records import StoredRecord, decode
 
 if TYPE_CHECKING:
@@ -57,22 +58,27 @@ def segments_in(folder: Path, topic: str, partition: int) -> list[Segment]:
 
 
 def publish(folder: Path, base_offset: int, lines: Iterable[bytes], *, compress: bool) -> Path:
-    """Writes a segment aside, makes it durable, and gives it its name; a name that is taken is an error."""
+    """Writes a segment with its checksums; a name that is taken is an error."""
     path = folder / f"{base_offset:020}.jsonl{'.zst' if compress else ''}"
-    aside = folder / f".{path.name}.{os.getpid()}"
+    put(path, with_checksums(lines), os.link)
+    return path
+
+
+def put(path: Path, lines: Iterable[bytes], name: Callable[[Path, Path], object]) -> None:
+    """Writes the lines of a segment aside, makes them durable, and then gives them the segment's name."""
+    aside = path.parent / f".{path.name}.{os.getpid()}"
     try:
         with open(aside, "wb") as file:
-            write_lines(file, with_checksums(lines), compress=compress)
+            write_lines(file, lines, compress=path.suffix == ".zst")
             file.flush()
             os.fsync(file.fileno())
-        os.link(aside, path)
-        sync_folder(folder)
+        name(aside, path)
+        sync(path.parent)
     except OSError as error:
         raise LogError(f"The segment {path} cannot be written: {error.strerror or error}.") from error
     finally:
         with contextlib.suppress(OSError):
             aside.unlink()
-    return path
 
 
 def write_lines(file: IO[bytes], lines: Iterable[bytes], *, compress: bool) -> None:
@@ -83,15 +89,6 @@ def write_lines(file: IO[bytes], lines: Iterable[bytes], *, compress: bool) -> N
     with zstandard.ZstdCompressor(level=3, write_checksum=True).stream_writer(file, closefd=False) as stream:
         for line in lines:
             stream.write(line)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes a folder's entries durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -4,8 +4,6 @@ Segments do not show that a partition's folder or its first segment is missing: 
 are, and at which offset each begins. A topic without it has the partitions whose folders exist.
 """
 
-import contextlib
-import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sluice.errors import LogError
-from sluice.log.segments import sync_folder
+from sluice.log.durable import replace_file, sync
 
 file_name = "topic.json"
 
@@ -50,20 +48,12 @@ def read_topic_file(folder: Path) -> TopicFile | None:
 
 
 def write_topic_file(folder: Path, content: TopicFile) -> None:
-    """Writes the file aside, makes it durable, and gives it its name."""
-    aside = folder / f".{file_name}.{os.getpid()}"
+    """Replaces the file as a whole, durably."""
+    path = folder / file_name
     try:
-        with open(aside, "wb") as file:
-            file.write(content.model_dump_json(indent=2).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(folder / file_name)
-        sync_folder(folder)
+        replace_file(path, content.model_dump_json(indent=2) + "\n")
     except OSError as error:
-        raise LogError(f"{folder / file_name} cannot be written: {error.strerror or error}.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()
+        raise LogError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def make_topic(folder: Path, partitions: int) -> None:
@@ -82,7 +72,7 @@ def make_topic(folder: Path, partitions: int) -> None:
             path.rmdir()
         if not any(each.name.isdecimal() for each in folder.iterdir()):
             raise
-    sync_folder(folder.parent)
+    sync(folder.parent)
 
 
 def make_folder(folder: Path) -> None:
@@ -90,4 +80,4 @@ def make_folder(folder: Path) -> None:
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
+        sync(folder.parent)

@@ -89,6 +89,13 @@ class RowCounts(BaseModel):
     def total(self) -> int:
         return self.inserted + self.updated + self.deleted
 
+    def __add__(self, other: "RowCounts") -> "RowCounts":
+        return RowCounts(
+            inserted=self.inserted + other.inserted,
+            updated=self.updated + other.updated,
+            deleted=self.deleted + other.deleted,
+        )
+
 
 no_rows = RowCounts()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sluice.errors import DeclarationError, suggestion
+from sluice.errors import DeclarationError, hint
 from sluice.model.datasets import Dataset, type_of
 from sluice.model.ddl import is_storable
 from sluice.model.join import Join, checked_on, column_of, join_dataset, keyed_dataset
@@ -252,9 +252,9 @@ class Planning:
                 and not parts[1].startswith("_")
                 and fold(parts[1]) not in {fold(each) for each in known}
             ):
-                near = suggestion(parts[1], known, "")
                 raise part.error(
-                    f"{self.inputs[name].name} has no column {parts[1]}; {near and f'{near} '}it has {', '.join(known)}"
+                    f"{self.inputs[name].name} has no column {parts[1]}; {hint(parts[1], known)}"
+                    f"it has {', '.join(known)}"
                 )
             return name
         if first in {fold(each) for each in self.inputs} and len(parts) > 1:
@@ -277,8 +277,7 @@ class Planning:
             )
             names = [each for name in aliases.values() for each in self.inputs[name].columns or ()]
             self.select.require_not_made(parts[0], part)
-            near = suggestion(parts[0], names, "")
-            raise part.error(f"there is no column {parts[0]}; {near and f'{near} '}{said}")
+            raise part.error(f"there is no column {parts[0]}; {hint(parts[0], names)}{said}")
         return (having or unknown)[0]
 
     def visible(self, part: Part) -> list[str]:

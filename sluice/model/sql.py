@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.errors import DeclarationError, suggestion
+from sluice.errors import DeclarationError, hint
 
 if TYPE_CHECKING:
     from sqlglot import Token, exp
@@ -108,10 +108,9 @@ def require_known(dataset: str, option: str, text: str, known: Mapping[str, Coll
     for parts in found.columns:
         root, *rest = (fold(part) for part in parts)
         if root not in fields and root not in unchecked and not root.startswith("_"):
-            near = suggestion(parts[0], known, "")
             raise DeclarationError(
-                f"{dataset}: {option} reads {parts[0]}, which is no column here; {near and f'{near} '}there are "
-                + ", ".join(known)
+                f"{dataset}: {option} reads {parts[0]}, which is no column here; {hint(parts[0], known)}"
+                f"there are {', '.join(known)}"
             )
         inner = fields.get(root)
         if rest and inner is not None and rest[0] not in {fold(each) for each in inner} and rest[0][0] != "_":

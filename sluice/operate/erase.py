@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError
-from sluice.log import AnyLog, KafkaLog, erasures, require_open
+from sluice.log import AnyLog, erasures, require_open
 from sluice.model.datasets import Topic
 from sluice.model.erasure import Erasure, Removal, erased_header, remainder
 from sluice.operate.query import connected
@@ -89,11 +89,8 @@ def require_sense(log: AnyLog, catalogue: Catalogue, subject: Subject) -> None:
         raise UsageError("Say which records: --key KEY, or --where CONDITION.")
     require_open(subject.topic)
     catalogue.topic(subject.topic)
-    if isinstance(log, KafkaLog):
-        raise UsageError(
-            "sluice erase does not work on a log on Kafka yet: no record there can be changed. Write a tombstone for "
-            "the key to the topic, and let Kafka's compaction remove its records."
-        )
+    # Of no record: an error where a log cannot erase.
+    log.erase(subject.topic, {})
     for dataset in catalogue.datasets:
         parts = dataset.specification
         if isinstance(parts, Events) and subject.topic in dataset.topics:

@@ -23,6 +23,7 @@ from pyarrow import parquet
 from pyarrow.lib import ArrowException
 
 from sluice.errors import UsageError
+from sluice.log.durable import sync
 from sluice.model.sql import double_quoted
 from sluice.operate.infinity import as_text
 from sluice.operate.json_text import json_line
@@ -419,11 +420,7 @@ def require_free(target: Path, *, replace: bool) -> None:
 def make_durable(folder: Path) -> None:
     """Waits until all files are on the disk: a loss of power keeps what has its name."""
     for each in [folder, *folder.rglob("*")]:
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(each)
 
 
 def put_in_place(partial: Path, target: Path) -> None:
@@ -437,15 +434,7 @@ def put_in_place(partial: Path, target: Path) -> None:
         target.rename(aside)
         partial.rename(target)
         shutil.rmtree(aside, ignore_errors=True)
-    make_durable_name(target.parent)
-
-
-def make_durable_name(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(target.parent)
 
 
 def exchange(one: Path, other: Path) -> bool:

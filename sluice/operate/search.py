@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from sluice.errors import UsageError
-from sluice.log import AnyLog, Log
+from sluice.log import AnyLog
 from sluice.storage.delta import Lake
 from sluice.storage.files import Files
 
@@ -41,14 +41,12 @@ def search(lake: Lake, log: AnyLog, value: str) -> list[Hit]:
     if len(value) < characters_min:
         raise UsageError(f"A value to search for has {characters_min} characters at least.")
     wanted = Wanted(value)
-    found = [hit for root in (lake.root, *roots_of(log)) for hit in in_files(root, wanted)]
-    if not isinstance(log, Log):
+    found = list(in_files(lake.root, wanted))
+    if log.folder_of_files is None:
         found += in_records(log, wanted)
+    elif log.folder_of_files.is_dir():
+        found += in_files(str(log.folder_of_files), wanted)
     return found
-
-
-def roots_of(log: AnyLog) -> list[str]:
-    return [str(log.root)] if isinstance(log, Log) and log.root.is_dir() else []
 
 
 def in_records(log: AnyLog, wanted: "Wanted") -> Iterator[Hit]:

@@ -4,7 +4,6 @@ import base64
 import binascii
 import hmac
 import json
-import os
 import socket
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sluice.errors import PublishError, UsageError
-from sluice.log.segments import sync_folder
+from sluice.log.durable import replace_file
 from sluice.operate.json_text import json_line
 from sluice.operate.subscribe import Change, Cursor
 
@@ -174,14 +173,7 @@ class PositionFile:
 
     def write(self, cursor: str, series: str = "") -> None:
         """Replaces the file as a whole, durably."""
-        aside = self.path.with_name(f"{self.path.name}.new")
-        with open(aside, "w") as file:
-            json.dump({"table": self.table, "cursor": cursor, "series": series}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self.path)
-        # Until the folder is written too, a machine that loses its power may come back with the old file.
-        sync_folder(self.path.parent)
+        replace_file(self.path, json.dumps({"table": self.table, "cursor": cursor, "series": series}))
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pyarrow import Table as ArrowTable
 
-from sluice.model.ledger import Commit, Entry, InputVersion
+from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts
 from sluice.storage.files import Files
 
 if TYPE_CHECKING:
@@ -42,11 +42,8 @@ class TableFormat(Protocol):
 
     def row_count(self, table: str, version: int | None = None) -> int: ...
 
-    def rows_changed(self, table: str, since: int, until: int) -> int:
-        """How many rows the ledger says were changed after version `since`, up to `until`."""
-
-    def rows_replaced(self, table: str, since: int, until: int) -> int:
-        """How many rows the ledger says were updated or deleted after version `since`, up to `until`."""
+    def row_counts(self, table: str, since: int, until: int) -> RowCounts:
+        """How many rows the ledger says were inserted, updated and deleted after version `since`, up to `until`."""
 
     def holds_changes(self, table: str, then: InputVersion, now: InputVersion) -> bool:
         """Whether the changes from `then` to `now` can be read."""

@@ -22,7 +22,7 @@ calls: dict[str, tuple[Any, str]] = {
     "write a segment": (segments, "write_lines"),
     "sync a segment": (os, "fsync"),
     "name a segment": (os, "link"),
-    "sync a folder": (segments, "sync_folder"),
+    "sync a folder": (segments, "sync"),
     "publish a segment": (logs, "publish"),
     "append": (records, "append"),
     "commit rows": (delta.Lake, "replace_rows"),

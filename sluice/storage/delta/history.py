@@ -6,8 +6,7 @@ from typing import Any
 
 from deltalake.exceptions import TableNotFoundError
 
-from sluice.model.ledger import Commit, Entry, InputVersion
-from sluice.model.small_frames import rows_in
+from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
 from sluice.storage.delta.opened import Tables
 
 
@@ -58,14 +57,10 @@ class History(Tables):
             if (entry := Entry.from_json(each.get("userMetadata"))) is not None
         ]
 
-    def rows_changed(self, table: str, since: int, until: int) -> int:
-        """How many rows the ledger says were changed after version `since`, up to `until`."""
-        return rows_in(entries_of(self.commits_between(table, since, until)))
-
-    def rows_replaced(self, table: str, since: int, until: int) -> int:
-        """How many rows the ledger says were updated or deleted after version `since`, up to `until`."""
+    def row_counts(self, table: str, since: int, until: int) -> RowCounts:
+        """How many rows the ledger says were inserted, updated and deleted after version `since`, up to `until`."""
         entries = entries_of(self.commits_between(table, since, until))
-        return sum(each.rows.updated + each.rows.deleted for each in entries if each)
+        return sum((each.rows for each in entries if each), no_rows)
 
     def commits_between(self, table: str, since: int, until: int) -> list[dict[str, Any]]:
         """The log's entries for the commits after version `since`, up to `until`, the newest first."""

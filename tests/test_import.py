@@ -25,6 +25,7 @@ from sluice.errors import UsageError
 from sluice.ingest import files
 from sluice.log import StoredRecord
 from tests.commands import sluice
+from tests.killed_import import killed_import
 
 
 @pytest.fixture
@@ -200,10 +201,6 @@ def test_a_file_is_imported_once_and_refused_when_it_was_changed(project: Projec
         project.log.import_files("sluice_releases", path)
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.mark.parametrize("looks", [True, False])
 def test_a_row_that_came_in_just_before_a_kill_does_not_come_in_again(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: bool
@@ -211,18 +208,9 @@ def test_a_row_that_came_in_just_before_a_kill_does_not_come_in_again(
     """Without a look at what came in after the position (`looks`), the last batch would be there twice."""
     path = tmp_path / "o.jsonl"
     path.write_text("".join(f'{{"id": {number}}}\n' + ("no\n" if number % 3 == 0 else "") for number in range(40)))
-    write = files.write_position
-
-    def killed(place: Path, at: files.Position) -> None:
-        if at.row > 25:
-            raise Killed
-        write(place, at)
-
     monkeypatch.setattr(files, "batch_rows", 10)
-    monkeypatch.setattr(files, "write_position", killed)
-    with pytest.raises(Killed):
+    with killed_import(after_row=25):
         project.log.import_files("orders", path, skip_bad=True)
-    monkeypatch.setattr(files, "write_position", write)
     project.append("orders", [{"id": "of another producer"}])
     if not looks:
         monkeypatch.setattr(files, "rows_after", lambda log, topic, at: set())

@@ -32,6 +32,7 @@ from sluice.operate.query import query
 from sluice.operate.status import status
 from sluice.runtime.settings import read_settings
 from sluice.storage.delta import Lake
+from tests.killed_import import killed_import
 from tests.kit import Lakehouse, text
 from tests.servers.kafka import Behind, Unreliable, proxied
 from tests.shop import sales
@@ -88,6 +89,12 @@ def test_records_come_back_as_they_went_in(log: KafkaLog) -> None:
     assert not log.exists("nothing")
     with pytest.raises(LogError, match="has no topic nothing"):
         log.partitions("nothing")
+
+
+def test_a_topic_that_was_just_made_can_be_read(log: KafkaLog) -> None:
+    for number in range(10):
+        log.create(f"new-{number}")
+        assert set(log.offsets(f"new-{number}").values()) == {range(0)}
 
 
 def test_brokers_that_do_not_answer_are_told() -> None:
@@ -424,18 +431,9 @@ def test_an_import_of_a_file_that_was_killed_goes_on(
 ) -> None:
     path = tmp_path / "o.jsonl"
     path.write_text("".join(f'{{"id": {number}}}\n' for number in range(40)))
-    write = files.write_position
-
-    def killed(place: Path, at: files.Position) -> None:
-        if at.row > 25:
-            raise KeyboardInterrupt
-        write(place, at)
-
     monkeypatch.setattr(files, "batch_rows", 10)
-    monkeypatch.setattr(files, "write_position", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_import(after_row=25):
         files.import_file(log, "imported", path, files.Options(), tmp_path)
-    monkeypatch.setattr(files, "write_position", write)
     assert len(values(log, "imported")) == 30
     assert files.import_file(log, "imported", path, files.Options(), tmp_path).records == 40
     assert sorted(json.loads(each or b"")["id"] for each in values(log, "imported")) == [*range(40)]

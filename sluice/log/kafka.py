@@ -123,14 +123,21 @@ class KafkaLog:
         self.wait_until_known(topic)
 
     def wait_until_known(self, topic: str) -> None:
-        """Returns when every broker can say where the partitions of a new topic are."""
+        """Returns when every broker can say where the partitions of a new topic are, and their leaders answer."""
         import time
 
         deadline = time.monotonic() + self.answer_seconds
-        while topic not in self.partitions_by_topic():
+        while topic not in self.partitions_by_topic() or not self.is_led(topic):
             if time.monotonic() > deadline:
                 raise LogError(f"{self} made topic {topic} and does not know it. Look at the brokers' logs.")
             time.sleep(0.1)
+
+    def is_led(self, topic: str) -> bool:
+        """Whether the leaders of a topic's partitions answer: a broker may not know yet that it leads a new one."""
+        try:
+            return bool(self.offsets(topic))
+        except LogUnreachable:
+            return False
 
     def partitions(self, topic: str) -> list[int]:
         """The partitions of a topic."""

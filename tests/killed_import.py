@@ -1,0 +1,29 @@
+"""An import of a file that is killed in the middle."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sluice.ingest import files
+
+
+class Killed(BaseException):
+    """The end of an import in the middle: nothing of it catches this."""
+
+
+@contextmanager
+def killed_import(*, after_row: int) -> Iterator[None]:
+    """An import that ends when rows after this one have come in, and before their position is kept."""
+    write = files.write_position
+
+    def killed(place: Path, at: files.Position) -> None:
+        if at.row > after_row:
+            raise Killed
+        write(place, at)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "write_position", killed)
+        with pytest.raises(Killed):
+            yield

@@ -9,7 +9,7 @@ marks = ("spark", "servers", "browser", "install", "process")
 fixtures = {
     "spark": {"spark", "drivers"},
     "servers": {"server", "unguarded", "kafka", "postgres", "rabbitmq", "behind"},
-    "process": {"served", "driver", "site"},
+    "process": {"served", "signed", "driver", "site"},
 }
 # The unit test that runs now.
 unit: list[str] = []

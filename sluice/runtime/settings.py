@@ -78,6 +78,8 @@ class Settings(BaseSettings):
     """A PEM file with our certificate and its key."""
     http_token: SecretStr = SecretStr("")
     """The tokens that `sluice listen http` accepts, each of at least 32 characters."""
+    webhook_secrets: SecretStr = SecretStr("")
+    """The secrets of `sluice listen http --webhook`: `TOPIC:SECRET` with commas between several."""
     amqp: SecretStr = SecretStr("")
     """The broker of `sluice listen amqp`: `amqp://user:password@host:5672/vhost`."""
     postgres: SecretStr = SecretStr("")

@@ -36,6 +36,15 @@ def http(  # noqa: PLR0917 - options, each given by its name
     topic: Annotated[list[str] | None, typer.Option(help="A topic that may be written; none: all that exist.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Make topics that do not exist.")] = False,
     id_field: IdField = None,
+    webhook: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=SCHEME[:FIELD]",
+            help="Also take signed requests at /webhooks/TOPIC: standard, github, stripe or slack. FIELD of their JSON "
+            "is the record's key.",
+        ),
+    ] = None,
+    webhook_seconds_max: Annotated[float, typer.Option(min=1, help="Requests signed longer ago are refused.")] = 300.0,
     request_bytes_max: Annotated[int, typer.Option(min=1, help="Larger requests are refused (413).")] = 1024 * 1024,
     request_seconds_max: Annotated[float, typer.Option(min=0.1, help="Slower requests are ended (408).")] = 30.0,
     head_seconds_max: Annotated[float, typer.Option(min=0.1, help="Connections without a request are closed.")] = 5.0,
@@ -44,20 +53,26 @@ def http(  # noqa: PLR0917 - options, each given by its name
     certificate: Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate chain (PEM) …")] = None,
     certificate_key: Annotated[Path | None, typer.Option(help="… and its private key (PEM).")] = None,
 ) -> None:
-    """POST /topics/TOPIC: a record, or a batch of lines; answered when the log has it. Needs SLUICE_HTTP_TOKEN."""
+    """POST /topics/TOPIC: a record, or a batch of lines; answered when the log has it. Needs SLUICE_HTTP_TOKEN.
+
+    POST /webhooks/TOPIC: a record that its sender signed, with a secret in SLUICE_WEBHOOK_SECRETS.
+    """
     with extra_needed():
         from sluice.ingest.receivers import http as receiver
         from sluice.ingest.receivers.tokens import tokens_of
+        from sluice.ingest.receivers.webhooks import webhooks_of
     settings = read_settings(project)
     token = settings.http_token.get_secret_value()
-    if not token:
+    if not token and not webhook:
         raise UsageError(
             "The receiver needs a token. Set SLUICE_HTTP_TOKEN, such as to what `openssl rand -hex 32` prints."
         )
     if (certificate is None) != (certificate_key is None):
         raise UsageError("HTTPS needs both --certificate and --certificate-key.")
     options = receiver.Options(
-        tokens=tokens_of(token),
+        tokens=tokens_of(token) if token else (),
+        webhooks=webhooks_of(webhook or (), settings.webhook_secrets.get_secret_value()),
+        webhook_seconds_max=webhook_seconds_max,
         topics=tuple(topic or ()),
         create=create,
         id_field=id_field,

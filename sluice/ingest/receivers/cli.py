@@ -1,4 +1,4 @@
-"""The commands of the receivers: `sluice listen http | amqp | statsd`."""
+"""The commands of the receivers: `sluice listen http | amqp | mqtt | zeromq | statsd`."""
 
 import asyncio
 import json
@@ -17,7 +17,9 @@ from sluice.errors import UsageError
 from sluice.log import require_open
 from sluice.runtime.settings import read_settings
 
-listen_app = typer.Typer(no_args_is_help=True, help="Let records into the log by HTTP, AMQP or StatsD, until stopped.")
+listen_app = typer.Typer(
+    no_args_is_help=True, help="Let records into the log by HTTP, AMQP, MQTT, ZeroMQ or StatsD, until stopped."
+)
 
 Project = Annotated[Path, typer.Option("--project", help="The project's folder.", show_default="here")]
 Host = Annotated[str, typer.Option(help="The address to listen on.")]
@@ -127,6 +129,96 @@ def amqp(  # noqa: PLR0917 - the same
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     receiver.listen(settings.open_log(), url, options, stop, echo)
+
+
+@listen_app.command()
+def mqtt(  # noqa: PLR0917 - the same
+    subscribe: Annotated[
+        list[str], typer.Option(metavar="FILTER=TOPIC", help="Take messages of this filter to this topic; again: more.")
+    ],
+    client_id: Annotated[str, typer.Option(help="The name by which the broker keeps the session.")],
+    project: Project = Path(),
+    qos: Annotated[int, typer.Option(min=1, max=2, help="At most this quality of service.")] = 1,
+    session_hours: Annotated[
+        float, typer.Option(min=0.01, max=1_000_000, help="How long the broker keeps it while we are away.")
+    ] = 168,
+    key_field: Annotated[str | None, typer.Option(help="Take each record's key from this field of its JSON.")] = None,
+    id_field: Annotated[
+        str | None, typer.Option(help="Also write the user property message_id into this field of its JSON.")
+    ] = None,
+    topic_field: Annotated[
+        str | None, typer.Option(help="Also write the message's own topic into this field of its JSON.")
+    ] = None,
+    prefetch: Annotated[int, typer.Option(min=1, max=65535, help="Messages under way without an ack.")] = 1000,
+) -> None:
+    """Take messages from the broker in SLUICE_MQTT (MQTT 5), and acknowledge them when the log has them."""
+    with extra_needed():
+        from sluice.ingest.receivers import mqtt as receiver
+    settings = read_settings(project)
+    url = settings.mqtt.get_secret_value()
+    if not url:
+        raise UsageError("Which broker? Set SLUICE_MQTT=mqtt://user:password@host:1883 (mqtts: with TLS).")
+    options = receiver.Options(
+        client_id=client_id,
+        filters=receiver.filters_of(subscribe),
+        qos=qos,
+        session_seconds=round(session_hours * 3600),
+        prefetch=prefetch,
+        key_field=key_field,
+        id_field=id_field,
+        topic_field=topic_field,
+    )
+    asyncio.run(receiver.serve(settings.open_log(), receiver.address_of(url), options, echo))
+
+
+@listen_app.command()
+def zeromq(  # noqa: PLR0917 - the same
+    topic: Topic,
+    project: Project = Path(),
+    bind: Annotated[
+        list[str] | None, typer.Option(metavar="ADDRESS", help="Senders connect to tcp://HOST:PORT.")
+    ] = None,
+    connect: Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help="We connect to senders there.")] = None,
+    subscribe: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PREFIX", help="Be a SUB, for messages that begin so ('': all). Without, be a PULL."),
+    ] = None,
+    key_field: Annotated[str | None, typer.Option(help="Take each record's key from this field of its JSON.")] = None,
+    sequence_field: Annotated[
+        str | None, typer.Option(help="Senders number their messages in this field; what is left out is counted.")
+    ] = None,
+    sender_field: Annotated[str | None, typer.Option(help="The field that tells senders apart.")] = None,
+    batch_records_max: Annotated[int, typer.Option(min=1, help="Append after so many messages …")] = 500,
+    batch_seconds_max: Annotated[float, typer.Option(min=0.01, help="… or after so long.")] = 0.2,
+    queue_messages_max: Annotated[int, typer.Option(min=1, help="How many wait for that (ZeroMQ's HWM).")] = 10_000,
+) -> None:
+    """Take messages of ZeroMQ's PUSH or PUB sockets; without acks, losses are counted where senders number messages."""
+    with extra_needed():
+        from sluice.ingest.receivers import zeromq as receiver
+    settings = read_settings(project)
+    require_open(topic)
+    options = receiver.Options(
+        topic=topic,
+        bind=tuple(bind or ()),
+        connect=tuple(connect or ()),
+        prefixes=tuple(subscribe or ()),
+        key_field=key_field,
+        sequence_field=sequence_field,
+        sender_field=sender_field,
+        batch_records_max=batch_records_max,
+        batch_seconds_max=batch_seconds_max,
+        queue_messages_max=queue_messages_max,
+    )
+    if any(each.startswith("tcp://") and not is_loopback(each) for each in options.bind):
+        echo("Warning: this is open to other machines, and ZeroMQ has no tokens here. Restrict access to it.")
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    receiver.listen(settings.open_log(), options, stop, echo)
+
+
+def is_loopback(address: str) -> bool:
+    return address.removeprefix("tcp://").rpartition(":")[0].strip("[]") in loopback
 
 
 @listen_app.command()

@@ -225,6 +225,18 @@ def test_what_does_not_pass_by_itself_ends_the_receiver(mosquitto: Mosquitto, tm
         assert receiver.ends() == 0
 
 
+def test_tls_is_used_and_only_a_trusted_certificate_is_taken(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    url = mosquitto.url.replace("mqtt://", "mqtts://").replace(str(mosquitto.port), str(mosquitto.tls_port))
+    code, said = said_at_once(tmp_path, *arguments("tls"), SLUICE_MQTT=url)
+    assert (code, "certificate is not trusted" in said) == (1, True)
+    trusted = {"SLUICE_MQTT": url, "SSL_CERT_FILE": str(mosquitto.certificate)}
+    with listening(tmp_path, *arguments("tls"), **trusted) as receiver:
+        receiver.hears("(Connected to)")
+        mosquitto.publish(numbered("tls", 0, 1))
+        eventually(lambda: records_of(Log(tmp_path / "log"), "heats"), "the message")
+        assert receiver.ends() == 0
+
+
 def test_the_law_notices_an_acknowledgement_before_the_append(mosquitto: Mosquitto, tmp_path: Path) -> None:
     """A client that acknowledges at once, as the library does by default: what it had when it ended is lost."""
 

@@ -30,7 +30,8 @@ class Mosquitto:
             raise RuntimeError(f"Mosquitto is not installed. Install it with: {how_to_install}")
         self.program = program
         self.folder = folder
-        (self.port,) = free_ports(1)
+        self.port, self.tls_port = free_ports(2)
+        self.certificate = folder / "certificate.pem"
         self.url = f"mqtt://sluice:secret@127.0.0.1:{self.port}"
         self.broker: subprocess.Popen[bytes] | None = None
 
@@ -42,9 +43,15 @@ class Mosquitto:
         tool = str(Path(self.program).with_name("mosquitto_passwd"))
         tool = tool if Path(tool).exists() else "/usr/bin/mosquitto_passwd"
         subprocess.run([tool, "-U", str(passwords)], check=True)
+        name = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+        files = ["-keyout", str(self.folder / "key.pem"), "-out", str(self.certificate)]
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        subprocess.run([*command, *name, *files], check=True, capture_output=True)
         (self.folder / "access").write_text("user sluice\ntopic readwrite plants/#\ntopic readwrite other/#\n")
         (self.folder / "mosquitto.conf").write_text(
             f"listener {self.port} 127.0.0.1\n"
+            f"listener {self.tls_port} 127.0.0.1\n"
+            f"certfile {self.certificate}\nkeyfile {self.folder}/key.pem\n"
             f"user {os.environ.get('USER', 'root')}\n"
             "persistence true\n"
             f"persistence_location {self.folder}/\n"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sluice import Project, bronze
-from sluice.errors import UsageError
+from sluice.errors import LogRecreated, UsageError
 from sluice.log import KafkaLog, KafkaSecurity, Log, Record, Retention, StoredRecord
 from sluice.log import compact as compaction
 from sluice.log.topic_file import read_topic_file
@@ -166,6 +166,10 @@ def require_kept(found: World, before: int) -> None:
     start = found.log.start_offset(topic, 0)
     assert [each.offset for each in left] == list(range(start, len(found.appended)))
     assert [each for each in left if each.offset >= before] == found.appended[before:]
+    # What a tombstone or a newer record has replaced never comes to light again.
+    last = {each.key: each.offset for each in left if each.key is not None}
+    newest = {key: each.offset for key, each in found.newest(len(found.appended)).items()}
+    assert last.items() <= newest.items()
     require_proved(found.log)
 
 
@@ -195,6 +199,19 @@ def test_a_kill_at_any_step_loses_nothing_and_the_next_time_ends_it(tmp_path: Pa
         assert not list(folder.rglob(".*.jsonl*"))
         number += 1
     assert number > 3
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_tombstone_goes_after_all_that_it_deletes(tmp_path: Path, step: int) -> None:
+    log = Log(tmp_path, partitions=1)
+    for value in (b"first", b"second", None, b"other"):
+        log.append_to(topic, 0, [Record(value, "other" if value == b"other" else "k", at(1))])
+    with ending_at(step):
+        log.compact(topic, 0, 3, at(2))
+    left = [each for each in log.read(topic, 0) if each.key == "k"]
+    assert not left or left[-1].value is None
+    log.compact(topic, 0, 3, at(2))
+    assert [each.key for each in log.read(topic, 0)] == [None, None, None, "other"]
 
 
 def test_the_law_notices_a_segment_that_goes_before_the_topic_says_so(
@@ -270,6 +287,28 @@ def test_an_erasure_and_compaction_leave_each_others_records(tmp_path: Path) -> 
     require_proved(log)
 
 
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_lake_that_is_behind_goes_on_after_a_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bool
+) -> None:
+    """Unless it knows that the log was compacted (`knows`), it takes its newest segment for one of another log."""
+    log = Log(tmp_path, partitions=1)
+    for _ in range(3):
+        log.append_to(topic, 0, [Record(b"old", "k", at(1)), Record(b"old", "k", at(1))])
+    landed = log.next_batch(topic, {}, 100).landed
+    for _ in range(3):
+        log.append_to(topic, 0, [Record(b"new", "k", at(1))])
+    assert log.compact(topic, 0, log.segments(topic)[-1].base_offset, at(0)) == 7
+    if not knows:
+        monkeypatch.setattr(Log, "is_compacted", lambda *_: False)
+        with pytest.raises(LogRecreated):
+            log.next_batch(topic, landed, 100)
+        return
+    batch = log.next_batch(topic, landed, 100)
+    assert [segment.base_offset for segment in batch.segments] == [6, 7, 8]
+    assert log.truncated(topic, landed) == {}
+
+
 def test_writers_and_readers_go_on_meanwhile(tmp_path: Path) -> None:
     log = Log(tmp_path, partitions=1)
     done = threading.Event()
@@ -327,6 +366,7 @@ def test_what_a_topic_retains_is_said_and_kept(tmp_path: Path) -> None:
     wrong: list[tuple[str, Mapping[str, Any], str]] = [
         (topic, {"days": 0}, "days=0 cannot be used"),
         (topic, {"days": float("nan")}, "days=nan cannot be used"),
+        (topic, {"days": float("inf")}, "days=inf cannot be used"),
         (topic, {"partition_bytes": -1}, "partition_bytes=-1"),
         ("sluice_erasures", {"days": 1}, "reserved for Sluice"),
     ]

@@ -14,7 +14,7 @@ from sluice.errors import LogError, LogGap, UsageError
 from sluice.log.compact import compact
 from sluice.log.erase import erase, marks_after
 from sluice.log.records import Record, StoredRecord, encode, partition_of
-from sluice.log.segment_batch import SegmentBatch, missing_before, next_batch, offsets_reused
+from sluice.log.segment_batch import SegmentBatch, as_compacted, missing_before, next_batch, offsets_reused
 from sluice.log.segments import (
     Segment,
     forgettable,
@@ -267,6 +267,7 @@ class Log:
 
     def go_on(self, topic: str, landed: Mapping[int, LandedPartition], starts: Mapping[int, int]) -> None:
         """Gives up what is before an offset of some partitions; raises a LogError if that would lose a record."""
+        landed = as_compacted(self, topic, landed)
         for partition in starts:
             if partition in landed:
                 reused = offsets_reused(self.segments_of(topic, partition), landed[partition])

@@ -27,10 +27,10 @@ class Retention(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    days: float | None = Field(default=None, gt=0)
+    days: float | None = Field(default=None, gt=0, le=36_500)
     partition_bytes: int | None = Field(default=None, gt=0)
     compact: bool = False
-    tombstone_days: float = Field(default=1.0, ge=0)
+    tombstone_days: float = Field(default=1.0, ge=0, le=36_500)
 
 
 class TopicFile(BaseModel):

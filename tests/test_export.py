@@ -328,7 +328,7 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 def test_two_exports_to_one_folder_do_not_meet(project: Project, tmp_path: Path) -> None:
     with (
-        export.written(project.lake, tmp_path / "out", replace=False),
+        export.written(tmp_path / "out", replace=False),
         pytest.raises(UsageError, match="Another process exports"),
     ):
         project.export("gold.sold", tmp_path / "out")

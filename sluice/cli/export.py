@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from sluice.api import counted
-from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
+from sluice.cli.options import AsJson, ProjectFolder, names_in, opened, time_formats, utc
 from sluice.cli.printing import err, print_json
 
 
@@ -42,7 +42,7 @@ def export(
             table,
             folder,
             form,
-            partition_by=[] if partition_by is None else partition_by.split(","),
+            partition_by=names_in(partition_by),
             known_at=utc(as_known_at),
             where=where,
             changelog=changelog,

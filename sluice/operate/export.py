@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -79,7 +79,7 @@ def export_rows(
     if form not in ("parquet", "csv"):
         raise UsageError(f"A table is exported as parquet or csv, not as {form}; its changes (--changelog) as jsonl.")
     require_condition(where)
-    with written(lake, folder, replace=replace) as target, opened(lake, table, version) as found:
+    with written(folder, replace=replace) as target, opened(lake, table, version) as found:
         with answering():
             kinds = dict(described(found, "rows"))
             arrow = found.sql("SELECT * FROM rows LIMIT 0").to_arrow_reader(1).schema
@@ -110,7 +110,7 @@ def export_changes(
     subscription.require()
     lake, table = subscription.lake, subscription.table
     read = [since or Cursor()]
-    with written(lake, folder, replace=replace) as target:
+    with written(folder, replace=replace) as target:
         version = lake.newest_version(table)
         changes = subscription.changes(since, on_read=read.append)
         if form == "jsonl":
@@ -148,6 +148,10 @@ def require_partitions(schema: pa.Schema, names: Sequence[str]) -> None:
             raise UsageError(f"{name} is {kind}, whose values cannot be the names of folders.")
         if any(each in name for each in "/=%\0"):
             raise UsageError(f"{name!r} cannot be in the names of folders.")
+        if name.startswith(("_", ".")):
+            raise UsageError(
+                f"PyArrow and pandas skip folders whose names begin as {name} does, and read no row there."
+            )
     if len({*names}) < len(names):
         raise UsageError(f"{', '.join(names)} names a column twice.")
     if len(names) == len(schema.names):
@@ -372,15 +376,9 @@ def describe(target: Path, made: Exported) -> None:
 
 
 @contextmanager
-def written(lake: Lake, folder: Path, *, replace: bool) -> Iterator[Path]:
+def written(folder: Path, *, replace: bool) -> Iterator[Path]:
     """A folder to write into, beside the target, which it becomes at the end; after an error nothing has changed."""
-    if "://" in str(folder) or ":/" in str(folder):
-        raise UsageError(
-            f"{folder} is no folder of this machine, where alone an export can appear as a whole. Export to a folder, "
-            "and copy that."
-        )
-    target = folder.resolve()
-    require_apart(lake, target)
+    target = Path(os.path.realpath(folder))
     partial = target.parent / f".{target.name}.partial"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -398,13 +396,24 @@ def written(lake: Lake, folder: Path, *, replace: bool) -> Iterator[Path]:
     except Timeout as error:
         raise UsageError(f"Another process exports to {target}.") from error
     except OSError as error:
-        raise UsageError(f"{target} cannot be written: {error.strerror or error}.") from error
+        where = f" ({error.filename})" if error.filename else ""
+        raise UsageError(f"{target} cannot be written: {error.strerror or error}{where}.") from error
 
 
-def require_apart(lake: Lake, target: Path) -> None:
-    root = lake.location.folder
-    if root is not None and (target == (own := root.resolve()) or own in target.parents or target in own.parents):
-        raise UsageError(f"{target} has to do with the lake's own folder {root}; choose another one.")
+def require_apart(folder: Path, own_folders: Iterable[Path | None]) -> None:
+    """A UsageError for what is no folder, is in one that Sluice has for itself, or is the one where the user is."""
+    if ":/" in str(folder):
+        raise UsageError(
+            f"{folder} is no folder of this machine, where alone an export can appear as a whole. Export to a folder, "
+            "and copy that."
+        )
+    target = Path(os.path.realpath(folder))
+    for own in filter(None, own_folders):
+        root = own.resolve()
+        if target == root or root in target.parents or target in root.parents:
+            raise UsageError(f"{target} has to do with Sluice's own folder {root}; choose another one.")
+    if target == Path.cwd():
+        raise UsageError(f"{target} is the working folder, which would become another one. Export to a folder in it.")
 
 
 def require_free(target: Path, *, replace: bool) -> None:
@@ -415,6 +424,11 @@ def require_free(target: Path, *, replace: bool) -> None:
         raise UsageError(f"{target} exists, and is no export: it has no {about_file}. Choose another folder.")
     if not replace:
         raise UsageError(f"{target} has an export already. Give --replace, or choose another folder.")
+    # Programs leave hidden files and the like of _SUCCESS; what has another name is somebody's.
+    if others := [
+        each.name for each in target.iterdir() if not each.name.startswith(("part-", "_", ".")) and "=" not in each.name
+    ]:
+        raise UsageError(f"{target} has an export, and beside it {', '.join(sorted(others))}. Move what is to be kept.")
 
 
 def make_durable(folder: Path) -> None:

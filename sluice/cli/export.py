@@ -36,7 +36,7 @@ def export(
     replace: Annotated[bool, typer.Option("--replace", help="Replace an export that is there, at once.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write one version of a table, or its changes, as Parquet or CSV: a folder that is there whole, or not at all."""
+    """Write one version of a table, or its changes, as files: a folder that is there whole, or not at all."""
     with opened(project) as here:
         found = here.export(
             table,

@@ -42,6 +42,7 @@ changes_at_once = 10_000
 # Many systems let a process open 1,024.
 open_files_max = 500
 waiting_bytes_max = 64 << 20
+microseconds_per_day = 86_400_000_000
 # The name that stands for null in a path; a text that is equal to it could not be told from null.
 null_partition = "__HIVE_DEFAULT_PARTITION__"
 # What is known of an export: readers of Parquet ignore names that begin so.
@@ -356,7 +357,7 @@ def other_columns(table: str, version: int) -> str:
 
 
 def stored(value: Any, kind: pa.DataType) -> Any:
-    """A value of a change for Arrow: times without an end are numbers there, and maps are pairs."""
+    """A value of a change for Arrow: times that Python does not know are numbers there, and maps are pairs."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -365,10 +366,18 @@ def stored(value: Any, kind: pa.DataType) -> Any:
         return [(stored(key, kind.key_type), stored(item, kind.item_type)) for key, item in value.items()]
     if pa.types.is_nested(kind):
         return [stored(each, kind.field(0).type) for each in value]
-    if value in ("infinity", "-infinity") and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        last = 2**31 - 1 if pa.types.is_date(kind) else 2**63 - 1
-        return last if value == "infinity" else -last
+    if isinstance(value, str) and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        return time_number(value, is_date=pa.types.is_date(kind))
     return value
+
+
+def time_number(text: str, *, is_date: bool) -> int:
+    """The number of days or microseconds that Arrow keeps for a time of which Python has no object."""
+    if text in ("infinity", "-infinity"):
+        last = 2**31 - 1 if is_date else 2**63 - 1
+        return last if text == "infinity" else -last
+    ((microseconds,),) = duckdb.execute("SELECT epoch_us(CAST(? AS TIMESTAMP))", [text]).fetchall()
+    return int(microseconds // microseconds_per_day if is_date else microseconds)
 
 
 def describe(target: Path, made: Exported) -> None:

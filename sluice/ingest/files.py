@@ -232,8 +232,8 @@ def require_same(known: Position, wanted: Position) -> None:
         )
     if known.options != wanted.options:
         raise UsageError(
-            f"{known.file} was imported into {known.topic} with other options: {json.dumps(known.options)}. Give those; or, "
-            "to let its rows in once more, give the file another name."
+            f"{known.file} was imported into {known.topic} with other options: {json.dumps(known.options)}. Give "
+            "those; or, to let its rows in once more, give the file another name."
         )
 
 

@@ -159,6 +159,8 @@ def test_every_value_comes_back_from_the_name_of_its_folder(
         schema = dataset.partitioning(pa.schema([(name, pa.string())]), flavor="hive")
         again = dataset.dataset(tmp_path / "out", partitioning=schema).to_table(columns=["id", name]).sort_by("id")
         assert again[name].to_pylist() == texts[:8]
+        # Spark would read %C3%A9 as two characters.
+        assert (tmp_path / "out/text=%2Cé%0D%0A").is_dir()
 
 
 def test_two_columns_make_folders_in_folders_and_an_empty_export_has_the_columns(

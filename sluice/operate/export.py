@@ -4,6 +4,7 @@ import ctypes
 import errno
 import json
 import os
+import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,6 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
-from urllib.parse import quote
 
 import duckdb
 import pyarrow as pa
@@ -45,6 +45,8 @@ waiting_bytes_max = 64 << 20
 microseconds_per_day = 86_400_000_000
 # The name that stands for null in a path; a text that is equal to it could not be told from null.
 null_partition = "__HIVE_DEFAULT_PARTITION__"
+# Beyond ASCII every character stands for itself: Spark reads %C3%A9 as two characters.
+not_in_names = re.compile(r"(?![A-Za-z0-9._~-])[\x00-\x7f]")
 # What is known of an export: readers of Parquet ignore names that begin so.
 about_file = "_export.json"
 # renameat2, of Linux: both names must exist, and each gets what the other had.
@@ -229,10 +231,14 @@ def split(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[str, pa
     groups = numbered.group_by(keys.column_names, use_threads=False).aggregate([("row", "list")])
     for *values, places in zip(*(groups[name].to_pylist() for name in [*keys.column_names, "row_list"]), strict=True):
         folders = (
-            f"{name}={null_partition if value is None else quote(value, safe='')}"
+            f"{name}={null_partition if value is None else not_in_names.sub(as_code, value)}"
             for name, value in zip(names, values, strict=True)
         )
         yield "/".join(folders), batch.take(pa.array(places, pa.int64()))
+
+
+def as_code(found: re.Match[str]) -> str:
+    return f"%{ord(found[0]):02X}"
 
 
 class Files:
@@ -277,6 +283,8 @@ class Files:
         path = self.target / folder / f"part-{self.parts[folder]}.{self.form}"
         self.parts[folder] += 1
         path.parent.mkdir(parents=True, exist_ok=True)
+        # An error where two values have one folder, because the file system takes `a` for `A`.
+        path.touch(exist_ok=False)
         if self.form == "parquet":
             return parquet.ParquetWriter(path, self.schema)
         return arrow_csv.CSVWriter(path, self.schema)

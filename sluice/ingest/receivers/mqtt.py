@@ -136,6 +136,12 @@ async def serve(log: AnyLog, address: Address, options: Options, notify: Notify)
     loop.set_exception_handler(without_refusals)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, receiver.stop)
+    await receive(receiver, address)
+
+
+async def receive(receiver: "Receiver", address: Address) -> None:
+    """The same, until the receiver is stopped."""
+    log, options, notify = receiver.log, receiver.options, receiver.notify
     for topic in dict.fromkeys(options.filters.values()):
         await asyncio.to_thread(log.create, topic)
     short_in_a_row = 0
@@ -186,7 +192,11 @@ async def connected(receiver: "Receiver", address: Address) -> "Session | None":
         # A new client each time: what an old one still acknowledges must not reach the new connection, where its number
         # may be that of another message.
         session = Session(receiver)
-        await session.connect(address)
+        try:
+            await session.connect(address)
+        except BaseException:
+            await session.close()
+            raise
         return session
 
     try:
@@ -306,11 +316,16 @@ class Session:
             await settled(self.under_way)
             # What has returned is acknowledged in the next turn of the loop.
             await asyncio.sleep(0)
-        with suppress(OSError):
-            await self.client.disconnect()
-        await settled(self.under_way)
+        await self.close()
         if error is not None and not (isinstance(error, Gone) and self.receiver.stopping.is_set()):
             raise error
+
+    async def close(self) -> None:
+        """Ends the connection, and waits for the appends under way, whose messages will come again."""
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(answer_seconds_max):
+                await self.client.disconnect()
+        await settled(self.under_way)
 
     def greeted(self, _client: Client, session_present: int, *_: Any) -> None:
         self.is_new = not session_present

@@ -26,6 +26,7 @@ from sluice.model.datasets import (
 )
 from sluice.model.expectations import Expectation
 from sluice.model.lineage import Lineage, Made, Source
+from sluice.model.record_columns import columns_of
 from sluice.model.rules import require_fit
 from sluice.model.specification import Specification
 from sluice.shapes.canonical import key_text
@@ -122,7 +123,7 @@ def event_dataset(
         idle_after=idle_after,
         reached=partial(reached_by, event_time=parsing.event_time),
         bounded=laws.of_records(name),
-        columns={**parsing.types, **(envelope_types if parsing.format == "debezium" else {})},
+        columns={**parsing.types, **(envelope_types if parsing.is_debezium else {})},
         lineage=lambda: lineage_of(parsing, [topic.name for topic in sources]),
         with_expectations=lambda expected: event_dataset(
             name,
@@ -138,11 +139,13 @@ def event_dataset(
 def lineage_of(parsing: Parsing, tables: Sequence[str]) -> Lineage:
     """The lineage of parsed records: each column is a field of the record, and the record decides its fate."""
     values = [Source(table, "value", "transformation") for table in tables]
-    row = (
-        "the field {} of the row in Debezium's envelope" if parsing.format == "debezium" else "the field {} of the JSON"
-    )
+    row = "the field {} of the row in Debezium's envelope" if parsing.is_debezium else "the field {} of the JSON"
     columns = {name: Made(tuple(values), by=row.format(name)) for name in parsing.types}
-    if parsing.format == "debezium":
+    for name, each in columns_of(parsing.record_columns).items():
+        column = "value" if each.of == "value IS NULL" else each.of
+        around = tuple(Source(table, column, "transformation") for table in tables)
+        columns[name] = Made(around, by=f"{parsing.record_columns[name]} of the record")
+    if parsing.is_debezium:
         columns |= {name: Made(tuple(values), by=f"{name} of Debezium's envelope") for name in envelope_types}
     if parsing.event_time and parsing.sent_time:
         received = parsing.received_time or "the log's timestamp"

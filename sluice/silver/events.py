@@ -20,6 +20,7 @@ from sluice.model.datasets import (
 from sluice.model.ddl import column_names, column_types, ddl
 from sluice.model.join import by_key
 from sluice.model.lineage import Lineage, taken, unique
+from sluice.model.record_columns import require_record_columns
 from sluice.model.specification import Specification
 from sluice.model.times import require_time_formats
 from sluice.shapes.fates import event_dataset
@@ -67,6 +68,7 @@ def events(
     future_tolerance: str = "1 day",
     event_time_min: str | None = event_time_min_default,
     time_formats: Mapping[str, str] | None = None,
+    from_record: Mapping[str, str] | None = None,
     record_bytes_max: int = record_bytes,
 ) -> Dataset:
     """The parsed records of a topic, one row per key: the first record in the log's order wins, whenever it arrives.
@@ -78,6 +80,10 @@ def events(
 
     Times are RFC 3339. `time_formats` gives the format of other columns: an epoch (`epoch_seconds`, `epoch_millis`,
     `epoch_micros`; for dates `epoch_days`) or one of Spark's datetime patterns.
+
+    `from_record` says which columns of the schema are not fields of the value, as SQL of the bronze table:
+    `{"customer": "key", "trace_id": "headers['trace-id']", "logged_at": "timestamp"}`, or `key['id']` where the key is
+    a JSON object. With a column `value IS NULL` records without a value (tombstones) are rows too.
 
     With `sent_time`, the event time is corrected by the error of the device's clock: event + (received - sent), where
     received is `received_time`, or else the log's timestamp. A record received more than `hold_later_than` after its
@@ -105,6 +111,7 @@ def events(
             future_tolerance=future_tolerance,
             event_time_min=event_time_min,
             time_formats=time_formats,
+            from_record=from_record,
             record_bytes_max=record_bytes_max,
         )
         made = events_of_rows(
@@ -129,6 +136,7 @@ def events(
             future_tolerance=future_tolerance,
             event_time_min=event_time_min,
             time_formats=time_formats,
+            from_record=from_record,
             record_bytes_max=record_bytes_max,
         ),
         distinct=tuple(keys),
@@ -215,12 +223,20 @@ def checked_parsing(
     schema: str,
     event_time: str | None,
     time_formats: Mapping[str, str] | None,
+    from_record: Mapping[str, str] | None = None,
     **options: object,
 ) -> Parsing:
     """How records are parsed; raises DeclarationError with the option that does not fit the schema."""
     declared = column_types(schema, dataset)
     formats = tuple(sorted((time_formats or {}).items()))
-    parsing = Parsing(schema=ddl(declared), event_time=event_time, time_formats=formats, **options)  # type: ignore[arg-type]
+    around = tuple((from_record or {}).items())
+    parsing = Parsing(
+        schema=ddl(declared),
+        event_time=event_time,
+        time_formats=formats,
+        from_record=around,
+        **options,  # type: ignore[arg-type]
+    )
     if len({name.casefold() for name in parsing.columns}) < len(parsing.columns):
         raise DeclarationError(
             f"{dataset}: two columns have one name; Debezium's are op, committed_at, lsn and transaction_order"
@@ -228,6 +244,12 @@ def checked_parsing(
     reserved = [name for name in declared if name.startswith("_")]
     if reserved:
         raise DeclarationError(f"{dataset}: {', '.join(reserved)}: names that begin with _ are for bookkeeping")
+    require_record_columns(dataset, parsing.record_columns, declared, parsing.required)
+    taken = [name for name in parsing.changes.keys if name in parsing.record_columns] if parsing.changes else []
+    if parsing.is_debezium and taken:
+        raise DeclarationError(
+            f"{dataset}: the row in Debezium's envelope has {', '.join(taken)}; do not take it from_record"
+        )
     times = {"event_time": event_time, "sent_time": parsing.sent_time, "received_time": parsing.received_time}
     for option, column in times.items():
         require_columns(dataset, option, (column,) if column else (), parsing.columns)

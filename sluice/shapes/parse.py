@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pyspark import SparkContext
 from pyspark.sql import functions as F
@@ -13,10 +13,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from sluice.model.ddl import column_names, column_types
 from sluice.model.erasure import erased_header
 from sluice.model.expectations import Expectation
+from sluice.model.formats import Avro, Format, is_encoded, names_schemas
 from sluice.model.record_columns import columns_of, tombstones
 from sluice.model.rules import holds
 from sluice.model.times import is_time, micros_least, micros_most, paths
-from sluice.shapes import record_columns, strict
+from sluice.shapes import avro, encoded, record_columns, strict
 from sluice.shapes.canonical import digest
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ bronze_position = tuple(name.removeprefix("_") for name in position)
 event_time_min_default = "1970-01-03T00:00:00Z"
 late = "late"
 erased = "erased"
-
-Format = Literal["json", "debezium"]
 
 
 def enveloped(name: str) -> str:
@@ -101,6 +100,21 @@ class Parsing:
         return self.format == "debezium"
 
     @property
+    def is_encoded(self) -> bool:
+        """Whether values must be decoded before they are JSON."""
+        return is_encoded(self.format)
+
+    @property
+    def names_schemas(self) -> bool:
+        """Whether records name the schema that they were written by."""
+        return names_schemas(self.format)
+
+    @property
+    def text_bytes_max(self) -> int:
+        """How large the JSON of a value can be."""
+        return self.record_bytes_max * (avro.text_bytes_per_byte if self.is_encoded else 1)
+
+    @property
     def record_columns(self) -> dict[str, str]:
         """The columns that are not fields of the value, each with what it is."""
         return dict(self.from_record)
@@ -129,7 +143,7 @@ class Parsing:
         """The same of all columns of a row; it asks Spark what the schema says."""
         formats = {path.lower(): each for path, each in self.time_formats}
         return {
-            each.name: strict.Typed(each.dataType, each.name, formats, numbers_as_text=self.is_debezium)
+            each.name: strict.Typed(each.dataType, each.name, formats, numbers_as_text=self.format != "json")
             for each in cast("StructType", StructType.fromDDL(self.schema))
         }
 
@@ -167,6 +181,7 @@ class Parsing:
         of_format = ("unknown_op", "invalid_committed_at") if self.is_debezium else ("null_value",)
         return (
             *of_format,
+            *(encoded.faults_of(self.format) if isinstance(self.format, Avro) else ()),
             *("record_too_large", "invalid_utf8", "empty_value"),
             *strict.faults,
             *(
@@ -202,17 +217,22 @@ def time_rules(event_time: str, least: str | None) -> tuple[str, ...]:
     return (in_the_future, f"{event_time}_before_{named}")
 
 
-def parse(records: "DataFrame", parsing: Parsing, said: "DataFrame | None" = None) -> "DataFrame":
+def parse(
+    records: "DataFrame", parsing: Parsing, said: "DataFrame | None" = None, schemas: "DataFrame | None" = None
+) -> "DataFrame":
     """Bronze records as rows of the schema, with the record's position, and `_rule`: the rule it breaks, or null.
 
     Every record gives exactly one row. `_digest` identifies the parsed values, `_unknown_fields` the names of fields
     that the schema lacks (null when there are none), `_lateness_seconds` how long after its event it was received.
     For changes, `_change` is 'set', 'delete', 'truncate' or 'none' (nothing to do), and `_moved_from` the old key.
     For records that a command holds (`_is_held` in `said`), the declaration's conditions are not evaluated, because one
-    of them may be what fails.
+    of them may be what fails. `schemas` are those that records were written by, where they name one; `_schema_id` is
+    then its id.
     """
     is_held = F.lit(False) if said is None else F.coalesce("_is_held", F.lit(False))
     records = records if said is None else with_commands(records, said)
+    if isinstance(parsing.format, Avro):
+        records = encoded.with_text(records, parsing.format, parsing.record_bytes_max, schemas)
     parsed = records.select(is_held.alias("_held"), *parsing.once(texts_of))
     named = parsed.withColumn("_read", parsing.once(read_of)).select("*", *parsing.once(row_of))
     named = named.withColumn("_fault", parsing.once(fault_of))
@@ -227,6 +247,8 @@ def texts_of(parsing: Parsing) -> "list[Column]":
     """Where a record is, its text, and what Spark reads in it."""
     size = F.octet_length("value")
     text = F.when(size <= parsing.record_bytes_max, F.col("value").cast("string"))
+    if parsing.is_encoded:
+        text = F.col("_decoded").getField("text")
     return [
         F.col("topic").alias("_topic"),
         F.col("partition").alias("_partition"),
@@ -236,7 +258,9 @@ def texts_of(parsing: Parsing) -> "list[Column]":
         (F.col("value").isNull() & F.col("headers").getItem(erased_header).isNotNull()).alias("_is_erased"),
         text.alias("_text"),
         F.json_object_keys(text).alias("_names"),
-        F.from_json(text, parsing.read_type, strict.options(parsing.record_bytes_max)).alias("_parsed"),
+        F.from_json(text, parsing.read_type, strict.options(parsing.text_bytes_max)).alias("_parsed"),
+        *([F.col("_decoded").getField("fault").alias("_undecoded")] if parsing.is_encoded else []),
+        *([F.col(encoded.schema_id)] if parsing.names_schemas else []),
         *record_columns.read_columns(parsing),
     ]
 
@@ -255,6 +279,7 @@ def result_of(parsing: Parsing, named: "DataFrame") -> "list[Column]":
         *([F.col("_lateness_seconds")] if parsing.event_time else []),
         *([F.col("_change")] if parsing.changes else []),
         *([F.col("_moved_from")] if parsing.is_debezium else []),
+        *([F.col(encoded.schema_id)] if parsing.names_schemas else []),
         broken_rule(parsing).alias("_rule"),
     ]
 
@@ -290,7 +315,7 @@ def read_of(parsing: Parsing) -> "Column":
 
 def fault_of(parsing: Parsing) -> "Column":
     """The rule that a record breaks as JSON of these types, or null."""
-    options = strict.options(parsing.record_bytes_max)
+    options = strict.options(parsing.text_bytes_max)
     text, is_corrupt = F.col("_text"), F.col("_parsed").getField(strict.corrupt).isNotNull()
     faults = [
         strict.text_fault(text, is_corrupt, F.col("_names"), options),
@@ -367,7 +392,11 @@ def broken_rule(parsing: Parsing) -> "Column":
         F.when(F.col("_is_erased"), erased)
         .when(no_value, "null_value")
         .when(F.col("_size") > parsing.record_bytes_max, "record_too_large")
-        .when(~F.is_valid_utf8(text), "invalid_utf8")
+    )
+    if parsing.is_encoded:
+        rule = rule.when(F.col("_undecoded").isNotNull(), F.col("_undecoded"))
+    rule = (
+        rule.when(~F.is_valid_utf8(text), "invalid_utf8")
         .when(strict.is_blank(text), "empty_value")
         .when(F.col("_fault").isNotNull(), F.col("_fault"))
     )

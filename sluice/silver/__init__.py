@@ -3,12 +3,14 @@
 from sluice.silver.as_of import Dimension, as_of, dimension
 from sluice.silver.events import events
 from sluice.silver.explode import explode
+from sluice.silver.formats import avro
 from sluice.silver.history import history, history_from_snapshots
 from sluice.silver.joins import interval_join, join
 
 __all__ = [
     "Dimension",
     "as_of",
+    "avro",
     "dimension",
     "events",
     "explode",

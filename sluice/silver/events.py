@@ -6,6 +6,7 @@ from datetime import datetime
 
 from sluice.errors import DeclarationError
 from sluice.model import integrity as laws
+from sluice.model.avro import imported, require_columns_fit, require_readable
 from sluice.model.datasets import (
     Dataset,
     Output,
@@ -18,11 +19,12 @@ from sluice.model.datasets import (
     same_names,
 )
 from sluice.model.ddl import column_names, column_types, ddl
+from sluice.model.formats import Avro, Format
 from sluice.model.join import by_key
 from sluice.model.lineage import Lineage, taken, unique
 from sluice.model.record_columns import require_record_columns
 from sluice.model.specification import Specification
-from sluice.model.times import require_time_formats
+from sluice.model.times import is_epoch, require_time_formats
 from sluice.shapes.fates import event_dataset
 from sluice.shapes.parse import Parsing, event_time_min_default
 from sluice.shapes.rows import first_rows
@@ -56,6 +58,7 @@ def events(
     source: Topic | Sequence[Topic] | Dataset,
     schema: str | None = None,
     keys: Sequence[str],
+    format: Format = "json",  # noqa: A002 - what everybody calls it
     event_time: str | None = None,
     sequence_by: str | Sequence[str] | None = None,
     sent_time: str | None = None,
@@ -73,10 +76,10 @@ def events(
 ) -> Dataset:
     """The parsed records of a topic, one row per key: the first record in the log's order wins, whenever it arrives.
 
-    `schema` is Spark DDL for the JSON value. A record is quarantined, under a separate rule each, if it has a null in
-    `keys` or `event_time` or a value of another type, is larger than `record_bytes_max` (bytes), is more than
-    `future_tolerance` (an interval such as "1 day") ahead of its log timestamp, or is before `event_time_min` (None: no
-    bound).
+    `schema` is Spark DDL for the value: JSON, or what `format` says, such as `silver.avro()`. A record is quarantined,
+    under a separate rule each, if it has a null in `keys` or `event_time` or a value of another type, is larger than
+    `record_bytes_max` (bytes), is more than `future_tolerance` (an interval such as "1 day") ahead of its log
+    timestamp, or is before `event_time_min` (None: no bound).
 
     Times are RFC 3339. `time_formats` gives the format of other columns: an epoch (`epoch_seconds`, `epoch_millis`,
     `epoch_micros`; for dates `epoch_days`) or one of Spark's datetime patterns.
@@ -104,6 +107,7 @@ def events(
             full_name,
             source,
             schema=schema,
+            format=format,
             sent_time=sent_time,
             received_time=received_time,
             hold_later_than=hold_later_than,
@@ -128,6 +132,7 @@ def events(
         parsing=checked_parsing(
             full_name,
             schema=schema,
+            format=format,
             required=tuple(dict.fromkeys([*keys, *([event_time] if event_time else [])])),
             event_time=event_time,
             sent_time=sent_time,
@@ -244,6 +249,7 @@ def checked_parsing(
     reserved = [name for name in declared if name.startswith("_")]
     if reserved:
         raise DeclarationError(f"{dataset}: {', '.join(reserved)}: names that begin with _ are for bookkeeping")
+    require_format(dataset, parsing)
     require_record_columns(dataset, parsing.record_columns, declared, parsing.required)
     taken = [name for name in parsing.changes.keys if name in parsing.record_columns] if parsing.changes else []
     if parsing.is_debezium and taken:
@@ -262,6 +268,22 @@ def checked_parsing(
     require_time_formats(dataset, time_formats or {}, schema)
     require_instant(dataset, "event_time_min", parsing.event_time_min)
     return parsing
+
+
+def require_format(dataset: str, parsing: Parsing) -> None:
+    """A DeclarationError where the format is none, or the columns do not fit its schema."""
+    if not isinstance(parsing.format, Avro):
+        known = ("json",) if parsing.changes is None else ("json", "debezium")
+        if parsing.format not in known:
+            there_are = " and ".join([*map(repr, known), "silver.avro(…)"])
+            raise DeclarationError(f"{dataset}: format is {parsing.format!r}; there are {there_are}")
+        return
+    imported()
+    if parsing.format.reader is None:
+        return
+    found = require_readable(dataset, parsing.format.reader)
+    fields = {name: kind for name, kind in parsing.types.items() if name not in parsing.record_columns}
+    require_columns_fit(dataset, found, fields, [path for path, each in parsing.time_formats if is_epoch(each)])
 
 
 def require_instant(dataset: str, option: str, text: str | None) -> None:

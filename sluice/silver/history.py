@@ -23,6 +23,7 @@ from sluice.model.datasets import (
     same_names,
 )
 from sluice.model.ddl import column_types
+from sluice.model.formats import Format
 from sluice.model.join import by_key
 from sluice.model.lineage import Lineage, Made, same, taken, unique
 from sluice.model.record_columns import tombstones
@@ -40,7 +41,7 @@ from sluice.shapes.history import (
     with_missing_deleted,
 )
 from sluice.shapes.history import history as lay_end_to_end
-from sluice.shapes.parse import Changes, Format, Parsing, event_time_min_default, position
+from sluice.shapes.parse import Changes, Parsing, event_time_min_default, position
 from sluice.shapes.rows import changes_of, tie, without_order
 from sluice.silver.events import checked_parsing, record_bytes, refuse_record_options, required_schema, topics_of
 

@@ -233,7 +233,7 @@ def misfit(schema: Schema, names: Mapping[str, Schema], kind: str, path: str, ep
     if avro == "array" and array:
         yield from misfit(schema["items"], names, array, path, epochs)
     elif avro == "map" and array and (pair := matched("struct", array)):
-        entry = {"type": "record", "name": "", "fields": [{"name": "key", "type": "string"}]}
+        entry = {"type": "record", "name": "", "fields": [{"name": "key", "type": schema.get("keys", "string")}]}
         entry["fields"].append({"name": "value", "type": schema["values"]})  # type: ignore[attr-defined]
         yield from misfits(entry, names, column_types(pair), f"{path}.", epochs)
     elif avro == "record" and struct:

@@ -1,4 +1,4 @@
-"""How the bytes of a record's value are encoded, where they are not JSON: Avro, and by which schema.
+"""How the bytes of a record's value are encoded, where they are not JSON: Avro or Protobuf, and by which schema.
 
 Spark sees none of this: a value is decoded to the JSON that the same event would have been, and judged as JSON is.
 """
@@ -9,8 +9,8 @@ from typing import Literal
 
 Envelope = Literal["json", "debezium"]
 WireFormat = Literal["confluent", "plain"]
-# Topics that have schemas: `{"id": 7, "type": "AVRO", "schema": "…", "references": ["…"]}`.
-schema_fields = "id bigint, type string, schema string, references array<string>"
+# What Spark reads of a record of the topic of schemas: `{"id": 7, "type": "AVRO", "schema": "…", "references": […]}`.
+schema_fields = "id bigint, schema string"
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,19 @@ class Avro:
         return json.dumps({"type": "AVRO", "schema": self.reader})
 
 
-Encoding = Avro
+@dataclass(frozen=True)
+class Protobuf:
+    """The same in Protobuf's encoding; values are of the `message` of the reader's schema, by default its first."""
+
+    wire_format: WireFormat = "confluent"
+    reader: str | None = None
+    message: str | None = None
+
+
+Encoding = Avro | Protobuf
 Format = Envelope | Encoding
 
 
-def is_encoded(format: Format) -> bool:  # noqa: A002 - what everybody calls it
-    return not isinstance(format, str)
-
-
-def names_schemas(format: Format) -> bool:  # noqa: A002
+def names_schemas(format: Format) -> bool:  # noqa: A002 - what everybody calls it
     """Whether records name the schema that they were written by."""
-    return isinstance(format, Avro) and format.wire_format == "confluent"
+    return not isinstance(format, str) and format.wire_format == "confluent"

@@ -55,7 +55,7 @@ class SchemaRegistry:
         known = {"references": references} if references else {}
         return {"id": number, "type": found.get("schemaType") or "AVRO", "schema": found.get("schema"), **known}
 
-    def referred(self, answer: Answer, path: list[str]) -> Iterator[str]:
+    def referred(self, answer: Answer, path: list[str]) -> Iterator[dict[str, str]]:
         """The schemas that one refers to, each after those that it refers to itself."""
         for each in answer.get("references") or ():
             place = f"subjects/{quote(str(each['subject']), safe='')}/versions/{int(each['version'])}"
@@ -65,7 +65,7 @@ class SchemaRegistry:
             if found is None:
                 raise self.failed(f"it has no {place}, to which a schema refers")
             yield from self.referred(found, [*path, place])
-            yield str(found["schema"])
+            yield {"name": str(each["name"]), "schema": str(found["schema"])}
 
     def get(self, path: str) -> Answer | None:
         """An answer in JSON; None where there is no such thing."""

@@ -74,7 +74,7 @@ def schema_of(record: str) -> Parsed | None:
         said = json.loads(record)
         if (said.get("type") or "AVRO") != "AVRO":
             return None
-        return parsed(said["schema"], said.get("references") or ())
+        return parsed(said["schema"], [each["schema"] for each in said.get("references") or ()])
     except (UnusableSchema, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
-from sluice.model.formats import Encoding, names_schemas, schema_fields
-from sluice.shapes import avro
+from sluice.model.formats import Encoding, Protobuf, names_schemas, schema_fields
+from sluice.shapes import avro, protobuf
 
 if TYPE_CHECKING:
     from typing import Any
@@ -23,7 +23,8 @@ written_by = "_written_by"
 def faults_of(encoding: Encoding) -> tuple[str, ...]:
     """The rules that values may break before they are JSON."""
     wire = avro.faults_of_wire_format if names_schemas(encoding) else ()
-    return (*wire, *[each for each in avro.faults if each not in ("record_too_large", "invalid_utf8")])
+    of_format = protobuf.faults if isinstance(encoding, Protobuf) else avro.faults
+    return (*wire, *[each for each in of_format if each not in (avro.too_large, avro.invalid_utf8)])
 
 
 def known_schemas(records: "DataFrame") -> "DataFrame":
@@ -78,12 +79,22 @@ def decoded(encoding: Encoding, bytes_max: int, value: bytes | None, schema: str
     if value is None:
         return None, None
     if not names_schemas(encoding):
-        return avro.decoded(value, encoding.plain_writer, None, bytes_max)
+        return decoded_plain(encoding, bytes_max, value)
     if len(value) < avro.header_bytes or value[0] != 0:
         return None, avro.no_schema_id
     if schema is None:
         return None, avro.unknown
-    return avro.decoded(value[avro.header_bytes :], schema, encoding.reader, bytes_max)
+    body = value[avro.header_bytes :]
+    if isinstance(encoding, Protobuf):
+        return protobuf.decoded(body, schema, encoding.reader, bytes_max, encoding.message)
+    return avro.decoded(body, schema, encoding.reader, bytes_max)
+
+
+def decoded_plain(encoding: Encoding, bytes_max: int, value: bytes) -> avro.Decoded:
+    """The same of a value that names no schema: it was written by the reader's."""
+    if isinstance(encoding, Protobuf):
+        return protobuf.decoded_plain(value, str(encoding.reader), bytes_max, encoding.message)
+    return avro.decoded(value, encoding.plain_writer, None, bytes_max)
 
 
 def changed_ids(before: "DataFrame", now: "DataFrame") -> "DataFrame":

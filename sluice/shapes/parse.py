@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from sluice.model.ddl import column_names, column_types
 from sluice.model.erasure import erased_header
 from sluice.model.expectations import Expectation
-from sluice.model.formats import Avro, Format, is_encoded, names_schemas
+from sluice.model.formats import Encoding, Format, names_schemas
 from sluice.model.record_columns import columns_of, tombstones
 from sluice.model.rules import holds
 from sluice.model.times import is_time, micros_least, micros_most, paths
@@ -102,7 +102,7 @@ class Parsing:
     @property
     def is_encoded(self) -> bool:
         """Whether values must be decoded before they are JSON."""
-        return is_encoded(self.format)
+        return isinstance(self.format, Encoding)
 
     @property
     def names_schemas(self) -> bool:
@@ -181,7 +181,7 @@ class Parsing:
         of_format = ("unknown_op", "invalid_committed_at") if self.is_debezium else ("null_value",)
         return (
             *of_format,
-            *(encoded.faults_of(self.format) if isinstance(self.format, Avro) else ()),
+            *(encoded.faults_of(self.format) if isinstance(self.format, Encoding) else ()),
             *("record_too_large", "invalid_utf8", "empty_value"),
             *strict.faults,
             *(
@@ -231,7 +231,7 @@ def parse(
     """
     is_held = F.lit(False) if said is None else F.coalesce("_is_held", F.lit(False))
     records = records if said is None else with_commands(records, said)
-    if isinstance(parsing.format, Avro):
+    if isinstance(parsing.format, Encoding):
         records = encoded.with_text(records, parsing.format, parsing.record_bytes_max, schemas)
     parsed = records.select(is_held.alias("_held"), *parsing.once(texts_of))
     named = parsed.withColumn("_read", parsing.once(read_of)).select("*", *parsing.once(row_of))

@@ -3,7 +3,7 @@
 from sluice.silver.as_of import Dimension, as_of, dimension
 from sluice.silver.events import events
 from sluice.silver.explode import explode
-from sluice.silver.formats import avro
+from sluice.silver.formats import avro, protobuf
 from sluice.silver.history import history, history_from_snapshots
 from sluice.silver.joins import interval_join, join
 
@@ -18,4 +18,5 @@ __all__ = [
     "history_from_snapshots",
     "interval_join",
     "join",
+    "protobuf",
 ]

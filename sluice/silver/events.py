@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sluice.errors import DeclarationError
+from sluice.model import avro, protobuf
 from sluice.model import integrity as laws
-from sluice.model.avro import imported, require_columns_fit, require_readable
 from sluice.model.datasets import (
     Dataset,
     Output,
@@ -19,7 +19,7 @@ from sluice.model.datasets import (
     same_names,
 )
 from sluice.model.ddl import column_names, column_types, ddl
-from sluice.model.formats import Avro, Format
+from sluice.model.formats import Encoding, Format, Protobuf
 from sluice.model.join import by_key
 from sluice.model.lineage import Lineage, taken, unique
 from sluice.model.record_columns import require_record_columns
@@ -272,18 +272,23 @@ def checked_parsing(
 
 def require_format(dataset: str, parsing: Parsing) -> None:
     """A DeclarationError where the format is none, or the columns do not fit its schema."""
-    if not isinstance(parsing.format, Avro):
+    encoding = parsing.format
+    if not isinstance(encoding, Encoding):
         known = ("json",) if parsing.changes is None else ("json", "debezium")
-        if parsing.format not in known:
-            there_are = " and ".join([*map(repr, known), "silver.avro(…)"])
-            raise DeclarationError(f"{dataset}: format is {parsing.format!r}; there are {there_are}")
+        if encoding not in known:
+            there_are = ", ".join([*map(repr, known), "silver.avro(…)"])
+            raise DeclarationError(f"{dataset}: format is {encoding!r}; there are {there_are} and silver.protobuf(…)")
         return
-    imported()
-    if parsing.format.reader is None:
+    library = protobuf.imported if isinstance(encoding, Protobuf) else avro.imported
+    library()
+    if encoding.reader is None:
         return
-    found = require_readable(dataset, parsing.format.reader)
     fields = {name: kind for name, kind in parsing.types.items() if name not in parsing.record_columns}
-    require_columns_fit(dataset, found, fields, [path for path, each in parsing.time_formats if is_epoch(each)])
+    epochs = [path for path, each in parsing.time_formats if is_epoch(each)]
+    if isinstance(encoding, Protobuf):
+        protobuf.require_fit(dataset, encoding.reader, encoding.message, fields, epochs)
+    else:
+        avro.require_columns_fit(dataset, avro.require_readable(dataset, encoding.reader), fields, epochs)
 
 
 def require_instant(dataset: str, option: str, text: str | None) -> None:

@@ -17,6 +17,8 @@ from sluice.ingest.files import Imported, Options, import_file
 from sluice.ingest.receivers.records import key_in
 from sluice.log import Record, StoredRecord, Verified, require_open
 from sluice.operate import requests
+from sluice.shapes import avro, protobuf
+from sluice.shapes.fates import schemas
 
 # What can be appended: an object that becomes JSON, text, bytes, no value (a tombstone), or a whole record.
 Value = Mapping[str, Any] | str | bytes | None | Record
@@ -68,6 +70,24 @@ class ProjectLog:
         folder = Path(self._here.settings.project, ".sluice", "imports")
         return [import_file(self._here.log, topic, Path(each), options, folder) for each in files]
 
+    def add_schema(
+        self, number: int, schema: str | Path, *, references: Mapping[str, str | Path] | None = None
+    ) -> None:
+        """States the writer's schema of an id, where no registry does: a file of Avro (`.avsc`) or Protobuf (`.proto`).
+
+        `references` are the files that it refers to by their names, each after those that it needs itself. Records that
+        name the id are judged again by the next run. An id has one schema for ever: the first counts. A UsageError for
+        a file that cannot be read, or that is no schema.
+        """
+        kind = "PROTOBUF" if Path(schema).suffix == ".proto" else "AVRO"
+        referred = [{"name": name, "schema": text_of(each)} for name, each in (references or {}).items()]
+        said = {"id": number, "type": kind, "schema": text_of(schema), **({"references": referred} if referred else {})}
+        record = orjson.dumps(said)
+        reader = protobuf if kind == "PROTOBUF" else avro
+        if not 0 <= number < 2**32 or reader.schema_of(record.decode()) is None:
+            raise UsageError(f"{schema} cannot be the schema of id {number}: values cannot be read by it as {kind}.")
+        self._here.log.append(schemas.topic, [Record(record, key=str(number))])
+
     def tail(self, topic: str, records: int = 10) -> list[StoredRecord]:
         """The newest records of a topic; a LogError when there is none of that name."""
         return self._here.log.tail(topic, records)
@@ -97,6 +117,14 @@ class ProjectLog:
         """
         self._here.catalogue().topic(topic)
         return asked(self._here, requests.Request(do="skip", topic=topic, because=because))
+
+
+def text_of(file: str | Path) -> str:
+    """The text of a file; a UsageError where it cannot be read."""
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}.") from error
 
 
 def keyed(records: Iterable[Value], key: str | None, key_field: str | None) -> Iterator[Record]:

@@ -16,8 +16,8 @@ import pytest
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
-from sluice import bronze, silver
-from sluice.errors import DeclarationError
+from sluice import Project, bronze, silver
+from sluice.errors import DeclarationError, UsageError
 from sluice.log import Record
 from sluice.model.datasets import Dataset
 from sluice.model.ddl import column_names
@@ -197,7 +197,7 @@ def declared() -> tuple[Dataset, ...]:
     topic, by_reader = bronze.topic("avro"), silver.avro(schema=json.dumps(reader))
     return (
         silver.events("of_json", source=bronze.topic("json"), schema=columns, **common),
-        silver.events("of_avro", source=topic, schema=columns, format=silver.avro(), **common),
+        silver.events("of_avro", source=topic, schema=few_columns, format=silver.avro(), **common),
         silver.events("of_reader", source=topic, schema=columns, format=by_reader, **common),
         silver.events("of_few", source=topic, schema=few_columns, format=by_reader, **common),
         silver.events(
@@ -273,10 +273,6 @@ def lived(
     return found
 
 
-def tables(found: Lakehouse) -> dict[str, list[str]]:
-    return {name: texts_of(found, name, columns) for name in ("of_json", "of_avro", "of_reader")}
-
-
 def texts_of(found: Lakehouse, name: str, schema: str) -> list[str]:
     """The rows as text: Python has not all of Spark's times."""
     pattern = "'yyyy-MM-dd HH:mm:ss.SSSSSS'"
@@ -306,13 +302,12 @@ def at_once(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_an_event_has_the_same_row_as_json_and_as_avro(at_once: Lakehouse) -> None:
-    found = tables(at_once)
-    assert found["of_reader"] == found["of_json"]
+    assert texts_of(at_once, "of_reader", columns) == texts_of(at_once, "of_json", columns)
+    assert len(texts_of(at_once, "of_json", columns)) == 36
     # Without the reader's schema nothing says what `number` was renamed to.
-    assert [each for each in found["of_json"] if '"second' not in each] == [
-        each for each in found["of_avro"] if '"second' not in each and '"other"' not in each
-    ]
-    assert len(found["of_json"]) == 36
+    same = [each for each in texts_of(at_once, "of_json", few_columns) if '"second' not in each]
+    others = texts_of(at_once, "of_avro", few_columns)
+    assert same == [each for each in others if '"second' not in each and '"other"' not in each]
 
 
 def by_id(texts: list[str]) -> dict[str, Any]:
@@ -493,6 +488,23 @@ def test_any_bytes_are_json_or_have_the_name_of_a_rule() -> None:
             assert (fault is None and isinstance(json.loads(found or ""), dict)) or (
                 found is None and fault in avro.faults
             )
+
+
+def test_a_schema_is_stated_where_there_is_no_registry(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    for name, text in {"a.avsc": json.dumps(first), "b.proto": later, "c.avsc": "{", "d.proto": proto}.items():
+        (tmp_path / name).write_text(text)
+    log = Project(tmp_path).log
+    log.add_schema(1, tmp_path / "a.avsc")
+    log.add_schema(2, tmp_path / "d.proto", references={"b.proto": tmp_path / "b.proto"})
+    said = [json.loads(each.value or b"") for each in log.tail("sluice_schemas")]
+    assert sorted((each["id"], each["type"], len(each.get("references", ()))) for each in said) == [
+        (1, "AVRO", 0),
+        (2, "PROTOBUF", 1),
+    ]
+    for number, name, says in ((3, "c.avsc", "cannot be the schema of id 3"), (3, "no.avsc", "cannot be read")):
+        with pytest.raises(UsageError, match=says):
+            log.add_schema(number, tmp_path / name)
 
 
 def test_extreme_values_keep_their_digits() -> None:

@@ -17,8 +17,7 @@ from sluice.ingest.files import Imported, Options, import_file
 from sluice.ingest.receivers.records import key_in
 from sluice.log import Record, StoredRecord, Verified, require_open
 from sluice.operate import requests
-from sluice.shapes import avro, protobuf
-from sluice.shapes.fates import schemas
+from sluice.operate.schemas import add_schema
 
 # What can be appended: an object that becomes JSON, text, bytes, no value (a tombstone), or a whole record.
 Value = Mapping[str, Any] | str | bytes | None | Record
@@ -79,14 +78,8 @@ class ProjectLog:
         name the id are judged again by the next run. An id has one schema for ever: the first counts. A UsageError for
         a file that cannot be read, or that is no schema.
         """
-        kind = "PROTOBUF" if Path(schema).suffix == ".proto" else "AVRO"
-        referred = [{"name": name, "schema": text_of(each)} for name, each in (references or {}).items()]
-        said = {"id": number, "type": kind, "schema": text_of(schema), **({"references": referred} if referred else {})}
-        record = orjson.dumps(said)
-        reader = protobuf if kind == "PROTOBUF" else avro
-        if not 0 <= number < 2**32 or reader.schema_of(record.decode()) is None:
-            raise UsageError(f"{schema} cannot be the schema of id {number}: values cannot be read by it as {kind}.")
-        self._here.log.append(schemas.topic, [Record(record, key=str(number))])
+        referred = {name: Path(each) for name, each in (references or {}).items()}
+        add_schema(self._here.log, number, Path(schema), referred)
 
     def tail(self, topic: str, records: int = 10) -> list[StoredRecord]:
         """The newest records of a topic; a LogError when there is none of that name."""
@@ -117,14 +110,6 @@ class ProjectLog:
         """
         self._here.catalogue().topic(topic)
         return asked(self._here, requests.Request(do="skip", topic=topic, because=because))
-
-
-def text_of(file: str | Path) -> str:
-    """The text of a file; a UsageError where it cannot be read."""
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}.") from error
 
 
 def keyed(records: Iterable[Value], key: str | None, key_field: str | None) -> Iterator[Record]:

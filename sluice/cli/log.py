@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.options import AsJson, ProjectFolder, opened
+from sluice.cli.options import AsJson, ProjectFolder, names_in, opened
 from sluice.cli.printing import err, print_changed, print_json, print_table, printable
 from sluice.errors import UsageError
 
@@ -43,7 +43,7 @@ def log_import(  # noqa: PLR0917 - options, each given by its name
     types: Annotated[
         str, typer.Option(metavar="COLUMN=TYPE,…", help="CSV: columns that are number, boolean or json, and not text.")
     ] = "",
-    delimiter: Annotated[str, typer.Option(help="CSV: what is between fields.")] = ",",
+    delimiter: Annotated[str, typer.Option(help="CSV: what is between fields; \\\\t is a tab.")] = ",",
     null: Annotated[str, typer.Option(help="CSV: the text that stands for null.")] = "",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad rows, and keep them in a file.")] = False,
     as_json: AsJson = False,
@@ -52,7 +52,7 @@ def log_import(  # noqa: PLR0917 - options, each given by its name
     with opened(project) as here:
         found = here.log.import_files(
             topic, *files, key=key, timestamp=timestamp, headers=header or (), types=types_of(types),
-            delimiter=delimiter, null=null, skip_bad=skip_bad,
+            delimiter="\t" if delimiter == "\\t" else delimiter, null=null, skip_bad=skip_bad,
         )  # fmt: skip
     if as_json:
         print_json([asdict(each) for each in found])
@@ -65,10 +65,10 @@ def log_import(  # noqa: PLR0917 - options, each given by its name
 
 def types_of(text: str) -> dict[str, str]:
     """The types of columns from `COLUMN=TYPE,…`."""
-    pairs = [each.rpartition("=") for each in text.split(",") if each]
+    pairs = [each.rpartition("=") for each in names_in(text) if each]
     if any(not name for name, _, _ in pairs):
         raise UsageError(f"--types {text} is not COLUMN=TYPE,…")
-    return {name: kind for name, _, kind in pairs}
+    return {name.rstrip(): kind.lstrip() for name, _, kind in pairs}
 
 
 @log_app.command("schema")
@@ -146,6 +146,40 @@ def log_verify(
         typer.echo(printable(fault), err=True)
     if faults:
         raise typer.Exit(1)
+
+
+@log_app.command("retain")
+def log_retain(  # noqa: PLR0917 - options, each given by its name
+    topic: str,
+    project: ProjectFolder = Path(),
+    days: Annotated[float | None, typer.Option(help="Forget segments whose records are all older.")] = None,
+    partition_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Forget the oldest segments of a partition that has more.")
+    ] = None,
+    compact: Annotated[bool, typer.Option("--compact", help="Keep only the newest record of each key.")] = False,
+    tombstone_days: Annotated[float, typer.Option(min=0, help="How long compaction keeps tombstones.")] = 1.0,
+    forever: Annotated[bool, typer.Option("--forever", help="Keep all records, as without this command.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what of a topic stays in the log after it has landed; without options, show it.
+
+    `sluice maintain` removes the rest. Bronze keeps everything.
+    """
+    is_limited = days is not None or partition_bytes is not None or compact
+    if forever and is_limited:
+        raise UsageError("Give --forever, or what is to be forgotten, not both.")
+    with opened(project) as here:
+        if is_limited or forever:
+            said = here.log.retain(
+                topic, days=days, partition_bytes=partition_bytes, compact=compact, tombstone_days=tombstone_days
+            )
+        else:
+            said = here.log.retention(topic)
+    shown = said.model_dump()
+    if as_json:
+        print_json({"topic": topic, **shown})
+    else:
+        print_table(["topic", *shown], [[topic, *shown.values()]])
 
 
 @log_app.command("skip")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sluice.ingest.file_rows import Reading, Row, kinds_of_text, rows_of
 from sluice.ingest.receivers.records import append, key_text
 from sluice.log import AnyLog, Record, require_open
 from sluice.log.durable import replace_file
+from sluice.log.rewriting import is_emptied
 
 # The header by which a record is known again: the import, and the row of its file.
 header = "import_row"
@@ -85,8 +86,7 @@ def import_file(log: AnyLog, topic: str, path: Path, options: Options, folder: P
     with held(place):
         known = read_position(place)
         if known is None:
-            if not options.skip_bad:
-                require_good(path, options)
+            require_good(path, options)
             log.create(topic)
             known = replace(wanted, offsets=ends_of(log, topic))
             write_position(place, known)
@@ -126,7 +126,10 @@ def go_on(log: AnyLog, path: Path, options: Options, at: Position, place: Path) 
             at = replace(at, row=some[-1].number, records=count, bad_bytes=size, offsets=ends_of(log, topic))
             write_position(place, at)
     if sha256_of(path) != at.sha256:
-        raise UsageError(f"{path} was changed while it was imported: the log has rows of before and after.")
+        raise UsageError(
+            f"{path} was changed while it was imported: the log has rows of before and after. Once nothing changes it, "
+            "import it by another name: silver then finds the rows that came in twice, by their keys."
+        )
     if not at.bad:
         bad_file(place).unlink()
     at = replace(at, is_complete=True)
@@ -135,16 +138,30 @@ def go_on(log: AnyLog, path: Path, options: Options, at: Position, place: Path) 
 
 
 def rows_after(log: AnyLog, topic: str, at: Position) -> set[int]:
-    """The rows that came into the log after a position, by the batch that a kill ended: at most that batch."""
+    """The rows that came into the log after a position, by the batch that a kill ended: at most that batch.
+
+    A UsageError where the log has forgotten records that may have been some of them.
+    """
     found = set()
     for partition, end in ends_of(log, topic).items():
         start = at.offsets.get(partition, 0)
         if end > start:
+            require_remembered(log.start_offset(topic, int(partition)) <= start, at, partition)
             for record in log.read(topic, int(partition), start):
+                require_remembered(not is_emptied(record), at, partition)
                 name, _, row = record.headers.get(header, "").partition("/")
                 if name == at.name:
                     found.add(int(row))
     return found
+
+
+def require_remembered(is_there: bool, at: Position, partition: str) -> None:
+    if not is_there:
+        raise UsageError(
+            f"{at.file} came in up to row {at.row}, and perhaps some rows after it: partition {partition} of "
+            f"{at.topic} has forgotten records of that time. Rows that are in bronze have the header "
+            f"{header}='{at.name}/ROW'; give the others in a file of their own."
+        )
 
 
 def ends_of(log: AnyLog, topic: str) -> dict[str, int]:
@@ -185,17 +202,18 @@ def in_column(row: Row, name: str) -> Any:
     if name not in row.fields:
         raise ValueError(f"it has no {name}")
     value = row.fields[name]
-    return orjson.loads(bytes(value)) if isinstance(value, orjson.Fragment) else value
+    return orjson.loads(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else value
 
 
 def instant(value: Any) -> datetime:
     try:
         found = datetime.fromisoformat(value)
-    except (ValueError, TypeError):
-        found = None
-    if found is None or found.tzinfo is None:
-        raise ValueError(f"its timestamp {value!r} is no time by RFC 3339, with a time zone")
-    return found
+        # A log keeps UTC, in which the first and the last day of all may be outside the calendar.
+        if found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise ValueError(f"its timestamp {value!r} is no time by RFC 3339, with a time zone")
 
 
 def require_options(options: Options) -> None:
@@ -209,9 +227,12 @@ def require_options(options: Options) -> None:
 
 
 def require_good(path: Path, options: Options) -> None:
-    """A UsageError for the first row that is no record; then nothing of the file comes in."""
+    """A UsageError for a file that cannot be read to its end, or has a row that may not be left out.
+
+    Then nothing of the file comes in, and it can be corrected.
+    """
     for row in rows_of(path, options.reading):
-        found = record_of(row, options, "")
+        found = None if options.skip_bad else record_of(row, options, "")
         if isinstance(found, str):
             raise UsageError(
                 f"{path}, row {row.number}: {found}. Nothing was imported. Correct it, or leave such rows out with "
@@ -226,7 +247,8 @@ def require_same(known: Position, wanted: Position) -> None:
         )
     if known.options != wanted.options:
         raise UsageError(
-            f"{known.file} was imported into {known.topic} with other options: {json.dumps(known.options)}"
+            f"{known.file} was imported into {known.topic} with other options: {json.dumps(known.options)}. Give "
+            "those; or, to let its rows in once more, give the file another name."
         )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.errors import LogError, LogUnreachable, UsageError
 from sluice.log.kafka_batch import KafkaBatch, next_batch
 from sluice.log.records import Record, StoredRecord
+from sluice.log.topic_file import Retention
 from sluice.log.verify import Verified
 from sluice.model.erasure import Removals
 from sluice.model.ledger import LandedPartition
@@ -212,7 +213,12 @@ class KafkaLog:
             for record in records:
                 while len(producer) >= unread_at_most:
                     producer.poll(0.1)
-                producer.produce(topic, **produced(record), on_delivery=delivered)
+                try:
+                    producer.produce(topic, **produced(record), on_delivery=delivered)
+                except KafkaException as error:
+                    # Those before it are on their way: an append ends when they have come in, or never will.
+                    refused.append(error.args[0])
+                    break
                 producer.poll(0)
             producer.flush()
             if refused:
@@ -276,9 +282,35 @@ class KafkaLog:
         }
         return {partition: offsets for partition, offsets in found.items() if offsets}
 
-    def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:  # noqa: ARG002
-        """Nothing to do: how long Kafka keeps records is a setting of its topics."""
+    def retention(self, topic: str) -> Retention:  # noqa: ARG002
+        """Nothing: how long Kafka keeps records is a setting of its topics."""
+        return Retention()
+
+    def retain(self, topic: str, retention: Retention) -> None:  # noqa: ARG002
+        """A UsageError: it is a setting of Kafka's own."""
+        raise UsageError(
+            f"Kafka itself removes the records of {topic}: set retention.ms, retention.bytes or cleanup.policy there. "
+            "It does not ask whether they have landed, so leave a run time to come back."
+        )
+
+    def trim(
+        self,
+        topic: str,  # noqa: ARG002
+        partition: int,  # noqa: ARG002
+        before_offset: int,  # noqa: ARG002
+        oldest: datetime | None,  # noqa: ARG002
+        bytes_max: int | None = None,  # noqa: ARG002
+    ) -> int:
+        """Nothing to do: Kafka removes records itself."""
         return 0
+
+    def compact(self, topic: str, partition: int, before_offset: int, oldest_tombstone: datetime) -> int:  # noqa: ARG002
+        """Nothing to do: the same."""
+        return 0
+
+    def is_compacted(self, topic: str, partition: int, offset: int) -> bool:  # noqa: ARG002
+        """Never: what Kafka compacts leaves no record."""
+        return False
 
     def erase(self, topic: str, removals: Removals) -> int:  # noqa: ARG002
         """A UsageError: Kafka removes single records by its own compaction only."""
@@ -322,6 +354,8 @@ class KafkaLog:
         from confluent_kafka import Producer
 
         settings = {"enable.idempotence": True, "partitioner": "murmur2_random", "linger.ms": 5}
+        # How large a record may be is the topic's to say.
+        settings["message.max.bytes"] = 1_000_000_000
         timeouts = {"delivery.timeout.ms": int(self.answer_seconds * 2000)}
         return Producer({**self.settings(), **settings, **timeouts})
 
@@ -339,13 +373,21 @@ class KafkaLog:
     def answering(self, failed: str) -> "Iterator[AdminClient]":
         """A client for questions; what the brokers refuse, or do not answer, is a LogError."""
         admin = self.admin
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaError, KafkaException
 
         try:
             yield admin
         except KafkaException as error:
             reason = error.args[0]
             said = reason.str() if hasattr(reason, "str") else str(reason)
+            if isinstance(reason, KafkaError) and reason.code() in (
+                KafkaError.MSG_SIZE_TOO_LARGE,
+                KafkaError.INVALID_TIMESTAMP,
+            ):
+                raise LogError(
+                    f"{self}: {failed}: {said}. What a topic takes, its settings max.message.bytes and "
+                    "message.timestamp.after.max.ms say."
+                ) from error
             raise LogUnreachable(
                 f"{self}: {failed}: {said}. Check that the brokers run and can be reached, SLUICE_LOG, and the "
                 "SLUICE_KAFKA_* settings."

@@ -26,7 +26,7 @@ from sluice.operate import erase, search
 from sluice.operate.erase import Subject
 from sluice.quality import results
 from sluice.runtime.settings import Settings
-from sluice.shapes.fates import touched_by_erasure
+from sluice.shapes.fates import Reading, touched_by_erasure
 from sluice.storage.delta import Lake
 from sluice.storage.files import Files
 from tests.commands import sluice
@@ -357,7 +357,7 @@ def with_retraction(dataset: Dataset, **changed: Any) -> Dataset:
 
 def without_siblings(gone: Any, inputs: Any) -> Any:
     parsing, distinct = sales.specification.parsing, sales.specification.distinct  # type: ignore[attr-defined]
-    return touched_by_erasure(gone, [gone.limit(0)], parsing, distinct, None)
+    return touched_by_erasure(gone, [gone.limit(0)], Reading(parsing, distinct))
 
 
 mutants: dict[str, Dataset] = {

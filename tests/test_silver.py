@@ -55,6 +55,12 @@ latest = history(stored_as_scd_type=1)
         (history, {"time_formats": {"at": "yyyy-MM-ddTHH:mm"}}, "T cannot be read"),
         (history, {"time_formats": {"at": "yyyy-MM-dd'T"}}, "is no pattern of a time"),
         (history, {"time_formats": {"at": "HH:mm"}}, "has no year"),
+        (events, {"from_record": {"trace": "headers['x']"}}, "from_record names trace, which the schema lacks"),
+        (events, {"from_record": {"name": "header('x')"}}, r"name is .*; write key, key\['id'\], headers"),
+        (events, {"from_record": {"at": "offset"}}, "at is offset, which is of type bigint, not timestamp"),
+        (events, {"from_record": {"fields": "headers['x']"}}, "which is text, and cannot be array<string>"),
+        (history, {"from_record": {"gone": "value IS NULL"}}, "a record without a value has no id, at"),
+        (events, {"schema": "id string", "from_record": {"id": "key"}}, "declare at least one field of the value"),
     ],
 )
 def test_a_wrong_declaration_says_what_is_wrong(
@@ -72,6 +78,21 @@ def test_times_inside_of_others_have_formats_by_their_path() -> None:
     assert dict(found.specification.parsing.time_formats) == formats
     with pytest.raises(DeclarationError, match=r"its times are trip\.began, trip\.stops\.left_at"):
         events(schema=nested, time_formats={"trip.ended": "epoch_millis"})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"source": topic}, "source is a table"),
+        ({"column": "nothing"}, "column names nothing"),
+        ({"column": "name"}, "name of silver.x is string, and no array"),
+        ({"ordinal": "name"}, "name would be there twice"),
+        ({"ordinal": "_n"}, "for bookkeeping"),
+    ],
+)
+def test_what_cannot_be_exploded_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(DeclarationError, match=says):
+        silver.explode("y", **({"source": facts, "column": "fields"} | options))
 
 
 @pytest.mark.parametrize(

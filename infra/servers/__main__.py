@@ -16,7 +16,8 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 Names = Annotated[
-    list[str] | None, typer.Argument(help="postgres, kafka, s3, connect or spark; none: all of these; or thrift.")
+    list[str] | None,
+    typer.Argument(help="postgres, kafka, s3, connect or spark; none: all of these; or thrift; or registry."),
 ]
 Folder = Annotated[Path, typer.Option(help="Where their data, passwords and logs are.")]
 here = project / ".sluice" / "servers"

@@ -14,6 +14,7 @@ from xmlrpc.client import Fault, ServerProxy
 from infra.servers.connect import Connect
 from infra.servers.kafka import Kafka
 from infra.servers.postgres import Postgres
+from infra.servers.registry import Registry
 from infra.servers.running import is_alive
 from infra.servers.s3 import S3
 from infra.servers.server import Server, loopback, project, wait_until, write_private
@@ -35,12 +36,18 @@ default_ports = {
     "spark-worker-2": 7083,
     "spark-worker-2-web": 7084,
     "thrift": 10000,
+    "registry": 8081,
 }
 # Each stage waits for the health of the one before.
-stages = (("postgres", "kafka", "s3"), ("connect", "spark-master"), ("spark-worker-1", "spark-worker-2"), ("thrift",))
+stages = (
+    ("postgres", "kafka", "s3", "registry"),
+    ("connect", "spark-master"),
+    ("spark-worker-1", "spark-worker-2"),
+    ("thrift",),
+)
 needs = {"connect": "kafka", "spark-worker-1": "spark-master", "spark-worker-2": "spark-master", "thrift": "postgres"}
 # They start only when they are named.
-optional = {"thrift"}
+optional = {"thrift", "registry"}
 healthy_within_seconds = 120
 ends_within_seconds = 40
 
@@ -87,6 +94,7 @@ class Stack:
             "spark-master": master,
             **workers,
             "thrift": Thrift(folder / "thrift", port["thrift"], metastore=postgres, store=s3, **thrift),
+            "registry": Registry(folder / "registry", port["registry"]),
         }
 
     def chosen(self, names: Iterable[str]) -> list[str]:

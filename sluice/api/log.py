@@ -18,6 +18,7 @@ from sluice.ingest.files import Imported, Options, import_file
 from sluice.ingest.receivers.records import key_in
 from sluice.log import Record, Retention, StoredRecord, Verified, require_open
 from sluice.operate import requests
+from sluice.operate.schemas import add_schema
 
 # What can be appended: an object that becomes JSON, text, bytes, no value (a tombstone), or a whole record.
 Value = Mapping[str, Any] | str | bytes | None | Record
@@ -68,6 +69,18 @@ class ProjectLog:
         options = Options(key, timestamp, tuple(headers), reading, skip_bad)
         folder = Path(self._here.settings.project, ".sluice", "imports")
         return [import_file(self._here.log, topic, Path(each), options, folder) for each in files]
+
+    def add_schema(
+        self, number: int, schema: str | Path, *, references: Mapping[str, str | Path] | None = None
+    ) -> None:
+        """States the writer's schema of an id, where no registry does: a file of Avro (`.avsc`) or Protobuf (`.proto`).
+
+        `references` are the files that it refers to by their names, each after those that it needs itself. Records that
+        name the id are judged again by the next run. An id has one schema for ever: the first counts. A UsageError for
+        a file that cannot be read, or that is no schema.
+        """
+        referred = {name: Path(each) for name, each in (references or {}).items()}
+        add_schema(self._here.log, number, Path(schema), referred)
 
     def tail(self, topic: str, records: int = 10) -> list[StoredRecord]:
         """The newest records of a topic; a LogError when there is none of that name."""

@@ -71,6 +71,25 @@ def types_of(text: str) -> dict[str, str]:
     return {name.rstrip(): kind.lstrip() for name, _, kind in pairs}
 
 
+@log_app.command("schema")
+def log_schema(
+    number: Annotated[int, typer.Argument(metavar="ID", help="The id that records name.")],
+    file: Annotated[Path, typer.Argument(help="The schema: Avro (.avsc) or Protobuf (.proto).")],
+    project: ProjectFolder = Path(),
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="A schema that it refers to, after those it needs."),
+    ] = None,
+) -> None:
+    """State the schema that records of an id were written by, where no schema registry does."""
+    pairs = [each.partition("=") for each in reference or ()]
+    if any(not name or not path for name, _, path in pairs):
+        raise UsageError("--reference is NAME=FILE.")
+    with opened(project) as here:
+        here.log.add_schema(number, file, references={name: path for name, _, path in pairs})
+    err.print(f"The schema of id {number} is in the log; the next run judges records that name it.", highlight=False)
+
+
 @log_app.command("tail")
 def log_tail(
     topic: str,

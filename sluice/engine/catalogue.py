@@ -18,6 +18,7 @@ from sluice.model.datasets import Dataset, Topic
 from sluice.model.expectations import Expectation, Suite
 from sluice.model.publication import Publication
 from sluice.quality.built_in import require_built_ins
+from sluice.shapes.fates import schemas
 from sluice.sql.files import declared_in, package
 
 Node = Dataset | Topic
@@ -76,7 +77,11 @@ class Catalogue:
 
     def dependencies(self) -> TopologicalSorter[str]:
         """What each node is made from, by name, prepared to say which nodes are ready."""
-        found = TopologicalSorter({node.name: [source.name for source in sources_of(node)] for node in self.nodes})
+        made_of = {node.name: [source.name for source in sources_of(node)] for node in self.nodes}
+        # Which schemas to ask for is known once the records have landed that name them.
+        if schemas.name in made_of:
+            made_of[schemas.name] = [each.name for each in self.topics if each is not schemas]
+        found = TopologicalSorter(made_of)
         found.prepare()
         return found
 

@@ -18,12 +18,14 @@ from sluice.engine.gate import Refusals
 from sluice.engine.land import forgotten, land
 from sluice.engine.observer import Observer
 from sluice.engine.refresh import newest_inputs, refresh
+from sluice.engine.schemas import Learner
 from sluice.errors import LogUnreachable, SluiceError, SparkEnded
 from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.ledger import InputVersion, RowCounts, no_rows
 from sluice.quality.results import as_rows, record
 from sluice.runtime.session import is_alive, named_jobs, spark_ended
+from sluice.shapes.fates import schemas
 from sluice.storage.delta import Lake
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class Runner:
     refusals: Refusals = field(default_factory=Refusals)
     blocks: Blocks = field(default_factory=Blocks)
     observer: Observer = field(default_factory=Observer)
+    learner: Learner | None = None
 
     def until_caught_up(self, *, rebuild: bool = False) -> list[Event]:
         """Passes over the catalogue until one finds nothing to do.
@@ -171,15 +174,23 @@ class Runner:
         """Lands what waits of a topic, or refreshes a dataset."""
         if isinstance(node, Dataset):
             return self.refreshed(node, event, rebuild=rebuild)
+        if node is schemas and self.learner is not None:
+            event = replace(event, rows=RowCounts(inserted=self.landed(node)))
+            self.learner.learn(self.spark, self.lake, self.log, self.catalogue.datasets)
         # Before it lands: the segments that are there are others then.
         erased = erase(self.spark, self.lake, self.log, node)
         lacking = forgotten(self.log, node.topic) if self.lake.last_commit(node.name) is None else None
-        with self.observer.watching("land", [node.name], self.catalogue) as watch:
-            records_max = self.batch_records_max
-            landed = land(self.spark, self.lake, self.log, node, records_max=records_max, watch=watch)
-            watch.done(landed)
+        landed = event.rows.inserted + self.landed(node)
         cause = (f"records; {lacking}" if lacking else "records") if landed else None if erased is None else "erasure"
         return replace(event, cause=cause, rows=RowCounts(inserted=landed, updated=erased or 0))
+
+    def landed(self, topic: Topic) -> int:
+        """Lands what waits of a topic; returns how many offsets."""
+        with self.observer.watching("land", [topic.name], self.catalogue) as watch:
+            records_max = self.batch_records_max
+            landed = land(self.spark, self.lake, self.log, topic, records_max=records_max, watch=watch)
+            watch.done(landed)
+        return landed
 
     def stopped(self, node: Node, error: Exception) -> str:
         """Records why a node is blocked; returns it as text."""

@@ -102,6 +102,21 @@ def of_rows_kept(table: str, source: str, columns: Mapping[str, str]) -> dict[st
     }
 
 
+def of_elements(table: str, source: str, grain: Sequence[str], column: str, ordinal: str) -> dict[str, str]:
+    """Every row of `source` has as many rows as its array has elements, which are numbered from 1, and no others."""
+    pairs = {name: f'"{name}"' for name in grain}
+    counted = (
+        f'SELECT {", ".join(quoted(grain))}, count(*) AS _rows, max("{ordinal}") AS _last FROM {table} GROUP BY ALL'
+    )
+    return {
+        f"rows of {source} that have not a row for each element": (
+            f"SELECT count(*) FROM {source} AS source LEFT JOIN ({counted}) AS own ON {same(pairs)} "
+            f'WHERE coalesce(len(source."{column}"), 0) <> coalesce(own._rows, 0) '
+            "OR coalesce(own._last, 0) <> coalesce(own._rows, 0)"
+        )
+    } | of_no_others(table, source, pairs)
+
+
 def of_ranks(table: str, groups: Sequence[str], function: str, rank: str, rows: int) -> dict[str, str]:
     """In each group the ranks begin with 1, follow one another as the function gives them, and end with `rows`."""
     partition = f"PARTITION BY {', '.join(quoted(groups))} " if groups else ""

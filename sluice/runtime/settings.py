@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sluice.errors import UsageError, suggestion
 from sluice.log import AnyLog, KafkaLog, KafkaSecurity, Log
+from sluice.runtime.schema_registry import SchemaRegistry
 from sluice.storage.location import Location, is_bucket, location_of
 
 prefix = "SLUICE_"
@@ -21,6 +22,7 @@ kafka_address = re.compile(r"kafka://[^\s,/:]+:\d+(,[^\s,/:]+:\d+)*")
 receiver_address = re.compile(
     r"file:///[^\s?#]+|https?://[^\s/@?#]+(/[^\s@?#]*)?|kafka://[^\s,/:@]+:\d+(,[^\s,/:@]+:\d+)*/[\w.-]+"
 )
+registry_address = re.compile(r"https?://[^\s/@?#]+(/[^\s@?#]*)?")
 # Read by the installer of the servers, not by the engine.
 elsewhere = {"SLUICE_SERVERS"}
 
@@ -76,6 +78,14 @@ class Settings(BaseSettings):
     """A PEM file with the certificate of the authority that signed the broker's."""
     kafka_ssl_keystore: Path | None = None
     """A PEM file with our certificate and its key."""
+    schema_registry: str = ""
+    """The schema registry: `https://HOST[/PATH]`. Empty: schemas come from the topic `sluice_schemas` alone."""
+    schema_registry_username: str = ""
+    """The user name for the schema registry."""
+    schema_registry_password: SecretStr = SecretStr("")
+    """The password for the schema registry."""
+    schema_registry_token: SecretStr = SecretStr("")
+    """A bearer token for the schema registry, instead of a user name and a password."""
     http_token: SecretStr = SecretStr("")
     """The tokens that `sluice listen http` accepts, each of at least 32 characters."""
     webhook_secrets: SecretStr = SecretStr("")
@@ -125,6 +135,13 @@ class Settings(BaseSettings):
             raise ValueError("must be file:///PATH, http(s)://HOST[:PORT][/PATH], or kafka://HOST:PORT/TOPIC")
         return value
 
+    @field_validator("schema_registry")
+    @classmethod
+    def registry(cls, value: str) -> str:
+        if value and not registry_address.fullmatch(value):
+            raise ValueError("must be http(s)://HOST[:PORT][/PATH], without a user, a password and parameters")
+        return value
+
     @field_validator("log")
     @classmethod
     def local_or_kafka(cls, value: str) -> str:
@@ -162,6 +179,17 @@ class Settings(BaseSettings):
     def is_on_kafka(self) -> bool:
         """True when the log is not the embedded one."""
         return self.log.startswith("kafka://")
+
+    def open_schema_registry(self) -> SchemaRegistry | None:
+        """The schema registry, where there is one; nothing is asked of it yet."""
+        if not self.schema_registry:
+            return None
+        return SchemaRegistry(
+            self.schema_registry,
+            self.schema_registry_username,
+            self.schema_registry_password.get_secret_value(),
+            self.schema_registry_token.get_secret_value(),
+        )
 
     @property
     def log_folder(self) -> Path:

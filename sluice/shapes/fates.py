@@ -26,10 +26,13 @@ from sluice.model.datasets import (
 )
 from sluice.model.expectations import Expectation
 from sluice.model.lineage import Lineage, Made, Source
+from sluice.model.record_columns import columns_of
 from sluice.model.rules import require_fit
 from sluice.model.specification import Specification
+from sluice.shapes.avro import unknown
 from sluice.shapes.canonical import key_text
 from sluice.shapes.deduplicate import deduplicate
+from sluice.shapes.encoded import changed_ids, known_schemas, schema_id, schema_id_of
 from sluice.shapes.parse import Parsing, bronze_position, erased, late, parse, position
 
 if TYPE_CHECKING:
@@ -44,6 +47,9 @@ releases = Topic("bronze.sluice_releases", "sluice_releases", "Quarantined recor
 envelope_types = {"op": "string", "committed_at": "timestamp", "lsn": "bigint", "transaction_order": "bigint"}
 release_schema = "dataset string, topic string, partition int, offset bigint, because string, do string"
 releases_input = "releases"
+# The writers' schemas, from a registry or by hand. Whatever becomes of the registry, a rebuild has them.
+schemas = Topic("bronze.sluice_schemas", "sluice_schemas", "The schemas that records were written by.", optional=True)
+schemas_input = "schemas"
 # The rule of the records that `sluice quarantine add` sets aside.
 by_command = "by_command"
 
@@ -58,6 +64,28 @@ class Events(Specification):
     parsing: Parsing
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How records become rows with a key: as declared, with the commands about them, and their writers' schemas."""
+
+    parsing: Parsing
+    distinct: tuple[str, ...]
+    said: "DataFrame | None" = None
+    schemas: "DataFrame | None" = None
+
+    def parse(self, records: "DataFrame") -> "DataFrame":
+        return parse(records, self.parsing, self.said, self.schemas)
+
+    def either_way_with_siblings(self, parsed: "DataFrame", records: "DataFrame") -> "DataFrame":
+        """The scope of all records with the key of one of the parsed ones."""
+        return either_way(siblings_of(parsed, self.parse(records), self.distinct), self.distinct)
+
+
+def known(records: "DataFrame | None") -> "DataFrame | None":
+    """The schemas by their ids, where there are any."""
+    return None if records is None else known_schemas(records)
+
+
 def event_dataset(
     name: str,
     *,
@@ -69,29 +97,24 @@ def event_dataset(
 ) -> Dataset:
     """Records identified by the columns `distinct`, which may include the bookkeeping column `_digest`."""
     require_duration(name, "idle_after", idle_after)
-    judging = partial(judge, parsing=parsing, distinct=distinct, table=name)
     arrivals = {f"arrivals_{topic.topic}": topic for topic in sources}
+
+    def reading(inputs: Frames) -> Reading:
+        said = commanded(inputs[releases_input], name) if releases_input in inputs else None
+        return Reading(parsing, distinct, said, known(inputs.get(schemas_input)))
+
     return Dataset(
         name=name,
         inputs={
             **{
                 alias: Input(
                     topic,
-                    scope=lambda changed, inputs: touched_keys(
-                        changed,
-                        parsing,
-                        distinct,
-                        commanded(inputs[releases_input], name) if releases_input in inputs else None,
-                    ),
+                    scope=lambda changed, inputs: touched_keys(changed, reading(inputs)),
                     within=records_within,
                     arrivals=True,
                     retraction=Retraction(
                         scope=lambda gone, inputs: touched_by_erasure(
-                            gone,
-                            [inputs[alias] for alias in arrivals],
-                            parsing,
-                            distinct,
-                            commanded(inputs[releases_input], name) if releases_input in inputs else None,
+                            gone, [inputs[alias] for alias in arrivals], reading(inputs)
                         ),
                         own=partial(without_positions, table=name),
                     ),
@@ -101,18 +124,30 @@ def event_dataset(
             releases_input: Input(
                 releases,
                 scope=lambda changed, inputs: touched_by_command(
-                    commanded(changed, name),
-                    [inputs[alias] for alias in arrivals],
-                    parsing,
-                    distinct,
-                    commanded(inputs[releases_input], name),
+                    commanded(changed, name), [inputs[alias] for alias in arrivals], reading(inputs)
                 ),
                 within=lambda df, scope: commanded(df, name),
             ),
+            **(
+                {
+                    schemas_input: Input(
+                        schemas,
+                        scope=lambda changed, inputs: touched_by_schemas(
+                            inputs[schemas_input], changed, [inputs[alias] for alias in arrivals], reading(inputs)
+                        ),
+                        within=lambda df, scope: df,
+                    )
+                }
+                if parsing.names_schemas
+                else {}
+            ),
         },
         outputs=event_outputs(name, distinct, parsing.event_time),
-        shape=lambda rows, own: judging(
-            union([rows[alias] for alias in arrivals]), said=rows.get(releases_input), own=own
+        shape=lambda rows, own: judge(
+            union([rows[alias] for alias in arrivals]),
+            Reading(parsing, distinct, rows.get(releases_input), known(rows.get(schemas_input))),
+            table=name,
+            own=own,
         ),
         specification=Events([topic.name for topic in sources], distinct, parsing),
         meaning=meaning,
@@ -122,7 +157,7 @@ def event_dataset(
         idle_after=idle_after,
         reached=partial(reached_by, event_time=parsing.event_time),
         bounded=laws.of_records(name),
-        columns={**parsing.types, **(envelope_types if parsing.format == "debezium" else {})},
+        columns={**parsing.types, **(envelope_types if parsing.is_debezium else {})},
         lineage=lambda: lineage_of(parsing, [topic.name for topic in sources]),
         with_expectations=lambda expected: event_dataset(
             name,
@@ -138,18 +173,22 @@ def event_dataset(
 def lineage_of(parsing: Parsing, tables: Sequence[str]) -> Lineage:
     """The lineage of parsed records: each column is a field of the record, and the record decides its fate."""
     values = [Source(table, "value", "transformation") for table in tables]
-    row = (
-        "the field {} of the row in Debezium's envelope" if parsing.format == "debezium" else "the field {} of the JSON"
-    )
+    record = "row in Debezium's envelope" if parsing.is_debezium else "value" if parsing.is_encoded else "JSON"
+    row = f"the field {{}} of the {record}"
     columns = {name: Made(tuple(values), by=row.format(name)) for name in parsing.types}
-    if parsing.format == "debezium":
+    for name, each in columns_of(parsing.record_columns).items():
+        column = "value" if each.of == "value IS NULL" else each.of
+        around = tuple(Source(table, column, "transformation") for table in tables)
+        columns[name] = Made(around, by=f"{parsing.record_columns[name]} of the record")
+    if parsing.is_debezium:
         columns |= {name: Made(tuple(values), by=f"{name} of Debezium's envelope") for name in envelope_types}
     if parsing.event_time and parsing.sent_time:
         received = parsing.received_time or "the log's timestamp"
         log_times = [] if parsing.received_time else [Source(table, "timestamp", "transformation") for table in tables]
         by = f"{parsing.event_time} + ({received} - {parsing.sent_time}), fields of the JSON"
         columns[parsing.event_time] = Made((*values, *log_times), by=by)
-    decides = [Source(table, "value", "filter") for table in (*tables, releases.name)]
+    beside = (releases.name, *([schemas.name] if parsing.names_schemas else []))
+    decides = [Source(table, "value", "filter") for table in (*tables, *beside)]
     return Lineage(columns, tuple(decides))
 
 
@@ -162,28 +201,21 @@ def checked_rules(name: str, parsing: Parsing, expected: Iterable[Expectation]) 
     return rules
 
 
-def judge(
-    records: "DataFrame",
-    *,
-    parsing: Parsing,
-    distinct: tuple[str, ...],
-    table: str = "",
-    said: "DataFrame | None" = None,
-    own: Frames | None = None,
-) -> "DataFrame":
+def judge(records: "DataFrame", reading: Reading, *, table: str, own: Frames) -> "DataFrame":
     """Every record of a scope with its fate (`_fate` null: accepted), reason and detail.
 
-    The scope is the new `records`, those with commands in `said`, and those judged before, in `own`, that
-    share a key with them.
+    The scope is the new `records`, those with commands, or with a schema that is known now, and those judged before, in
+    `own`, that share a key with them.
     """
     is_good = F.col("_rule").isNull()
     # One pass for good and bad: a filter on the rule would parse every record again for each column it reads.
-    parsed = parse(records, parsing, said)
-    key = F.when(is_good, key_text(parsed, distinct)).otherwise(position_text())
-    candidates = as_said(parsed, said, parsing).withColumn("_key", key)
-    again = None if said is None else F.broadcast(parsed.select(*position))
-    for judged in judged_before(own or {}, table, distinct):
-        # A record that was judged before a command is judged again, from bronze.
+    parsed = reading.parse(records)
+    key = F.when(is_good, key_text(parsed, reading.distinct)).otherwise(position_text())
+    candidates = as_said(parsed, reading.said, reading.parsing).withColumn("_key", key)
+    is_judged_again = reading.said is not None or reading.schemas is not None
+    again = F.broadcast(parsed.select(*position)) if is_judged_again else None
+    for judged in judged_before(own, table, reading.distinct):
+        # A record that was judged before a command, or before its schema, is judged again, from bronze.
         others = judged if again is None else judged.join(again, list(position), "left_anti")
         candidates = candidates.unionByName(others, allowMissingColumns=True)
     rejected = F.when(F.col("_rule").isin(late, erased), F.col("_rule")).otherwise("quarantined")
@@ -191,8 +223,15 @@ def judge(
         {
             "_fate": F.when(is_good, F.col("_fate")).otherwise(rejected),
             "_reason": F.when(is_good, F.col("_reason")).otherwise(F.col("_rule")),
+            **({"_detail": with_schema_id()} if reading.parsing.names_schemas else {}),
         }
     )
+
+
+def with_schema_id() -> "Column":
+    """The detail of a fate; of a record whose schema is not known, the id of that schema."""
+    is_unknown = F.coalesce(F.col("_rule") == unknown, F.lit(False))
+    return F.when(is_unknown, F.col(schema_id).cast("string")).otherwise(F.col("_detail"))
 
 
 def as_said(parsed: "DataFrame", said: "DataFrame | None", parsing: Parsing) -> "DataFrame":
@@ -226,14 +265,12 @@ def judged_before(own: Frames, table: str, distinct: tuple[str, ...]) -> "list[D
     return [own[table].withColumn("_key", key_text(own[table], distinct)), duplicates]
 
 
-def touched_keys(
-    records: "DataFrame", parsing: Parsing, distinct: tuple[str, ...], said: "DataFrame | None" = None
-) -> "DataFrame":
+def touched_keys(records: "DataFrame", reading: Reading) -> "DataFrame":
     """The scope of new records: their key columns, and the text by which `silver._fates` knows the key.
 
-    A record with a command in `said` from before it landed is judged by it, so it is in the scope either way.
+    A record with a command from before it landed is judged by it, so it is in the scope either way.
     """
-    parsed = parse(records, parsing, said)
+    parsed, distinct, said = reading.parse(records), reading.distinct, reading.said
     is_good = F.col("_rule").isNull()
     touched = parsed.select(
         *[F.when(is_good, F.col(name)).alias(name) for name in distinct],
@@ -245,13 +282,7 @@ def touched_keys(
     return touched.unionByName(either_way(spoken_of, distinct).drop(*position))
 
 
-def touched_by_command(
-    newly_said: "DataFrame",
-    topics: "Iterable[DataFrame]",
-    parsing: Parsing,
-    distinct: tuple[str, ...],
-    said: "DataFrame",
-) -> "DataFrame":
+def touched_by_command(newly_said: "DataFrame", topics: "Iterable[DataFrame]", reading: Reading) -> "DataFrame":
     """The scope of records that new commands name: their former fate, their key, and their place in bronze.
 
     If a record is set aside, all records of its key are in the scope too, because another may be accepted in its place.
@@ -260,26 +291,39 @@ def touched_by_command(
     places = list(bronze_position)
     records = union(topics)
     wanted = newly_said.select(*[F.col(f"_{column}").alias(column) for column in places])
-    parsed = parse(records.join(F.broadcast(wanted), places, "left_semi"), parsing, said)
-    touched = either_way(parsed, distinct)
+    parsed = reading.parse(records.join(F.broadcast(wanted), places, "left_semi"))
+    touched = either_way(parsed, reading.distinct)
     held = newly_said.where("_is_held").select(*position)
     if held.isEmpty():
         return touched
     keys = parsed.join(F.broadcast(held), list(position), "left_semi")
-    return touched.unionByName(either_way(siblings_of(keys, parse(records, parsing, said), distinct), distinct))
+    return touched.unionByName(reading.either_way_with_siblings(keys, records))
 
 
-def touched_by_erasure(
-    gone: "DataFrame",
-    topics: "Iterable[DataFrame]",
-    parsing: Parsing,
-    distinct: tuple[str, ...],
-    said: "DataFrame | None",
+def touched_by_schemas(
+    records_of_schemas: "DataFrame", changed: "DataFrame", topics: "Iterable[DataFrame]", reading: Reading
 ) -> "DataFrame":
+    """The scope of records whose schema is known now, or is another: they, and those that shared a key with them."""
+    places = list(bronze_position)
+    before = known_schemas(records_of_schemas.join(F.broadcast(changed.select(*places)), places, "left_anti"))
+    ids = changed_ids(before, known_schemas(records_of_schemas)).localCheckpoint()
+    records = union(topics)
+    named = records.withColumn(schema_id, schema_id_of(F.col("value")))
+    found = named.join(F.broadcast(ids), schema_id, "left_semi").drop(schema_id)
+    touched = either_way(reading.parse(found), reading.distinct)
+    if ids.where("_was IS NOT NULL").isEmpty():
+        return touched
+    # Rows were made by a schema that no longer counts, so another record may be the first of their keys.
+    as_before = replace(reading, schemas=before).parse(found)
+    return touched.unionByName(either_way(as_before, reading.distinct)).unionByName(
+        reading.either_way_with_siblings(as_before, records)
+    )
+
+
+def touched_by_erasure(gone: "DataFrame", topics: "Iterable[DataFrame]", reading: Reading) -> "DataFrame":
     """The scope of records that were erased, given their old images: they, and all others of their keys."""
-    old = parse(gone, parsing, said)
-    siblings = siblings_of(old, parse(union(topics), parsing, said), distinct)
-    return either_way(old, distinct).unionByName(either_way(siblings, distinct))
+    old = reading.parse(gone)
+    return either_way(old, reading.distinct).unionByName(reading.either_way_with_siblings(old, union(topics)))
 
 
 def siblings_of(parsed: "DataFrame", others: "DataFrame", distinct: tuple[str, ...]) -> "DataFrame":

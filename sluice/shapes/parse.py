@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pyspark import SparkContext
 from pyspark.sql import functions as F
@@ -13,9 +13,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from sluice.model.ddl import column_names, column_types
 from sluice.model.erasure import erased_header
 from sluice.model.expectations import Expectation
+from sluice.model.formats import Encoding, Format, names_schemas
+from sluice.model.record_columns import columns_of, tombstones
 from sluice.model.rules import holds
 from sluice.model.times import is_time, micros_least, micros_most, paths
-from sluice.shapes import strict
+from sluice.shapes import avro, encoded, record_columns, strict
 from sluice.shapes.canonical import digest
 
 if TYPE_CHECKING:
@@ -31,8 +33,6 @@ bronze_position = tuple(name.removeprefix("_") for name in position)
 event_time_min_default = "1970-01-03T00:00:00Z"
 late = "late"
 erased = "erased"
-
-Format = Literal["json", "debezium"]
 
 
 def enveloped(name: str) -> str:
@@ -77,7 +77,7 @@ class Parsing:
     Times are RFC 3339, except in the columns of `time_formats`. An event before `event_time_min` is quarantined; None
     lets all through. `sent_time` and `received_time` correct a device's clock; a record is late when it
     was received more than `hold_later_than` after its event. It is quarantined under the names of all `expectations`
-    that it breaks.
+    that it breaks. `from_record` says which columns are not fields of the value, but of the record around it.
     """
 
     schema: str
@@ -93,6 +93,36 @@ class Parsing:
     expectations: tuple[Expectation, ...] = ()
     time_formats: tuple[tuple[str, str], ...] = ()
     event_time_min: str | None = event_time_min_default
+    from_record: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_debezium(self) -> bool:
+        return self.format == "debezium"
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether values must be decoded before they are JSON."""
+        return isinstance(self.format, Encoding)
+
+    @property
+    def names_schemas(self) -> bool:
+        """Whether records name the schema that they were written by."""
+        return names_schemas(self.format)
+
+    @property
+    def text_bytes_max(self) -> int:
+        """How large the JSON of a value can be."""
+        return self.record_bytes_max * (avro.text_bytes_per_byte if self.is_encoded else 1)
+
+    @property
+    def record_columns(self) -> dict[str, str]:
+        """The columns that are not fields of the value, each with what it is."""
+        return dict(self.from_record)
+
+    @property
+    def has_tombstones(self) -> bool:
+        """Whether records without a value are rows."""
+        return bool(tombstones(self.record_columns))
 
     @property
     def row_columns(self) -> tuple[str, ...]:
@@ -101,14 +131,19 @@ class Parsing:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of a parsed row, bookkeeping aside."""
-        return (*self.row_columns, *(envelope_columns if self.format == "debezium" else ()))
+        return (*self.row_columns, *(envelope_columns if self.is_debezium else ()))
+
+    @property
+    def typed(self) -> dict[str, strict.Typed]:
+        """How each column that is a field of the value is made from JSON."""
+        return {name: each for name, each in self.declared.items() if name not in self.record_columns}
 
     @cached_property
-    def typed(self) -> dict[str, strict.Typed]:
-        """How the value of each column of a row is made from JSON; it asks Spark what the schema says."""
+    def declared(self) -> dict[str, strict.Typed]:
+        """The same of all columns of a row; it asks Spark what the schema says."""
         formats = {path.lower(): each for path, each in self.time_formats}
         return {
-            each.name: strict.Typed(each.dataType, each.name, formats, numbers_as_text=self.format == "debezium")
+            each.name: strict.Typed(each.dataType, each.name, formats, numbers_as_text=self.format != "json")
             for each in cast("StructType", StructType.fromDDL(self.schema))
         }
 
@@ -128,7 +163,7 @@ class Parsing:
     def read_type(self) -> StructType:
         """What the JSON is read as; Debezium's envelope may be inside another with its schema."""
         row = strict.row_type(self.typed)
-        if self.format == "debezium":
+        if self.is_debezium:
             row = StructType([StructField("before", row), StructField("after", row), *envelope_fields])
             row = StructType([*row, StructField("payload", row)])
         return StructType([*row, StructField(strict.corrupt, StringType())])
@@ -136,17 +171,24 @@ class Parsing:
     @property
     def digested(self) -> tuple[str, ...]:
         """The columns that make two records the same; the time of sending is not among them."""
-        return tuple(name for name in self.columns if name not in (self.sent_time, self.received_time))
+        deliveries = {name for name, each in columns_of(self.record_columns).items() if each.is_delivery}
+        return tuple(name for name in self.columns if name not in {self.sent_time, self.received_time, *deliveries})
 
     @property
     def rules(self) -> tuple[str, ...]:
         """All rules that a record may break; of several expectations, the names are joined by commas."""
         times = dict.fromkeys(path.partition(".")[0] for path, kind in paths(self.schema) if is_time(kind))
-        of_format = ("unknown_op", "invalid_committed_at") if self.format == "debezium" else ("null_value",)
+        of_format = ("unknown_op", "invalid_committed_at") if self.is_debezium else ("null_value",)
         return (
             *of_format,
+            *(encoded.faults_of(self.format) if isinstance(self.format, Encoding) else ()),
             *("record_too_large", "invalid_utf8", "empty_value"),
             *strict.faults,
+            *(
+                [record_columns.invalid_key]
+                if any(text.lower().startswith("key") for _, text in self.from_record)
+                else []
+            ),
             *[f"{fault}_{name}" for name in times for fault in strict.faults_of_time],
             *[f"null_{name}" for name in self.required],
             *[each.name for each in self.expectations],
@@ -175,17 +217,22 @@ def time_rules(event_time: str, least: str | None) -> tuple[str, ...]:
     return (in_the_future, f"{event_time}_before_{named}")
 
 
-def parse(records: "DataFrame", parsing: Parsing, said: "DataFrame | None" = None) -> "DataFrame":
+def parse(
+    records: "DataFrame", parsing: Parsing, said: "DataFrame | None" = None, schemas: "DataFrame | None" = None
+) -> "DataFrame":
     """Bronze records as rows of the schema, with the record's position, and `_rule`: the rule it breaks, or null.
 
     Every record gives exactly one row. `_digest` identifies the parsed values, `_unknown_fields` the names of fields
     that the schema lacks (null when there are none), `_lateness_seconds` how long after its event it was received.
     For changes, `_change` is 'set', 'delete', 'truncate' or 'none' (nothing to do), and `_moved_from` the old key.
     For records that a command holds (`_is_held` in `said`), the declaration's conditions are not evaluated, because one
-    of them may be what fails.
+    of them may be what fails. `schemas` are those that records were written by, where they name one; `_schema_id` is
+    then its id.
     """
     is_held = F.lit(False) if said is None else F.coalesce("_is_held", F.lit(False))
     records = records if said is None else with_commands(records, said)
+    if isinstance(parsing.format, Encoding):
+        records = encoded.with_text(records, parsing.format, parsing.record_bytes_max, schemas)
     parsed = records.select(is_held.alias("_held"), *parsing.once(texts_of))
     named = parsed.withColumn("_read", parsing.once(read_of)).select("*", *parsing.once(row_of))
     named = named.withColumn("_fault", parsing.once(fault_of))
@@ -200,6 +247,8 @@ def texts_of(parsing: Parsing) -> "list[Column]":
     """Where a record is, its text, and what Spark reads in it."""
     size = F.octet_length("value")
     text = F.when(size <= parsing.record_bytes_max, F.col("value").cast("string"))
+    if parsing.is_encoded:
+        text = F.col("_decoded").getField("text")
     return [
         F.col("topic").alias("_topic"),
         F.col("partition").alias("_partition"),
@@ -209,7 +258,10 @@ def texts_of(parsing: Parsing) -> "list[Column]":
         (F.col("value").isNull() & F.col("headers").getItem(erased_header).isNotNull()).alias("_is_erased"),
         text.alias("_text"),
         F.json_object_keys(text).alias("_names"),
-        F.from_json(text, parsing.read_type, strict.options(parsing.record_bytes_max)).alias("_parsed"),
+        F.from_json(text, parsing.read_type, strict.options(parsing.text_bytes_max)).alias("_parsed"),
+        *([F.col("_decoded").getField("fault").alias("_undecoded")] if parsing.is_encoded else []),
+        *([F.col(encoded.schema_id)] if parsing.names_schemas else []),
+        *record_columns.read_columns(parsing),
     ]
 
 
@@ -226,7 +278,8 @@ def result_of(parsing: Parsing, named: "DataFrame") -> "list[Column]":
         unknown_fields(parsing).alias("_unknown_fields"),
         *([F.col("_lateness_seconds")] if parsing.event_time else []),
         *([F.col("_change")] if parsing.changes else []),
-        *([F.col("_moved_from")] if parsing.format == "debezium" else []),
+        *([F.col("_moved_from")] if parsing.is_debezium else []),
+        *([F.col(encoded.schema_id)] if parsing.names_schemas else []),
         broken_rule(parsing).alias("_rule"),
     ]
 
@@ -240,7 +293,9 @@ def with_commands(records: "DataFrame", said: "DataFrame") -> "DataFrame":
 def row_of(parsing: Parsing) -> "list[Column]":
     """The columns of the row in a record."""
     row = [each.value(F.col("_read").getField(name)).alias(name) for name, each in parsing.typed.items()]
-    if parsing.format == "json":
+    around = columns_of(parsing.record_columns)
+    row += [record_columns.value(parsing, name, each).alias(name) for name, each in around.items()]
+    if not parsing.is_debezium:
         return row
     before, keys = F.expr(enveloped("before")), parsing.changes.keys if parsing.changes else ()
     old = [each.value(before.getField(name)).alias(name) for name, each in parsing.typed.items() if name in keys]
@@ -253,23 +308,24 @@ def row_of(parsing: Parsing) -> "list[Column]":
 
 def read_of(parsing: Parsing) -> "Column":
     """The row as it was read; a deleted row has only its before image."""
-    if parsing.format == "json":
+    if not parsing.is_debezium:
         return F.col("_parsed")
     return F.expr(f"if({enveloped('op')} = 'd', {enveloped('before')}, {enveloped('after')})")
 
 
 def fault_of(parsing: Parsing) -> "Column":
     """The rule that a record breaks as JSON of these types, or null."""
-    options = strict.options(parsing.record_bytes_max)
+    options = strict.options(parsing.text_bytes_max)
     text, is_corrupt = F.col("_text"), F.col("_parsed").getField(strict.corrupt).isNotNull()
     faults = [
         strict.text_fault(text, is_corrupt, F.col("_names"), options),
         F.when(is_corrupt, "wrong_type"),
         strict.value_fault(parsing.typed, F.col("_read"), text),
     ]
-    if parsing.format == "debezium":
+    if parsing.is_debezium:
         faults.append(F.when(F.expr(f"{ts_ms} IS NOT NULL") & F.col("committed_at").isNull(), "invalid_committed_at"))
-    return F.coalesce(*faults)
+    of_record = record_columns.fault(parsing)
+    return F.coalesce(*faults, *([] if of_record is None else [of_record]))
 
 
 def change_of(parsing: Parsing) -> "dict[str, Column]":
@@ -282,7 +338,7 @@ def change_of(parsing: Parsing) -> "dict[str, Column]":
         kind = F.when(F.col(changes.row_count) == 0, "none").otherwise(kind)
     if changes.deletes is not None:
         kind = F.when(unless_held(F.expr(changes.deletes)), "delete").otherwise(kind)
-    if parsing.format == "debezium":
+    if parsing.is_debezium:
         kind = F.when(F.col("op") == "d", "delete").otherwise(kind)
         kind = F.when(F.col("op") == "t", "truncate").otherwise(kind)
         # A delete is followed by a tombstone for the log's compaction; messages are no changes either.
@@ -319,9 +375,9 @@ def times_of(parsing: Parsing) -> "dict[str, Column]":
 
 def unknown_fields(parsing: Parsing) -> "Column":
     """The fields of the record that the schema lacks; those of an envelope are ignored."""
-    if parsing.format == "debezium":
+    if parsing.is_debezium:
         return F.lit(None).cast("array<string>")
-    known = F.array(*[F.lit(name) for name in parsing.columns])
+    known = F.array(*[F.lit(name) for name in parsing.typed])
     unknown = F.array_except("_names", known)
     return F.when(F.size(unknown) > 0, unknown)
 
@@ -330,17 +386,21 @@ def broken_rule(parsing: Parsing) -> "Column":
     """The first rule that a parsed record breaks; null for a good one."""
     text = F.col("_text")
     no_value = F.col("_size").isNull()
-    if parsing.format == "debezium":
+    if parsing.is_debezium or parsing.has_tombstones:
         no_value = F.lit(False)
     rule = (
         F.when(F.col("_is_erased"), erased)
         .when(no_value, "null_value")
         .when(F.col("_size") > parsing.record_bytes_max, "record_too_large")
-        .when(~F.is_valid_utf8(text), "invalid_utf8")
+    )
+    if parsing.is_encoded:
+        rule = rule.when(F.col("_undecoded").isNotNull(), F.col("_undecoded"))
+    rule = (
+        rule.when(~F.is_valid_utf8(text), "invalid_utf8")
         .when(strict.is_blank(text), "empty_value")
         .when(F.col("_fault").isNotNull(), F.col("_fault"))
     )
-    if parsing.format == "debezium":
+    if parsing.is_debezium:
         known = F.coalesce(F.col("op").isin("c", "u", "r", "d", "t", "m"), F.lit(False))
         rule = rule.when(F.col("_size").isNotNull() & ~known, "unknown_op")
     for name in parsing.required:

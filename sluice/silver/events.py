@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sluice.errors import DeclarationError
+from sluice.model import avro, protobuf
 from sluice.model import integrity as laws
 from sluice.model.datasets import (
     Dataset,
@@ -18,10 +19,12 @@ from sluice.model.datasets import (
     same_names,
 )
 from sluice.model.ddl import column_names, column_types, ddl
+from sluice.model.formats import Encoding, Format, Protobuf
 from sluice.model.join import by_key
 from sluice.model.lineage import Lineage, taken, unique
+from sluice.model.record_columns import require_record_columns
 from sluice.model.specification import Specification
-from sluice.model.times import require_time_formats
+from sluice.model.times import is_epoch, require_time_formats
 from sluice.shapes.fates import event_dataset
 from sluice.shapes.parse import Parsing, event_time_min_default
 from sluice.shapes.rows import first_rows
@@ -55,6 +58,7 @@ def events(
     source: Topic | Sequence[Topic] | Dataset,
     schema: str | None = None,
     keys: Sequence[str],
+    format: Format = "json",  # noqa: A002 - what everybody calls it
     event_time: str | None = None,
     sequence_by: str | Sequence[str] | None = None,
     sent_time: str | None = None,
@@ -67,17 +71,22 @@ def events(
     future_tolerance: str = "1 day",
     event_time_min: str | None = event_time_min_default,
     time_formats: Mapping[str, str] | None = None,
+    from_record: Mapping[str, str] | None = None,
     record_bytes_max: int = record_bytes,
 ) -> Dataset:
     """The parsed records of a topic, one row per key: the first record in the log's order wins, whenever it arrives.
 
-    `schema` is Spark DDL for the JSON value. A record is quarantined, under a separate rule each, if it has a null in
-    `keys` or `event_time` or a value of another type, is larger than `record_bytes_max` (bytes), is more than
-    `future_tolerance` (an interval such as "1 day") ahead of its log timestamp, or is before `event_time_min` (None: no
-    bound).
+    `schema` is Spark DDL for the value: JSON, or what `format` says, such as `silver.avro()`. A record is quarantined,
+    under a separate rule each, if it has a null in `keys` or `event_time` or a value of another type, is larger than
+    `record_bytes_max` (bytes), is more than `future_tolerance` (an interval such as "1 day") ahead of its log
+    timestamp, or is before `event_time_min` (None: no bound).
 
     Times are RFC 3339. `time_formats` gives the format of other columns: an epoch (`epoch_seconds`, `epoch_millis`,
     `epoch_micros`; for dates `epoch_days`) or one of Spark's datetime patterns.
+
+    `from_record` says which columns of the schema are not fields of the value, as SQL of the bronze table:
+    `{"customer": "key", "trace_id": "headers['trace-id']", "logged_at": "timestamp"}`, or `key['id']` where the key is
+    a JSON object. With a column `value IS NULL` records without a value (tombstones) are rows too.
 
     With `sent_time`, the event time is corrected by the error of the device's clock: event + (received - sent), where
     received is `received_time`, or else the log's timestamp. A record received more than `hold_later_than` after its
@@ -98,6 +107,7 @@ def events(
             full_name,
             source,
             schema=schema,
+            format=format,
             sent_time=sent_time,
             received_time=received_time,
             hold_later_than=hold_later_than,
@@ -105,6 +115,7 @@ def events(
             future_tolerance=future_tolerance,
             event_time_min=event_time_min,
             time_formats=time_formats,
+            from_record=from_record,
             record_bytes_max=record_bytes_max,
         )
         made = events_of_rows(
@@ -121,6 +132,7 @@ def events(
         parsing=checked_parsing(
             full_name,
             schema=schema,
+            format=format,
             required=tuple(dict.fromkeys([*keys, *([event_time] if event_time else [])])),
             event_time=event_time,
             sent_time=sent_time,
@@ -129,6 +141,7 @@ def events(
             future_tolerance=future_tolerance,
             event_time_min=event_time_min,
             time_formats=time_formats,
+            from_record=from_record,
             record_bytes_max=record_bytes_max,
         ),
         distinct=tuple(keys),
@@ -215,12 +228,20 @@ def checked_parsing(
     schema: str,
     event_time: str | None,
     time_formats: Mapping[str, str] | None,
+    from_record: Mapping[str, str] | None = None,
     **options: object,
 ) -> Parsing:
     """How records are parsed; raises DeclarationError with the option that does not fit the schema."""
     declared = column_types(schema, dataset)
     formats = tuple(sorted((time_formats or {}).items()))
-    parsing = Parsing(schema=ddl(declared), event_time=event_time, time_formats=formats, **options)  # type: ignore[arg-type]
+    around = tuple((from_record or {}).items())
+    parsing = Parsing(
+        schema=ddl(declared),
+        event_time=event_time,
+        time_formats=formats,
+        from_record=around,
+        **options,  # type: ignore[arg-type]
+    )
     if len({name.casefold() for name in parsing.columns}) < len(parsing.columns):
         raise DeclarationError(
             f"{dataset}: two columns have one name; Debezium's are op, committed_at, lsn and transaction_order"
@@ -228,6 +249,13 @@ def checked_parsing(
     reserved = [name for name in declared if name.startswith("_")]
     if reserved:
         raise DeclarationError(f"{dataset}: {', '.join(reserved)}: names that begin with _ are for bookkeeping")
+    require_format(dataset, parsing)
+    require_record_columns(dataset, parsing.record_columns, declared, parsing.required)
+    taken = [name for name in parsing.changes.keys if name in parsing.record_columns] if parsing.changes else []
+    if parsing.is_debezium and taken:
+        raise DeclarationError(
+            f"{dataset}: the row in Debezium's envelope has {', '.join(taken)}; do not take it from_record"
+        )
     times = {"event_time": event_time, "sent_time": parsing.sent_time, "received_time": parsing.received_time}
     for option, column in times.items():
         require_columns(dataset, option, (column,) if column else (), parsing.columns)
@@ -240,6 +268,27 @@ def checked_parsing(
     require_time_formats(dataset, time_formats or {}, schema)
     require_instant(dataset, "event_time_min", parsing.event_time_min)
     return parsing
+
+
+def require_format(dataset: str, parsing: Parsing) -> None:
+    """A DeclarationError where the format is none, or the columns do not fit its schema."""
+    encoding = parsing.format
+    if not isinstance(encoding, Encoding):
+        known = ("json",) if parsing.changes is None else ("json", "debezium")
+        if encoding not in known:
+            there_are = ", ".join([*map(repr, known), "silver.avro(…)"])
+            raise DeclarationError(f"{dataset}: format is {encoding!r}; there are {there_are} and silver.protobuf(…)")
+        return
+    library = protobuf.imported if isinstance(encoding, Protobuf) else avro.imported
+    library()
+    if encoding.reader is None:
+        return
+    fields = {name: kind for name, kind in parsing.types.items() if name not in parsing.record_columns}
+    epochs = [path for path, each in parsing.time_formats if is_epoch(each)]
+    if isinstance(encoding, Protobuf):
+        protobuf.require_fit(dataset, encoding.reader, encoding.message, fields, epochs)
+    else:
+        avro.require_columns_fit(dataset, avro.require_readable(dataset, encoding.reader), fields, epochs)
 
 
 def require_instant(dataset: str, option: str, text: str | None) -> None:

@@ -23,8 +23,10 @@ from sluice.model.datasets import (
     same_names,
 )
 from sluice.model.ddl import column_types
+from sluice.model.formats import Format
 from sluice.model.join import by_key
 from sluice.model.lineage import Lineage, Made, same, taken, unique
+from sluice.model.record_columns import tombstones
 from sluice.model.scope import Scope
 from sluice.model.specification import Specification
 from sluice.model.sql import require_known
@@ -39,7 +41,7 @@ from sluice.shapes.history import (
     with_missing_deleted,
 )
 from sluice.shapes.history import history as lay_end_to_end
-from sluice.shapes.parse import Changes, Format, Parsing, event_time_min_default, position
+from sluice.shapes.parse import Changes, Parsing, event_time_min_default, position
 from sluice.shapes.rows import changes_of, tie, without_order
 from sluice.silver.events import checked_parsing, record_bytes, refuse_record_options, required_schema, topics_of
 
@@ -93,6 +95,7 @@ def history(
     future_tolerance: str = "1 day",
     event_time_min: str | None = event_time_min_default,
     time_formats: Mapping[str, str] | None = None,
+    from_record: Mapping[str, str] | None = None,
     record_bytes_max: int = record_bytes,
 ) -> Dataset:
     """Every version of each key with its validity (SCD type 2), or the latest (type 1), from changes in any order.
@@ -101,7 +104,9 @@ def history(
     and the log breaks ties. A version begins at `valid_from`, by default the first column of `sequence_by`. Conditions
     are SQL over the columns of `schema`. With `format="debezium"`, `schema` describes the row, and the columns `op`,
     `committed_at`, `lsn` and `transaction_order` come from the envelope. `time_formats`, `event_time_min`,
-    `owner` and `comments` are those of `silver.events`; no version may begin before `event_time_min`.
+    `from_record`, `owner` and `comments` are those of `silver.events`; no version may begin before `event_time_min`.
+    A compacted topic deletes a key by a record without a value:
+    `from_record={"id": "key", "at": "timestamp", "is_gone": "value IS NULL"}` and `apply_as_deletes="is_gone"`.
 
     The deduplicated changes are kept in `silver.<name>_changes`: a version that was merged into its neighbour is needed
     again when a change arrives between them.
@@ -126,6 +131,7 @@ def history(
             future_tolerance=future_tolerance,
             event_time_min=event_time_min,
             time_formats=time_formats,
+            from_record=from_record,
             record_bytes_max=record_bytes_max,
         )
         made = history_of_rows(
@@ -154,11 +160,12 @@ def history(
         future_tolerance=future_tolerance,
         event_time_min=event_time_min,
         time_formats=time_formats,
+        from_record=from_record,
         record_bytes_max=record_bytes_max,
     )
     require_columns(full_name, "columns_to_update", (columns_to_update,) if columns_to_update else (), parsing.columns)
     types = column_types(schema)
-    control = {*keys, *sequence, begins, columns_to_update}
+    control = {*keys, *sequence, begins, columns_to_update, *tombstones(parsing.record_columns)}
     known = tuple(column for column in parsing.row_columns if column not in control)
     attributes = lists.attributes(full_name, known)
     tracked = lists.tracked(full_name, stored_as_scd_type, attributes)
@@ -212,6 +219,7 @@ def history_from_snapshots(
     future_tolerance: str = "1 day",
     event_time_min: str | None = event_time_min_default,
     time_formats: Mapping[str, str] | None = None,
+    from_record: Mapping[str, str] | None = None,
     record_bytes_max: int = record_bytes,
 ) -> Dataset:
     """A history from full snapshots: each record is a row of the snapshot `taken_at`; a missing key is deleted.
@@ -232,6 +240,7 @@ def history_from_snapshots(
         future_tolerance=future_tolerance,
         event_time_min=event_time_min,
         time_formats=time_formats,
+        from_record=from_record,
         record_bytes_max=record_bytes_max,
     )
     require_columns(full_name, "row_count", (row_count,) if row_count else (), parsing.columns)

@@ -1,0 +1,133 @@
+"""Protobuf values as the JSON that the same event would have been, or the rule that they break, in workers of Spark.
+
+A field that has presence and is not set is null, and one that has none has its default. Fields that the schema does not
+know are skipped, as Protobuf means it.
+"""
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from sluice.model.avro import UnusableSchema
+from sluice.model.protobuf import Compiled, Descriptor, compiled, is_map, timestamp, wrappers
+from sluice.shapes.avro import Decoded, in_json, incompatible, of_micros, text_bytes_per_byte, too_large, unusable
+
+malformed = "malformed_protobuf"
+faults = (malformed, incompatible, unusable)
+
+
+def decoded(body: bytes, writer: str, reader: str | None, bytes_max: int, message: str | None = None) -> Decoded:
+    """The JSON of a value in Confluent's wire format, behind the id: the places of its message, and the message.
+
+    With a `reader` it is read by the message of that schema, which has the writer's name.
+    """
+    from google.protobuf.message import DecodeError
+
+    written_by = schema_of(writer)
+    if written_by is None:
+        return None, unusable
+    try:
+        places, start = places_of(body)
+        kind = written_by.at(places)
+        if reader is not None:
+            wanted = plain_schema(reader).message(message)
+            if wanted.full_name != kind.full_name:
+                return None, incompatible
+            kind = wanted
+        return text_of(body[start:], kind, bytes_max)
+    except (DecodeError, IndexError, ValueError, RecursionError):
+        return None, malformed
+
+
+def decoded_plain(body: bytes, schema: str, bytes_max: int, message: str | None) -> Decoded:
+    """The JSON of a value that is nothing but the message."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        return text_of(body, plain_schema(schema).message(message), bytes_max)
+    except (DecodeError, ValueError, RecursionError):
+        return None, malformed
+
+
+def text_of(body: bytes, kind: Descriptor, bytes_max: int) -> Decoded:
+    from google.protobuf.message_factory import GetMessageClass
+
+    found = of_message(GetMessageClass(kind).FromString(body))
+    text = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return (None, too_large) if len(text) > text_bytes_per_byte * bytes_max else (text, None)
+
+
+def of_message(message: Any) -> Any:
+    """A message as JSON has it."""
+    name = message.DESCRIPTOR.full_name
+    if name == timestamp:
+        return of_micros(message.seconds * 1_000_000 + message.nanos // 1000, is_local=False)
+    if name in wrappers:
+        return in_json(message.value)
+    return {each.name: of_field(message, each) for each in message.DESCRIPTOR.fields}
+
+
+def of_field(message: Any, field: Descriptor) -> Any:
+    value = getattr(message, field.name)
+    if is_map(field):
+        inside = field.message_type.fields_by_name["value"]
+        return [{"key": in_json(key), "value": of_value(value[key], inside)} for key in sorted(value)]
+    if field.is_repeated:
+        return [of_value(each, field) for each in value]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    return of_value(value, field)
+
+
+def of_value(value: Any, field: Descriptor) -> Any:
+    if field.message_type is not None:
+        return of_message(value)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return value if known is None else known.name
+    return in_json(value)
+
+
+def places_of(body: bytes) -> tuple[list[int], int]:
+    """The places of a message among those of its file, each inside of the one before, and where the message begins."""
+    count, start = number_at(body, 0)
+    if count == 0:
+        return [0], start
+    places = []
+    if not 0 < count <= len(body):
+        raise ValueError("no number of places")
+    for _ in range(count):
+        place, start = number_at(body, start)
+        if place < 0:
+            raise ValueError("no place")
+        places.append(place)
+    return places, start
+
+
+def number_at(body: bytes, start: int) -> tuple[int, int]:
+    """A number in variable length and zigzag, and where it ends; an IndexError where it does not."""
+    found = 0
+    for shift in range(0, 70, 7):
+        byte = body[start]
+        start += 1
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (found >> 1) ^ -(found & 1), start
+    raise ValueError("a number of more than ten bytes")
+
+
+@lru_cache(maxsize=256)
+def schema_of(record: str) -> Compiled | None:
+    """The schema in a record of the topic of schemas; None where values cannot be read by it."""
+    try:
+        said = json.loads(record)
+        if said.get("type") != "PROTOBUF":
+            return None
+        return compiled(said["schema"], {each["name"]: each["schema"] for each in said.get("references") or ()})
+    except (UnusableSchema, ValueError, KeyError, TypeError, AttributeError, OSError):
+        return None
+
+
+@lru_cache(maxsize=64)
+def plain_schema(text: str) -> Compiled:
+    return compiled(text)

@@ -66,10 +66,9 @@ def test_the_automaton_prefers_what_the_definition_prefers() -> None:
             by_row = lambda row, name, rows=rows: name in rows[row]  # noqa: E731
             expected = next((each for each in matches(asked, times, by_row) if each[0][0] == 0), None)
             positions = found_by(automaton, times[0] + asked.within, 0, times, by_row)
-            taken = positions and [automaton.positions[each - 1] for each in positions]
-            assert (None if expected is None else [name for _, name in expected]) == (
-                None if taken is None else [None if each.is_absence else each.variable for each in taken]
-            ), (asked.text, times, rows)
+            taken = [automaton.positions[each - 1] for each in positions or ()]
+            fitted = [None if each.is_absence else each.variable for each in taken]
+            assert fitted == [name for _, name in expected or ()], (asked.text, times, rows)
             seen.add(len(expected or ()))
     assert {0, 1, 2, 3, 4, 5} <= seen
 
@@ -96,8 +95,8 @@ def test_the_automaton_prefers_what_the_definition_prefers() -> None:
 def test_a_pattern_takes_rows(text: str, rows: str, taken: str) -> None:
     automaton = automaton_of("a test", text)
     found = found_by(automaton, 100, 0, range(len(rows)), lambda row, name: rows[row].upper() == name)
-    said = [automaton.positions[each - 1] for each in found or ()]
-    assert "".join("." if each.is_absence else each.variable for each in said) == taken
+    positions = [automaton.positions[each - 1] for each in found or ()]
+    assert "".join("." if each.is_absence else each.variable for each in positions) == taken
 
 
 @pytest.mark.parametrize(
@@ -196,7 +195,7 @@ def test_the_next_match_may_be_looked_for_in_four_places(after_match: str) -> No
 
 
 def test_a_variable_that_is_there_again_can_be_skipped_to_as_the_last() -> None:
-    again = {"pattern": "A UP A", "define": {}, "measures": {"rows": "count(*)"}}
+    again: dict[str, Any] = {"pattern": "A UP A", "define": {}, "measures": {"rows": "count(*)"}}
     assert rising(**again, after_match="skip to last A").fingerprint
     with pytest.raises(DeclarationError, match="a match can begin with that row"):
         rising(**again, after_match="skip to first A")
@@ -215,7 +214,12 @@ def test_a_declaration_is_another_when_what_it_says_is() -> None:
         {"after_match": "skip to last UP"},
     ]
     assert len({rising(**each).fingerprint for each in options}) == len(options)
-    same = {"pattern": "A  UP{2,}\n B?", "after_match": "SKIP PAST LAST ROW", "meaning": "x", "owner": "y"}
+    same: dict[str, Any] = {
+        "pattern": "A  UP{2,}\n B?",
+        "after_match": "SKIP PAST LAST ROW",
+        "meaning": "x",
+        "owner": "y",
+    }
     assert rising(**same).fingerprint == rising().fingerprint
 
 

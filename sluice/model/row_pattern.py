@@ -372,9 +372,9 @@ class Builder:
         """Numbers the positions as they stand in the pattern; they were laid out from its end."""
         order = sorted(range(len(self.positions)), key=lambda index: (self.places[index], -index))
         number_of = {before + 1: now for now, before in enumerate(order, start=1)}
-        self.positions, self.places, self.after = (
-            [values[index] for index in order] for values in (self.positions, self.places, self.after)
-        )
+        self.positions = [self.positions[index] for index in order]
+        self.places = [self.places[index] for index in order]
+        self.after = [self.after[index] for index in order]
         self.nodes = [number_of.get(each, end) if isinstance(each, int) else each for each in self.nodes]
 
     def reached_from(self, node: int) -> tuple[int, ...]:

@@ -99,9 +99,8 @@ class RowPattern:
         }
 
     def measures_of(self, columns: Sequence[str]) -> dict[str, Measure]:
-        return {
-            name: measure_of("pattern", name, text, self.variables, columns) for name, text in self.measures.items()
-        }
+        found = self.automaton.variables
+        return {name: measure_of("pattern", name, text, found, columns) for name, text in self.measures.items()}
 
     @cached_property
     def has_previous(self) -> bool:

@@ -207,7 +207,7 @@ def require_measures(dataset: str, rule: RowPattern, source: Dataset) -> None:
             raise DeclarationError(
                 f"{dataset}: a measure is called {name}; names that begin with _ are for bookkeeping"
             )
-        measure = measure_of(dataset, name, text, rule.variables, source.columns)
+        measure = measure_of(dataset, name, text, rule.automaton.variables, source.columns)
         require_reads(dataset, f"the measure {name}", measure.plain, source)
 
 

@@ -40,6 +40,8 @@ def an_element(chance: random.Random, depth: int) -> Tree:
 def asked(chance: random.Random, within: float, skips: list[str] | None = None) -> Asked:
     """A pattern, perhaps with an absence at its end, and a place to look for the next match that it allows."""
     tree = a_tree(chance)
+    while len(str(tree)) < 5:
+        tree = a_tree(chance)
     absent = chance.choice([None, None, "C"])
     whole = automaton_of("drawn", Asked(tree, within, absent).text)
     while True:

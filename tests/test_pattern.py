@@ -1,8 +1,8 @@
 """Row patterns: what their text means, which are refused, and what a table of matches says about itself."""
 
 import random
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from sluice import bronze, silver
 from sluice.errors import DeclarationError
 from sluice.model.datasets import Dataset
-from sluice.model.row_pattern import Automaton, automaton_of
+from sluice.model.row_pattern import Automaton, Builder, Element, automaton_of
 from tests.laws.drawn_patterns import a_tree, names
 from tests.oracles.patterns import Asked, Fits, Seq, Tree, Var, matches
 
@@ -54,23 +54,48 @@ def found_by(automaton: Automaton, until: float, start: int, times: Sequence[flo
     return taken or None
 
 
-def test_the_automaton_prefers_what_the_definition_prefers() -> None:
-    chance, seen = random.Random(1), set()
-    for _ in range(600):
+def disagreements(patterns: int) -> Iterator[Any]:
+    """Where the automaton of a random pattern takes other rows than the definition, of random rows."""
+    chance = random.Random(1)
+    for _ in range(patterns):
         asked = Asked(a_tree(chance), within=chance.choice([2.5, 4.0, 100.0]))
         automaton = automaton_of("a test", asked.text)
         for _ in range(4):
             count = chance.randint(1, 7)
             times = sorted(chance.randint(0, 6) for _ in range(count))
             rows = [{name for name in names if chance.random() < 0.6} for _ in range(count)]
-            by_row = lambda row, name, rows=rows: name in rows[row]  # noqa: E731
-            expected = next((each for each in matches(asked, times, by_row) if each[0][0] == 0), None)
-            positions = found_by(automaton, times[0] + asked.within, 0, times, by_row)
-            taken = [automaton.positions[each - 1] for each in positions or ()]
-            fitted = [None if each.is_absence else each.variable for each in taken]
-            assert fitted == [name for _, name in expected or ()], (asked.text, times, rows)
-            seen.add(len(expected or ()))
-    assert {0, 1, 2, 3, 4, 5} <= seen
+            by_row = partial(fits_one, rows)
+            expected = next((each for each in matches(asked, times, by_row) if each[0][0] == 0), ())
+            found = found_by(automaton, times[0] + asked.within, 0, times, by_row) or ()
+            taken = [automaton.positions[each - 1] for each in found]
+            if [None if each.is_absence else each.variable for each in taken] != [name for _, name in expected]:
+                yield asked.text, times, rows
+
+
+def fits_one(rows: Sequence[set[str]], row: int, name: str) -> bool:
+    return name in rows[row]
+
+
+def test_the_automaton_prefers_what_the_definition_prefers() -> None:
+    assert list(disagreements(600)) == []
+
+
+def always_greedy(builder: Builder, of: Element, then: int, **options: Any) -> int:
+    return loop(builder, of, then, **(options | {"is_reluctant": False}))
+
+
+def the_last_first(builder: Builder, options: list[int]) -> int:
+    options.reverse()
+    return choice(builder, options)
+
+
+loop, choice = Builder.loop, Builder.choice
+
+
+@pytest.mark.parametrize(("name", "broken"), [("loop", always_greedy), ("choice", the_last_first)])
+def test_another_preference_is_noticed(name: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Builder, name, broken)
+    assert list(disagreements(100)) != []
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,25 @@
 """Tables of patterns: whatever arrives late, changes or is gone, they hold the matches that the rows imply."""
 
+import dataclasses
 import re
+import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sluice import bronze, silver
 from sluice.engine import touched
+from sluice.model.ledger import RowCounts
 from sluice.operate.explain import Explainer
-from sluice.shapes.pattern import RowPattern
+from sluice.shapes.pattern import RowPattern, find_matches
 from tests.kit import Lakehouse, text
+from tests.laws.test_proportion import files_read
 from tests.oracles.patterns import Asked, Not, Rep, Seq, Var, matches
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 # A table whose rows change, move and go; `seen_at` says which record is newer.
 taps = silver.history(
@@ -183,21 +188,6 @@ def test_a_table_of_matches_is_right_after_each_change(lakehouse: Lakehouse, mon
     assert values[-1].origins[0].path == ("silver.behind", "silver.taps", "silver.taps_changes")
 
 
-def only_at_the_row(rule: RowPattern, changed: "DataFrame", own: "DataFrame") -> "DataFrame":
-    """The scope of a changed row as if a match had to begin with it."""
-    at = changed[rule.time]
-    return rule.with_islands(changed.where(at.isNotNull()).select(*rule.keys, at.alias("_from"), at.alias("_to")), own)
-
-
-def test_a_scope_of_the_changed_rows_alone_leaves_matches_stale(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(touched, "rebuild_share", 1e9)
-    monkeypatch.setattr(RowPattern, "touched", only_at_the_row)
-    _, records = lived(lakehouse, "behind")
-    assert found_in(lakehouse, "behind") != expected(records, "behind")
-
-
 orders = silver.events(
     "orders",
     source=bronze.topic("orders"),
@@ -233,3 +223,56 @@ def test_an_absence_is_open_until_the_watermark_passes_it(lakehouse: Lakehouse) 
     assert arrives("bob", "paid", 2.25) == {"ann": {"end": 2, "state": "complete", "revision": 0}}
     assert arrives("ann", "paid", 1.5) == {}, "a payment that arrives late takes the match back"
     assert lakehouse.run() == {}
+
+
+# Sensors that report each minute; a match is found in each hour of a sensor, and its rows are near each other.
+readings = silver.events(
+    "readings",
+    source=bronze.topic("readings"),
+    schema="reading string, sensor string, at timestamp, degrees int",
+    keys=["reading"],
+    event_time="at",
+    future_tolerance="1000 days",
+)
+peaks = silver.pattern(
+    "peaks",
+    source=readings,
+    keys=["sensor"],
+    order_by="at",
+    pattern="UP+ DOWN+",
+    define={"UP": "degrees > PREV(degrees)", "DOWN": "degrees < PREV(degrees)"},
+    within="30 minutes",
+    measures={"highest": "LAST(UP.degrees)", "rows": "count(*)"},
+)
+
+
+def reading(sensor: int, minute: float, degrees: int) -> dict[str, Any]:
+    name = f"{sensor} {minute:09.2f}"
+    return {"reading": name, "sensor": f"s{sensor}", "at": text(minute / 60), "degrees": degrees}
+
+
+def test_a_late_row_costs_what_its_island_costs_however_long_the_key_is(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matched, read = [], []
+
+    def counted(rows: "DataFrame", rule: RowPattern) -> "DataFrame":
+        matched.append(rows.count())
+        return find_matches(rows, rule)
+
+    monkeypatch.setattr(sys.modules["sluice.silver.pattern"], "find_matches", counted)
+    for times in (1, 4):
+        lakehouse = Lakehouse(spark, tmp_path / str(times)).declare(peaks)
+        lakehouse.lake = dataclasses.replace(lakehouse.lake, rows_per_file=200)
+        # Five minutes up and five down in every half hour, and nothing new in between.
+        values = [reading(1, minute, max(5 - abs(5 - minute % 30), 0)) for minute in range(900 * times)]
+        lakehouse.publish("readings", *values).run()
+        lakehouse.publish("readings", reading(1, 5 * 60 + 5.5, 99))
+        with files_read(spark) as files:
+            done = lakehouse.run()
+        assert done["silver.peaks"].rows == RowCounts(updated=1)
+        read.append(sum(files))
+    (whole, narrow), (whole_of_four, narrow_of_four) = matched[:2], matched[2:]
+    assert whole_of_four == 4 * whole == 3_600
+    assert narrow == narrow_of_four < 200
+    assert read[1] <= read[0] + 4

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from sluice.model.scope import Scope, collect
-from sluice.shapes.pattern import RowPattern, Skip, find_matches, island_start, wanted
+from sluice.shapes.pattern import Matcher, RowPattern, Skip, find_matches, island_start, wanted
 from sluice.silver.pattern import skip_of
 from tests.kit import frame, plain
 from tests.laws.drawn_patterns import asked, names
@@ -40,7 +40,7 @@ measures: dict[str, tuple[str, int | None]] = {
     "gain": ("LAST(v) - FIRST(v, 1)", None),
 }
 keys = 150
-seeds = [int(each) for each in os.environ.get("SLUICE_PATTERN_SEEDS", "1 2 3").split()]
+seeds = [int(each) for each in os.environ.get("SLUICE_PATTERN_SEEDS", "3 8 10").split()]
 
 
 def of(row: Reading, name: str) -> Any:
@@ -180,12 +180,54 @@ def matched(spark: "SparkSession", of_seed: World) -> Matched:
 
 def differences(of_seed: World, found: list[Found]) -> tuple[set[Found], set[Found]]:
     wanted_rows = expected(of_seed.after, of_seed.declared)
-    assert len(found) == len(set(found)), "a match is there twice"
     return set(found) - wanted_rows, wanted_rows - set(found)
+
+
+def test_the_drawn_patterns_are_looked_for_in_every_place() -> None:
+    skips = {asked(random.Random(seed), within).skip[:12] for seed in (1, 3, 8, 10)}
+    assert skips == {"skip to next", "skip past la", "skip to firs", "skip to last"}
 
 
 @pytest.mark.parametrize("seed", seeds)
 def test_the_matches_are_those_of_the_definition_before_and_after_changes(spark: "SparkSession", seed: int) -> None:
     declared = asked(random.Random(seed), within)
     of_seed = world(declared, seed)
-    assert differences(of_seed, matched(spark, of_seed).refreshed()) == (set(), set()), declared
+    found = matched(spark, of_seed).refreshed()
+    assert differences(of_seed, found) == (set(), set()), declared
+    assert len(found) == len(set(found)), "a match is there twice"
+
+
+def each_row_alone(matcher: Matcher, state: str, item: str) -> str:
+    """As if what begins before a row said nothing of what is found after it."""
+    return f"'until', {state}.until, 'island', {item}.row.at"
+
+
+def only_at_the_row(rule: RowPattern, changed: "DataFrame", own: "DataFrame") -> "DataFrame":
+    """The scope of a changed row as if a match had to begin with it."""
+    at = changed[rule.time]
+    return rule.with_islands(changed.where(at.isNotNull()).select(*rule.keys, at.alias("_from"), at.alias("_to")), own)
+
+
+def without_turn(rule: RowPattern) -> tuple[str, ...]:
+    """An order in which rows of one time are as their ids are, whatever else was declared."""
+    return (rule.time, *rule.source_grain)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "broken"),
+    [
+        (Matcher, "island", each_row_alone),
+        (RowPattern, "touched", only_at_the_row),
+        (RowPattern, "order", property(without_turn)),
+    ],
+)
+def test_the_laws_notice(
+    kind: Any, name: str, broken: Any, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind, name, broken)
+    of_seed = world(asked(random.Random(3), within), 3)
+    if name == "order":
+        with pytest.raises(AssertionError):
+            matched(spark, of_seed)
+    else:
+        assert differences(of_seed, matched(spark, of_seed).refreshed()) != (set(), set())

@@ -99,11 +99,13 @@ class RowPattern:
         }
 
     def measures_of(self, columns: Sequence[str]) -> dict[str, Measure]:
+        """The measures as SQL; `columns` are those of the source."""
         found = self.automaton.variables
         return {name: measure_of("pattern", name, text, found, columns) for name, text in self.measures.items()}
 
     @cached_property
     def has_previous(self) -> bool:
+        """Whether some condition reads rows before its own."""
         return any(each.previous for each in self.conditions.values())
 
     @property
@@ -137,13 +139,13 @@ class RowPattern:
         if not self.after_match.is_free:
             ends = ends + self.length
         rows = consolidated(changed, self.used(changed.columns)).where(at.isNotNull())
-        news = merged(rows.select(*self.keys, begins.alias("_from"), ends.alias("_to")), self.keys)
+        news = collect(merged(rows.select(*self.keys, begins.alias("_from"), ends.alias("_to")), self.keys))
+        near = self.islands_near(news, own)
         if self.after_match.is_free:
-            return self.with_islands(news, own)
-        near = self.islands_near(collect(news), own)
-        both = news.withColumn("_is_new", F.lit(True)).unionByName(near.withColumn("_is_new", F.lit(False)))
+            return self.with_islands(news.frame, near)
+        both = news.frame.withColumn("_is_new", F.lit(True)).unionByName(near.withColumn("_is_new", F.lit(False)))
         spans = merged(both, self.keys, keep=(F.bool_or("_is_new").alias("_is_new"),))
-        return self.with_islands(spans.where("_is_new").drop("_is_new"), own)
+        return self.with_islands(spans.where("_is_new").drop("_is_new"), near)
 
     def islands_near(self, scope: Scope, own: "DataFrame") -> "DataFrame":
         """The islands of the scope's keys that reach into its times, and perhaps some more."""
@@ -156,9 +158,10 @@ class RowPattern:
         spans = [F.col(island_start).alias("_from"), F.col(island_end).alias("_to")]
         return found.select(*self.keys, *spans).distinct()
 
-    def with_islands(self, spans: "DataFrame", own: "DataFrame") -> "DataFrame":
-        """A scope row for each span, and one for each of the table's islands in it."""
-        here = own.select(*[F.col(key).alias(f"_own_{key}") for key in self.keys], island_start).distinct()
+    def with_islands(self, spans: "DataFrame", islands: "DataFrame") -> "DataFrame":
+        """A scope row for each span, and one for each of the islands that begin in it."""
+        begin = F.col("_from").alias(island_start)
+        here = islands.select(*[F.col(key).alias(f"_own_{key}") for key in self.keys], begin).distinct()
         same = [F.col(key).eqNullSafe(F.col(f"_own_{key}")) for key in self.keys]
         inside = F.col(island_start).between(F.col("_from"), F.col("_to"))
         return spans.join(here, [*same, inside], "left").select(*self.keys, island_start, "_from", "_to")

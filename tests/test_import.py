@@ -1,5 +1,6 @@
 """Files into the log: every row once, whatever is killed, and every value as the file has it."""
 
+import codecs
 import gzip
 import json
 import os
@@ -58,6 +59,13 @@ def test_parquet_becomes_json_exactly(project: Project, tmp_path: Path) -> None:
             "nested": [{"list": [1.5, float("inf"), None], "at": datetime(2026, 1, 1, tzinfo=UTC)}, None],
             "map": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())),
             "kind": pa.array(["a", None]).dictionary_encode(),
+            "uuid": pa.array([b"\0" * 15 + b"\1", None], pa.uuid()),
+            "json": pa.array(['{"a": 1}', None], pa.json_()),
+            "view": pa.array(["a", None], pa.string_view()),
+            "clock": pa.array([1_001, None], pa.time64("ns")),
+            "pair": pa.array([[0, 1], None], pa.list_(pa.timestamp("us"), 2)),
+            "days": pa.array([[("a", 0)], None], pa.map_(pa.large_string(), pa.date32())),
+            "last": pa.array([2**31 - 1, 0], pa.int32()).view(pa.date32()),
         }
     )
     parquet.write_table(table, tmp_path / "orders.parquet")
@@ -77,6 +85,13 @@ def test_parquet_becomes_json_exactly(project: Project, tmp_path: Path) -> None:
         "nested": {"list": ["1.5", "Infinity", None], "at": "2026-01-01T00:00:00Z"},
         "map": {"a": 1},
         "kind": "a",
+        "uuid": "00000000-0000-0000-0000-000000000001",
+        "json": '{"a": 1}',
+        "view": "a",
+        "clock": "00:00:00.000001001",
+        "pair": ["1970-01-01T00:00:00Z", "1970-01-01T00:00:00.000001Z"],
+        "days": {"a": "1970-01-01"},
+        "last": "infinity",
     }
     assert (second["at"], second["number"], second["nested"], second["map"]) == ("infinity", "-Infinity", None, {})
     assert [each.key for each in records(project)] == ["12345678901234567890123456789.10", "-0.01"]
@@ -109,6 +124,8 @@ def test_csv_is_text_unless_types_say_otherwise(project: Project, tmp_path: Path
     ]
     assert [each.key for each in records(project)] == ["007", "8", "9"]
     assert [each.headers.get("text") for each in records(project)] == ['a\nb "x"', None, "é"]
+    project.log.import_files("by_json", tmp_path / name, key="meta", types=types)
+    assert [each.key for each in records(project, "by_json")] == ['{"a":1.0}', None, "[]"]
 
 
 def test_another_text_can_stand_for_null_and_another_character_between_fields(project: Project, tmp_path: Path) -> None:
@@ -122,7 +139,7 @@ def test_lines_of_json_stay_byte_for_byte(project: Project, tmp_path: Path) -> N
         b'{"id": 1.10, "at":"2026-01-01T00:00:00+01:00"}',
         b'{ "id":12345678901234567890123, "at":"2026-01-02T00:00:00Z"}',
     ]
-    (tmp_path / "o.jsonl.gz").write_bytes(gzip.compress(b"\r\n\n".join(lines)))
+    (tmp_path / "o.jsonl.gz").write_bytes(gzip.compress(codecs.BOM_UTF8 + b"\r\n\n".join(lines)))
     project.log.import_files("orders", tmp_path / "o.jsonl.gz", timestamp="at")
     found = records(project)
     assert [each.value for each in found] == lines
@@ -139,7 +156,8 @@ def test_lines_of_json_stay_byte_for_byte(project: Project, tmp_path: Path) -> N
         ("o.jsonl", b'{"id": 1}\n{"id": "\xff"}\n', "row 2: "),
         ("o.csv", b"id,n\n1,1\n2\n", "row 2: it has 1 fields, and 2 columns are named"),
         ("o.csv", b"id,n\n1,1\n2,0x1\n", "row 2: n is '0x1', which is no number"),
-        ("o.csv", b"id,n\n1,1\n\xff,2\n", "row 2: "),
+        ("o.csv", b"id,n\n1,1\n2,1e99999999999999999999\n", "row 2: n is '1e99999999999999999999', which is no number"),
+        ("o.csv", b"id,n\n1,1\n\xff,2\n", "row 2: it has text that is not UTF-8"),
         ("o.csv", b'id,n\n1,1\n"2,3\n', "row 2: unexpected end of data"),
     ],
 )
@@ -157,6 +175,8 @@ def test_a_bad_row_is_named_and_nothing_comes_in_unless_it_is_left_out(
     (line,) = [json.loads(each) for each in Path(done.bad_file or "").read_text().splitlines()]
     assert (line["file"], line["row"]) == (str(path), 2)
     assert said.removeprefix("row 2: ") in line["error"]
+    bad = content.split(b"\n")[2 if name == "o.csv" else 1]
+    assert line["text"] == bad.decode(errors="replace").strip()
     assert len(records(project)) == 1
 
 
@@ -169,12 +189,16 @@ def test_a_bad_row_is_named_and_nothing_comes_in_unless_it_is_left_out(
         ("o.jsonl.gz", b"no", {}, "cannot be read"),
         ("o.jsonl.gz", gzip.compress(b'{"id": 1}\n' * 9, mtime=0)[:-9], {}, "cannot be read"),
         ("o.jsonl.zst", zstandard.compress(b'{"id": 1}\n' * 9)[:-3], {}, "cannot be read"),
+        ("o.jsonl.gz", gzip.compress(b'{"id": 1}\n' * 9, mtime=0)[:-4], {"skip_bad": True}, "cannot be read"),
+        ("o.csv", b"a;b\n1;2\n", {}, "If ';' is between the fields"),
+        ("o.csv", b"\xe9,b\n1,2\n", {}, "is not UTF-8"),
         ("o.csv", b"", {}, "must name each column once"),
         ("o.csv", b"a,a\n", {}, "must name each column once"),
         ("o.csv", b"a\n", {"types": {"b": "number"}}, "has no column b"),
         ("o.csv", b"a\n", {"types": {"a": "int"}}, "int is no type"),
         ("o.csv", b"a\n", {"delimiter": ",,"}, "The delimiter"),
         ("o.jsonl", b'{"id": "x"}\n', {"timestamp": "id"}, "no time by RFC 3339"),
+        ("o.jsonl", b'{"id": "0001-01-01T00:00:00+14:00"}\n', {"timestamp": "id"}, "no time by RFC 3339"),
         ("o.jsonl", b"{}\n", {"headers": ["import_row"]}, "Sluice's own"),
     ],
 )
@@ -199,6 +223,17 @@ def test_a_file_is_imported_once_and_refused_when_it_was_changed(project: Projec
     assert len(records(project)) == 1
     with pytest.raises(UsageError, match="reserved for Sluice"):
         project.log.import_files("sluice_releases", path)
+
+
+def test_a_parquet_file_names_each_column_and_each_key_of_a_map_once(project: Project, tmp_path: Path) -> None:
+    path = tmp_path / "o.parquet"
+    parquet.write_table(pa.table([pa.array([1])] * 2, names=["a", "a"]), path)
+    with pytest.raises(UsageError, match="must name each column once; it has a, a"):
+        project.log.import_files("orders", path, skip_bad=True)
+    twice = pa.array([[("k", 1), ("k", 2)], []], pa.map_(pa.string(), pa.int64()))
+    parquet.write_table(pa.table({"m": twice}), path)
+    with pytest.raises(UsageError, match="row 1: m is a map that has a key twice"):
+        project.log.import_files("orders", path)
 
 
 @pytest.mark.parametrize("looks", [True, False])
@@ -274,5 +309,8 @@ def test_the_command_imports_several_files(tmp_path: Path) -> None:
     assert [each["records"] for each in json.loads(found.stdout)] == [2, 1]
     wrong = sluice("log", "import", "more", "a.csv", "--types", "n=number", here=tmp_path)
     assert (wrong.returncode, "row 2: n is 'x'" in wrong.stderr) == (2, True)
-    shown = sluice("log", "import", "more", "a.csv", "--types", "n=number", "--skip-bad", here=tmp_path)
+    shown = sluice("log", "import", "more", "a.csv", "--types", "n = number, id=text", "--skip-bad", here=tmp_path)
     assert "Bad rows are in" in shown.stderr
+    (tmp_path / "c.csv").write_text("id\tn\na\t1\n")
+    found = sluice("log", "import", "tabs", "c.csv", "--delimiter", r"\t", "--key", "n", "--json", here=tmp_path)
+    assert json.loads(found.stdout)[0]["records"] == 1

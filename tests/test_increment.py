@@ -32,6 +32,21 @@ measures = {
     "first": "min(at)",
     "any": "max(b)",
 }
+# Sum and count of the same, and of the largest numbers also the extremes, say what the average is.
+averages = {
+    "rows": "count(*)",
+    "mean": "avg(n)",
+    "values": "count(n)",
+    "total": "sum( n )",
+    "least": "min(n)",
+    "most": "max(n)",
+    "small_mean": "avg(small)",
+    "small_values": "count(small)",
+    "small_total": "sum(small)",
+    "amount_mean": "avg(d)",
+    "amounts": "count(d)",
+    "amount": "sum(d)",
+}
 Row = tuple[object, ...]
 
 
@@ -45,7 +60,7 @@ def drawn_row(chance: random.Random, group: str) -> Row:
     return (
         None if group == "none" else group,
         maybe(at),
-        maybe(chance.choice([-3, 0, 1, 2**60, -(2**60)])),
+        maybe(chance.choice([-3, 0, 1, 2**53 - 1, 2**60, -(2**60)])),
         maybe(chance.randint(-2, 2)),
         maybe(Decimal(chance.choice(["0.01", "-5.55", "1000.00"]))),
         maybe(chance.choice(["", "a", "Ä", "`${x}`"])),
@@ -116,15 +131,23 @@ def compared(spark: SparkSession, groups: Groups, seed: int) -> tuple[int, int]:
 by_column = Groups.of(["g"], measures)
 # Nothing says how many rows a group has.
 uncounted = Groups.of(["g"], {name: text for name, text in measures.items() if name != "rows"})
+averaged = Groups.of(["g"], averages)
+# Some groups are not shown, until they have more rows, or fewer.
+shown = Groups.of(["g"], averages, having="rows <> 2")
 by_hour = Groups.of(["g", window("at", "1 hour", every="30 minutes")], measures)
 seeds = [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("groups", [by_column, uncounted, by_hour], ids=["columns", "uncounted", "windows"])
+@pytest.mark.parametrize(
+    "groups",
+    [by_column, uncounted, by_hour, averaged, shown],
+    ids=["columns", "uncounted", "windows", "averages", "having"],
+)
 @pytest.mark.parametrize("seed", seeds)
 def test_groups_are_adjusted_to_what_all_their_rows_give(spark: SparkSession, groups: Groups, seed: int) -> None:
     known, unknown = compared(spark, groups, seed)
-    assert known > unknown > 0
+    assert known > 10
+    assert unknown > 0
 
 
 mutants: Mapping[str, tuple[type[increment.Measure], str, str]] = {
@@ -132,6 +155,7 @@ mutants: Mapping[str, tuple[type[increment.Measure], str, str]] = {
     "a sum without values is 0": (increment.Sum, "holds", "true"),
     "a group without rows has a sum": (increment.Sum, "shows_rows", "true"),
     "a count forgets what it was": (increment.Count, "value", "0L"),
+    "an average of numbers that are too large": (increment.Average, "holds", "true"),
 }
 
 
@@ -139,7 +163,7 @@ mutants: Mapping[str, tuple[type[increment.Measure], str, str]] = {
 def test_a_measure_that_forgets_something_is_found(spark: SparkSession, name: str) -> None:
     rule, attribute, said = mutants[name]
     with mock.patch.object(rule, attribute, said), pytest.raises(AssertionError):
-        [compared(spark, groups, seed) for groups in (by_column, uncounted) for seed in seeds]
+        [compared(spark, groups, seed) for groups in (by_column, uncounted, averaged) for seed in seeds]
 
 
 @pytest.mark.parametrize(

@@ -426,6 +426,16 @@ def test_a_producer_that_does_not_number_its_requests_doubles_records(behind: Ru
     assert len(over(network, behind.server, "doubled", **{"enable.idempotence": False})) > 30
 
 
+def test_an_append_that_is_refused_ends_when_nothing_of_it_is_on_its_way(kafka: Running[Kafka], tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    path.write_text('{"id": 1}\n{"id": 2, "text": "' + "x" * 2_000_000 + '"}\n')
+    for _ in range(3):
+        log = KafkaLog(kafka.server.address, KafkaSecurity(), partitions=2)
+        with pytest.raises(LogError, match=r"too large.*max\.message\.bytes"):
+            files.import_file(log, "too_large", path, files.Options(), tmp_path)
+    assert values(log, "too_large") == [b'{"id": 1}']
+
+
 def test_an_import_of_a_file_that_was_killed_goes_on(
     log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from sluice.api.answers import absence, require_table
 from sluice.api.opened import Opened
 from sluice.api.subscribe import key_of
 from sluice.errors import UsageError
-from sluice.operate.export import Exported, Format, export_changes, export_rows
+from sluice.operate.export import Exported, Format, export_changes, export_rows, require_apart
 from sluice.operate.subscribe import Cursor, Subscription
 
 
@@ -26,6 +26,7 @@ def export_table(
     replace: bool,
 ) -> Exported:
     """Writes the rows, or with `changelog` the changes; a UsageError for options that do not go together."""
+    require_apart(folder, [here.lake.location.folder, here.log.folder_of_files])
     if changelog and (partition_by or known_at is not None):
         raise UsageError("A changelog has all changes of the table in one folder: give no partition_by and no time.")
     if since is not None and not changelog:

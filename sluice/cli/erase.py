@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sluice.api import counted
-from sluice.cli.options import AsJson, ProjectFolder, opened
+from sluice.cli.options import AsJson, ProjectFolder, names_in, opened
 from sluice.cli.printing import err, out, print_json, print_table
 from sluice.errors import UsageError
 
@@ -40,8 +40,7 @@ def erase(  # noqa: PLR0917 - options, each given by its name
     if topic is None:
         raise UsageError("Erase from which topic? Or search for a value: sluice erase --verify VALUE")
     with opened(project) as here:
-        names = [name.strip() for name in fields.split(",")] if fields else ()
-        found = here.erase(topic, key=key, where=where, fields=names, reason=reason, dry_run=dry_run)
+        found = here.erase(topic, key=key, where=where, fields=names_in(fields), reason=reason, dry_run=dry_run)
     if as_json:
         print_json({"topic": found.topic, "records": found.count, "in_the_way": list(found.in_the_way)})
     else:

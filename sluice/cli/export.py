@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from sluice.api import counted
-from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
+from sluice.cli.options import AsJson, ProjectFolder, names_in, opened, time_formats, utc
 from sluice.cli.printing import err, print_json
 
 
@@ -36,13 +36,13 @@ def export(
     replace: Annotated[bool, typer.Option("--replace", help="Replace an export that is there, at once.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write one version of a table, or its changes, as Parquet or CSV: a folder that is there whole, or not at all."""
+    """Write one version of a table, or its changes, as files: a folder that is there whole, or not at all."""
     with opened(project) as here:
         found = here.export(
             table,
             folder,
             form,
-            partition_by=[] if partition_by is None else partition_by.split(","),
+            partition_by=names_in(partition_by),
             known_at=utc(as_known_at),
             where=where,
             changelog=changelog,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.options import AsJson, ProjectFolder, opened
+from sluice.cli.options import AsJson, ProjectFolder, names_in, opened
 from sluice.cli.printing import err, print_changed, print_json, print_table, printable
 from sluice.errors import UsageError
 
@@ -43,7 +43,7 @@ def log_import(  # noqa: PLR0917 - options, each given by its name
     types: Annotated[
         str, typer.Option(metavar="COLUMN=TYPE,…", help="CSV: columns that are number, boolean or json, and not text.")
     ] = "",
-    delimiter: Annotated[str, typer.Option(help="CSV: what is between fields.")] = ",",
+    delimiter: Annotated[str, typer.Option(help="CSV: what is between fields; \\\\t is a tab.")] = ",",
     null: Annotated[str, typer.Option(help="CSV: the text that stands for null.")] = "",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad rows, and keep them in a file.")] = False,
     as_json: AsJson = False,
@@ -52,7 +52,7 @@ def log_import(  # noqa: PLR0917 - options, each given by its name
     with opened(project) as here:
         found = here.log.import_files(
             topic, *files, key=key, timestamp=timestamp, headers=header or (), types=types_of(types),
-            delimiter=delimiter, null=null, skip_bad=skip_bad,
+            delimiter="\t" if delimiter == "\\t" else delimiter, null=null, skip_bad=skip_bad,
         )  # fmt: skip
     if as_json:
         print_json([asdict(each) for each in found])
@@ -65,10 +65,10 @@ def log_import(  # noqa: PLR0917 - options, each given by its name
 
 def types_of(text: str) -> dict[str, str]:
     """The types of columns from `COLUMN=TYPE,…`."""
-    pairs = [each.rpartition("=") for each in text.split(",") if each]
+    pairs = [each.rpartition("=") for each in names_in(text) if each]
     if any(not name for name, _, _ in pairs):
         raise UsageError(f"--types {text} is not COLUMN=TYPE,…")
-    return {name: kind for name, _, kind in pairs}
+    return {name.rstrip(): kind.lstrip() for name, _, kind in pairs}
 
 
 @log_app.command("tail")

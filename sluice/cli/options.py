@@ -41,6 +41,11 @@ def opened(folder: Path, listener: Listener = lambda event: None, *, is_quiet: b
         yield project
 
 
+def names_in(text: str | None) -> list[str]:
+    """The names that an option gives, with commas between them."""
+    return [name.strip() for name in text.split(",")] if text else []
+
+
 def utc(time: datetime | None) -> datetime | None:
     """A time that an option gives."""
     return time and time.replace(tzinfo=UTC)

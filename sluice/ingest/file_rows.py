@@ -1,16 +1,18 @@
 """The rows of files (CSV, Parquet, JSON lines) as JSON values, exactly as the files have them, in bounded memory."""
 
 import base64
+import codecs
 import csv
 import gzip
 import io
+import itertools
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
@@ -29,7 +31,9 @@ compressions = (".gz", ".zst")
 kinds_of_text = ("text", "number", "boolean", "json")
 rows_at_once = 5_000
 field_characters_max = 64 << 20
-json_number = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+# JSON sets no end to an exponent; what has more digits is in no program's range.
+json_number = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]{1,9})?")
+other_delimiters = ";\t|"
 units_per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 epoch = datetime(1970, 1, 1, tzinfo=UTC)
 Convert = Callable[[Any], Any]
@@ -99,7 +103,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 def json_rows(file: IO[bytes]) -> Iterator[Row]:
     """A row is a line, whose bytes stay as they are; empty lines are none."""
     for number, line in enumerate(file, 1):
-        value = line.strip(b" \t\r\n")
+        value = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip(b" \t\r\n")
         if not value:
             continue
         try:
@@ -116,19 +120,29 @@ def csv_rows(path: Path, file: IO[bytes], reading: Reading) -> Iterator[Row]:
     csv.field_size_limit(field_characters_max)
     # What is no UTF-8 is found in its row, and not somewhere in a block.
     with io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="") as text:
-        lines = csv.reader(text, delimiter=reading.delimiter, strict=True)
+        row_lines: list[str] = []
+        lines = csv.reader(kept_in(row_lines, text), delimiter=reading.delimiter, strict=True)
         names = names_of(path, lines, reading)
-        number = 0
-        while True:
-            number += 1
+        for number in itertools.count(1):
+            row_lines.clear()
             try:
                 values = next(lines, None)
                 if values is None:
                     return
                 if values:
-                    yield csv_row(number, names, values, reading)
-            except csv.Error as error:
-                yield Row(number, b"", wrong=f"{error}, at line {lines.line_num}")
+                    fields = csv_fields(names, values, reading)
+                    yield Row(number, encoded(fields), fields)
+            except (ValueError, csv.Error) as error:
+                at = f", at line {lines.line_num}" if isinstance(error, csv.Error) else ""
+                raw = "".join(row_lines).rstrip("\r\n").encode(errors="surrogateescape")
+                yield Row(number, raw, wrong=f"{error}{at}")
+
+
+def kept_in(kept: list[str], lines: Iterable[str]) -> Iterator[str]:
+    """The lines, which are also added to a list: a row that cannot be read is kept as it was."""
+    for line in lines:
+        kept.append(line)
+        yield line
 
 
 def names_of(path: Path, lines: Iterator[list[str]], reading: Reading) -> list[str]:
@@ -137,23 +151,32 @@ def names_of(path: Path, lines: Iterator[list[str]], reading: Reading) -> list[s
         names = next(lines, [])
     except csv.Error as error:
         raise UsageError(f"{path}: its first line has no names of columns: {error}.") from error
+    if not all(map(is_utf8, names)):
+        raise UsageError(f"{path} is not UTF-8. Convert it, for example with: iconv -f LATIN1 -t UTF-8")
     if not names or "" in names or len({*names}) < len(names):
         raise UsageError(f"{path}: its first line must name each column once; it has {', '.join(names) or 'none'}.")
+    if len(names) == 1 and (other := next((each for each in other_delimiters if each in names[0]), None)):
+        raise UsageError(
+            f"{path}: its first line names one column, {names[0]!r}. If {other!r} is between the fields, give it as "
+            "--delimiter."
+        )
     if unknown := sorted({*reading.types} - {*names}):
         raise UsageError(f"{path} has no column {', '.join(unknown)}; it has {', '.join(names)}.")
     return names
 
 
-def csv_row(number: int, names: Sequence[str], values: Sequence[str], reading: Reading) -> Row:
-    raw = reading.delimiter.join(values).encode(errors="surrogateescape")
+def is_utf8(text: str) -> bool:
     try:
-        if len(values) != len(names):
-            raise BadRow(f"it has {len(values)} fields, and {len(names)} columns are named")
-        pairs = zip(names, values, strict=True)
-        fields = {name: of_text(name, each, reading) for name, each in pairs}
-        return Row(number, encoded(fields), fields)
-    except ValueError as error:
-        return Row(number, raw, wrong=str(error))
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def csv_fields(names: Sequence[str], values: Sequence[str], reading: Reading) -> dict[str, Any]:
+    if len(values) != len(names):
+        raise BadRow(f"it has {len(values)} fields, and {len(names)} columns are named")
+    return {name: of_text(name, each, reading) for name, each in zip(names, values, strict=True)}
 
 
 def of_text(name: str, text: str, reading: Reading) -> Any:
@@ -178,6 +201,9 @@ def of_text(name: str, text: str, reading: Reading) -> Any:
 def parquet_rows(path: Path) -> Iterator[Row]:
     """A row by the names of the columns, with its types as JSON has them."""
     with parquet.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        if len({*names}) < len(names):
+            raise UsageError(f"{path} must name each column once; it has {', '.join(names)}.")
         converts = {each.name: converter(path, each.name, each.type) for each in file.schema_arrow}
         number = 0
         for batch in file.iter_batches(rows_at_once):
@@ -199,17 +225,23 @@ def as_numbers(values: "pa.Array[Any]") -> "pa.Array[Any]":
     return values.view(numeric(values.type)) if numeric(values.type) != values.type else values
 
 
-def numeric(kind: pa.DataType) -> pa.DataType:
+def numeric(kind: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - one for each kind
     """A type with numbers for times."""
     match kind:
-        case pa.TimestampType():
+        case pa.TimestampType() | pa.Time64Type():
             return pa.int64()
+        case pa.Time32Type():
+            return pa.int32()
         case pa.StructType():
             return pa.struct([each.with_type(numeric(each.type)) for each in kind])
         case pa.ListType():
             return pa.list_(kind.value_field.with_type(numeric(kind.value_type)))
         case pa.LargeListType():
             return pa.large_list(kind.value_field.with_type(numeric(kind.value_type)))
+        case pa.FixedSizeListType():
+            return pa.list_(kind.value_field.with_type(numeric(kind.value_type)), kind.list_size)
+        case pa.MapType():
+            return pa.map_(kind.key_type, numeric(kind.item_type))
     return pa.int32() if pa.types.is_date32(kind) else kind
 
 
@@ -222,31 +254,44 @@ def converter(path: Path, name: str, kind: pa.DataType) -> Convert:  # noqa: PLR
         return lambda value: {
             key: None if value[key] is None else convert(value[key]) for key, convert in inner.items()
         }
-    if isinstance(kind, pa.ListType | pa.LargeListType):
+    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
         convert_one = converter(path, name, kind.value_type)
         return lambda value: [None if each is None else convert_one(each) for each in value]
-    if isinstance(kind, pa.MapType) and pa.types.is_string(kind.key_type) and not has_times(kind.item_type):
+    if isinstance(kind, pa.MapType) and is_text(kind.key_type):
         convert_item = converter(path, name, kind.item_type)
-        return lambda value: {key: None if each is None else convert_item(each) for key, each in value}
+        return lambda value: {key: None if each is None else convert_item(each) for key, each in each_once(name, value)}
     if isinstance(kind, pa.TimestampType):
         unit = kind.unit
         return lambda value: time_text(value, unit)
+    if isinstance(kind, pa.Time32Type | pa.Time64Type):
+        unit = kind.unit
+        return lambda value: time_text(value, unit)[len("1970-01-01T") : -len("Z")]
     if pa.types.is_date32(kind):
-        return lambda value: f"{(epoch + timedelta(days=value)).date()}"
+        return day_text
     if pa.types.is_floating(kind):
         return lambda value: value if math.isfinite(value) else non_finite(value)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+    if is_any(kind, "binary", "large_binary", "binary_view", "fixed_size_binary"):
         return lambda value: base64.b64encode(value).decode()
-    if pa.types.is_time(kind):
-        return time.isoformat
-    plain = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean)
-    if pa.types.is_decimal(kind) or pa.types.is_null(kind) or any(test(kind) for test in plain):
+    if isinstance(kind, pa.UuidType):
+        return str
+    if is_text(kind) or isinstance(kind, pa.JsonType) or is_any(kind, "integer", "boolean", "decimal", "null"):
         return lambda value: value
     raise UsageError(f"{path}: {name} is {kind}, which has no form in JSON.")
 
 
-def has_times(kind: pa.DataType) -> bool:
-    return numeric(kind) != kind
+def is_any(kind: pa.DataType, *names: str) -> bool:
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return is_any(kind, "string", "large_string", "string_view")
+
+
+def each_once(name: str, pairs: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
+    """The pairs of a map; a BadRow where one key has two values, of which JSON would keep one."""
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise BadRow(f"{name} is a map that has a key twice")
+    return pairs
 
 
 def non_finite(value: float) -> str:
@@ -268,13 +313,20 @@ def time_text(value: int, unit: str) -> str:
     return f"{text.zfill(19)}{f'.{rest:0{digits}}' if rest else ''}Z"
 
 
+def day_text(value: int) -> str:
+    """A date by its days since 1970, with the same ends of all time."""
+    if abs(value) >= 2**31 - 1:
+        return "infinity" if value > 0 else "-infinity"
+    return time_text(value * 86_400, "s").removesuffix("T00:00:00Z")
+
+
 def encoded(fields: Mapping[str, Any]) -> bytes:
     """A row as a JSON object; a BadRow where JSON cannot have it."""
     try:
         return orjson.dumps(fields, default=exact)
     except TypeError as error:
-        # Text that is no UTF-8, and whole numbers of more than 64 bits, which exact() is not asked for.
-        raise BadRow(f"it cannot be JSON: {error}") from error
+        why = "it has text that is not UTF-8" if "UTF-8" in str(error) else f"it cannot be JSON: {error}"
+        raise BadRow(why) from error
 
 
 def exact(value: Any) -> orjson.Fragment:

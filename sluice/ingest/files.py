@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,7 @@ def import_file(log: AnyLog, topic: str, path: Path, options: Options, folder: P
     with held(place):
         known = read_position(place)
         if known is None:
-            if not options.skip_bad:
-                require_good(path, options)
+            require_good(path, options)
             log.create(topic)
             known = replace(wanted, offsets=ends_of(log, topic))
             write_position(place, known)
@@ -126,7 +125,10 @@ def go_on(log: AnyLog, path: Path, options: Options, at: Position, place: Path) 
             at = replace(at, row=some[-1].number, records=count, bad_bytes=size, offsets=ends_of(log, topic))
             write_position(place, at)
     if sha256_of(path) != at.sha256:
-        raise UsageError(f"{path} was changed while it was imported: the log has rows of before and after.")
+        raise UsageError(
+            f"{path} was changed while it was imported: the log has rows of before and after. Once nothing changes it, "
+            "import it by another name: silver then finds the rows that came in twice, by their keys."
+        )
     if not at.bad:
         bad_file(place).unlink()
     at = replace(at, is_complete=True)
@@ -185,17 +187,18 @@ def in_column(row: Row, name: str) -> Any:
     if name not in row.fields:
         raise ValueError(f"it has no {name}")
     value = row.fields[name]
-    return orjson.loads(bytes(value)) if isinstance(value, orjson.Fragment) else value
+    return orjson.loads(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else value
 
 
 def instant(value: Any) -> datetime:
     try:
         found = datetime.fromisoformat(value)
-    except (ValueError, TypeError):
-        found = None
-    if found is None or found.tzinfo is None:
-        raise ValueError(f"its timestamp {value!r} is no time by RFC 3339, with a time zone")
-    return found
+        # A log keeps UTC, in which the first and the last day of all may be outside the calendar.
+        if found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise ValueError(f"its timestamp {value!r} is no time by RFC 3339, with a time zone")
 
 
 def require_options(options: Options) -> None:
@@ -209,9 +212,12 @@ def require_options(options: Options) -> None:
 
 
 def require_good(path: Path, options: Options) -> None:
-    """A UsageError for the first row that is no record; then nothing of the file comes in."""
+    """A UsageError for a file that cannot be read to its end, or has a row that may not be left out.
+
+    Then nothing of the file comes in, and it can be corrected.
+    """
     for row in rows_of(path, options.reading):
-        found = record_of(row, options, "")
+        found = None if options.skip_bad else record_of(row, options, "")
         if isinstance(found, str):
             raise UsageError(
                 f"{path}, row {row.number}: {found}. Nothing was imported. Correct it, or leave such rows out with "
@@ -226,7 +232,8 @@ def require_same(known: Position, wanted: Position) -> None:
         )
     if known.options != wanted.options:
         raise UsageError(
-            f"{known.file} was imported into {known.topic} with other options: {json.dumps(known.options)}"
+            f"{known.file} was imported into {known.topic} with other options: {json.dumps(known.options)}. Give "
+            "those; or, to let its rows in once more, give the file another name."
         )
 
 

@@ -212,7 +212,12 @@ class KafkaLog:
             for record in records:
                 while len(producer) >= unread_at_most:
                     producer.poll(0.1)
-                producer.produce(topic, **produced(record), on_delivery=delivered)
+                try:
+                    producer.produce(topic, **produced(record), on_delivery=delivered)
+                except KafkaException as error:
+                    # Those before it are on their way: an append ends when they have come in, or never will.
+                    refused.append(error.args[0])
+                    break
                 producer.poll(0)
             producer.flush()
             if refused:
@@ -322,6 +327,8 @@ class KafkaLog:
         from confluent_kafka import Producer
 
         settings = {"enable.idempotence": True, "partitioner": "murmur2_random", "linger.ms": 5}
+        # How large a record may be is the topic's to say.
+        settings["message.max.bytes"] = 1_000_000_000
         timeouts = {"delivery.timeout.ms": int(self.answer_seconds * 2000)}
         return Producer({**self.settings(), **settings, **timeouts})
 
@@ -339,13 +346,21 @@ class KafkaLog:
     def answering(self, failed: str) -> "Iterator[AdminClient]":
         """A client for questions; what the brokers refuse, or do not answer, is a LogError."""
         admin = self.admin
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaError, KafkaException
 
         try:
             yield admin
         except KafkaException as error:
             reason = error.args[0]
             said = reason.str() if hasattr(reason, "str") else str(reason)
+            if isinstance(reason, KafkaError) and reason.code() in (
+                KafkaError.MSG_SIZE_TOO_LARGE,
+                KafkaError.INVALID_TIMESTAMP,
+            ):
+                raise LogError(
+                    f"{self}: {failed}: {said}. What a topic takes, its settings max.message.bytes and "
+                    "message.timestamp.after.max.ms say."
+                ) from error
             raise LogUnreachable(
                 f"{self}: {failed}: {said}. Check that the brokers run and can be reached, SLUICE_LOG, and the "
                 "SLUICE_KAFKA_* settings."

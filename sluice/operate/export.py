@@ -4,15 +4,15 @@ import ctypes
 import errno
 import json
 import os
+import re
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
-from urllib.parse import quote
 
 import duckdb
 import pyarrow as pa
@@ -42,8 +42,11 @@ changes_at_once = 10_000
 # Many systems let a process open 1,024.
 open_files_max = 500
 waiting_bytes_max = 64 << 20
+microseconds_per_day = 86_400_000_000
 # The name that stands for null in a path; a text that is equal to it could not be told from null.
 null_partition = "__HIVE_DEFAULT_PARTITION__"
+# Beyond ASCII every character stands for itself: Spark reads %C3%A9 as two characters.
+not_in_names = re.compile(r"(?![A-Za-z0-9._~-])[\x00-\x7f]")
 # What is known of an export: readers of Parquet ignore names that begin so.
 about_file = "_export.json"
 # renameat2, of Linux: both names must exist, and each gets what the other had.
@@ -79,7 +82,7 @@ def export_rows(
     if form not in ("parquet", "csv"):
         raise UsageError(f"A table is exported as parquet or csv, not as {form}; its changes (--changelog) as jsonl.")
     require_condition(where)
-    with written(lake, folder, replace=replace) as target, opened(lake, table, version) as found:
+    with written(folder, replace=replace) as target, opened(lake, table, version) as found:
         with answering():
             kinds = dict(described(found, "rows"))
             arrow = found.sql("SELECT * FROM rows LIMIT 0").to_arrow_reader(1).schema
@@ -110,7 +113,7 @@ def export_changes(
     subscription.require()
     lake, table = subscription.lake, subscription.table
     read = [since or Cursor()]
-    with written(lake, folder, replace=replace) as target:
+    with written(folder, replace=replace) as target:
         version = lake.newest_version(table)
         changes = subscription.changes(since, on_read=read.append)
         if form == "jsonl":
@@ -148,6 +151,10 @@ def require_partitions(schema: pa.Schema, names: Sequence[str]) -> None:
             raise UsageError(f"{name} is {kind}, whose values cannot be the names of folders.")
         if any(each in name for each in "/=%\0"):
             raise UsageError(f"{name!r} cannot be in the names of folders.")
+        if name.startswith(("_", ".")):
+            raise UsageError(
+                f"PyArrow and pandas skip folders whose names begin as {name} does, and read no row there."
+            )
     if len({*names}) < len(names):
         raise UsageError(f"{', '.join(names)} names a column twice.")
     if len(names) == len(schema.names):
@@ -224,10 +231,14 @@ def split(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[str, pa
     groups = numbered.group_by(keys.column_names, use_threads=False).aggregate([("row", "list")])
     for *values, places in zip(*(groups[name].to_pylist() for name in [*keys.column_names, "row_list"]), strict=True):
         folders = (
-            f"{name}={null_partition if value is None else quote(value, safe='')}"
+            f"{name}={null_partition if value is None else not_in_names.sub(as_code, value)}"
             for name, value in zip(names, values, strict=True)
         )
         yield "/".join(folders), batch.take(pa.array(places, pa.int64()))
+
+
+def as_code(found: re.Match[str]) -> str:
+    return f"%{ord(found[0]):02X}"
 
 
 class Files:
@@ -272,6 +283,8 @@ class Files:
         path = self.target / folder / f"part-{self.parts[folder]}.{self.form}"
         self.parts[folder] += 1
         path.parent.mkdir(parents=True, exist_ok=True)
+        # An error where two values have one folder, because the file system takes `a` for `A`.
+        path.touch(exist_ok=False)
         if self.form == "parquet":
             return parquet.ParquetWriter(path, self.schema)
         return arrow_csv.CSVWriter(path, self.schema)
@@ -352,7 +365,7 @@ def other_columns(table: str, version: int) -> str:
 
 
 def stored(value: Any, kind: pa.DataType) -> Any:
-    """A value of a change for Arrow: times without an end are numbers there, and maps are pairs."""
+    """A value of a change for Arrow: times that Python does not know are numbers there, and maps are pairs."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -361,10 +374,18 @@ def stored(value: Any, kind: pa.DataType) -> Any:
         return [(stored(key, kind.key_type), stored(item, kind.item_type)) for key, item in value.items()]
     if pa.types.is_nested(kind):
         return [stored(each, kind.field(0).type) for each in value]
-    if value in ("infinity", "-infinity") and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        last = 2**31 - 1 if pa.types.is_date(kind) else 2**63 - 1
-        return last if value == "infinity" else -last
+    if isinstance(value, str) and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        return time_number(value, is_date=pa.types.is_date(kind))
     return value
+
+
+def time_number(text: str, *, is_date: bool) -> int:
+    """The number of days or microseconds that Arrow keeps for a time of which Python has no object."""
+    if text in ("infinity", "-infinity"):
+        last = 2**31 - 1 if is_date else 2**63 - 1
+        return last if text == "infinity" else -last
+    ((microseconds,),) = duckdb.execute("SELECT epoch_us(CAST(? AS TIMESTAMP))", [text]).fetchall()
+    return int(microseconds // microseconds_per_day if is_date else microseconds)
 
 
 def describe(target: Path, made: Exported) -> None:
@@ -372,15 +393,9 @@ def describe(target: Path, made: Exported) -> None:
 
 
 @contextmanager
-def written(lake: Lake, folder: Path, *, replace: bool) -> Iterator[Path]:
+def written(folder: Path, *, replace: bool) -> Iterator[Path]:
     """A folder to write into, beside the target, which it becomes at the end; after an error nothing has changed."""
-    if "://" in str(folder) or ":/" in str(folder):
-        raise UsageError(
-            f"{folder} is no folder of this machine, where alone an export can appear as a whole. Export to a folder, "
-            "and copy that."
-        )
-    target = folder.resolve()
-    require_apart(lake, target)
+    target = Path(os.path.realpath(folder))
     partial = target.parent / f".{target.name}.partial"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -398,13 +413,24 @@ def written(lake: Lake, folder: Path, *, replace: bool) -> Iterator[Path]:
     except Timeout as error:
         raise UsageError(f"Another process exports to {target}.") from error
     except OSError as error:
-        raise UsageError(f"{target} cannot be written: {error.strerror or error}.") from error
+        where = f" ({error.filename})" if error.filename else ""
+        raise UsageError(f"{target} cannot be written: {error.strerror or error}{where}.") from error
 
 
-def require_apart(lake: Lake, target: Path) -> None:
-    root = lake.location.folder
-    if root is not None and (target == (own := root.resolve()) or own in target.parents or target in own.parents):
-        raise UsageError(f"{target} has to do with the lake's own folder {root}; choose another one.")
+def require_apart(folder: Path, own_folders: Iterable[Path | None]) -> None:
+    """A UsageError for what is no folder, is in one that Sluice has for itself, or is the one where the user is."""
+    if ":/" in str(folder):
+        raise UsageError(
+            f"{folder} is no folder of this machine, where alone an export can appear as a whole. Export to a folder, "
+            "and copy that."
+        )
+    target = Path(os.path.realpath(folder))
+    for own in filter(None, own_folders):
+        root = own.resolve()
+        if target == root or root in target.parents or target in root.parents:
+            raise UsageError(f"{target} has to do with Sluice's own folder {root}; choose another one.")
+    if target == Path.cwd():
+        raise UsageError(f"{target} is the working folder, which would become another one. Export to a folder in it.")
 
 
 def require_free(target: Path, *, replace: bool) -> None:
@@ -415,6 +441,11 @@ def require_free(target: Path, *, replace: bool) -> None:
         raise UsageError(f"{target} exists, and is no export: it has no {about_file}. Choose another folder.")
     if not replace:
         raise UsageError(f"{target} has an export already. Give --replace, or choose another folder.")
+    # Programs leave hidden files and the like of _SUCCESS; what has another name is somebody's.
+    if others := [
+        each.name for each in target.iterdir() if not each.name.startswith(("part-", "_", ".")) and "=" not in each.name
+    ]:
+        raise UsageError(f"{target} has an export, and beside it {', '.join(sorted(others))}. Move what is to be kept.")
 
 
 def make_durable(folder: Path) -> None:

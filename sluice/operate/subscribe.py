@@ -258,6 +258,8 @@ def require_condition(where: str | None) -> None:
         return
     try:
         found = duckdb.extract_statements(f"SELECT ({where}\n)")
+        # By itself it has no bracket that ends the one before it.
+        duckdb.extract_statements(f"SELECT {where}")
     except duckdb.Error as error:
         raise UsageError(f"The condition {where!r} is not an SQL expression: {said(error)}") from error
     if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:

@@ -1,7 +1,7 @@
 """Aggregate the rows of each group, and no others when only some groups are touched."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from sluice.model.scope import Scope
 from sluice.model.sql import backticked, columns_read, fold, named_expression
 from sluice.model.truncation import finest, times_of
 from sluice.shapes.difference import sign
-from sluice.shapes.increment import adjusted, balance, is_known, measures_of
+from sluice.shapes.increment import Measure, adjusted, balance, is_known, measures_of
 from sluice.shapes.windows import Window, group_names
 
 if TYPE_CHECKING:
@@ -83,27 +83,33 @@ class Groups:
 
     @property
     def is_adjustable(self) -> bool:
-        """Whether changed rows can say what becomes of their groups; one that is left out has no figures to adjust."""
-        by_row = self.window is None or self.window.is_by_row
-        return bool(measures_of(self.measures)) and by_row and not self.having
+        """Whether changed rows can say what becomes of their groups."""
+        return bool(measures_of(self.measures)) and (self.window is None or self.window.is_by_row)
 
     def adjusted(self, changed: "DataFrame | None", own: "DataFrame") -> "DataFrame | None":
         """The groups of `own` and of changed rows, as the change makes them (see `increment`); None: it cannot say.
 
         Without `changed` no row has changed.
         """
-        measures = measures_of(self.measures)
         names = [*self.columns, *self.measures]
         if changed is None:
             return own.select(*map(backticked, names)).withColumn(is_known, F.lit(True))
         grouped = self.grouped(balanced(changed, self.used(changed.columns)))
         placed = self.window.place(grouped, tuple(self.expressions)) if self.window else grouped
-        now, before = aggregate(placed, self).dtypes, dict(own.dtypes)
-        if now != [(name, before.get(name)) for name in names] or not all(
-            each.suits(kind) for each, (_, kind) in zip(measures, now[len(self.columns) :], strict=True)
-        ):
-            return None
-        return adjusted(placed, own, group_names(self.columns), measures)
+        measures = self.exact_measures(placed, own)
+        return adjusted(placed, own, group_names(self.columns), measures, self.having) if measures else None
+
+    def exact_measures(self, placed: "DataFrame", own: "DataFrame") -> tuple[Measure, ...]:
+        """The measures, if those of the placed rows have the types that the table has, and all are exact; else none."""
+        measures = measures_of(self.measures)
+        probes = {f"_probe_{each.name}": each.probe for each in measures if each.probe}
+        now = dict(aggregate(placed, replace(self, measures={**self.measures, **probes})).dtypes)
+        before = dict(own.dtypes)
+        if any(now[name] != before.get(name) for name in (*self.columns, *self.measures)):
+            return ()
+        typed = [each.suits(now.get(f"_probe_{each.name}", now[each.name])) for each in measures]
+        found = tuple(each for each in typed if each is not None)
+        return found if len(found) == len(typed) else ()
 
     def used(self, columns: Sequence[str]) -> list[str]:
         """The columns that groups, window, measures and the condition may read."""

@@ -2,13 +2,14 @@
 
 A measure is adjusted where its value before and the changed rows determine its new value: a count always, a sum of
 exact numbers unless it may have lost its last value (then it is zero), the least and the greatest unless that value
-itself has left. A group in which this fails for one measure is marked, and is recomputed from its rows like any other.
+itself has left, an average where sum and count of the same are measures too. A group in which this fails for one
+measure is marked, and is recomputed from its rows like any other.
 """
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -25,6 +26,10 @@ is_known = "_is_known"
 balance = "_balance"
 call = re.compile(r"(?is)\s*\w+\s*\((.*)\)\s*")
 # Types of which two different values are never equal.
+# How large the values of a type can be.
+magnitudes = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31}
+# Up to here a sum of whole numbers is the same in fractions, in any order.
+exact_max = 2**53
 comparable = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "string", "binary", "boolean")
 
 
@@ -51,9 +56,14 @@ class Measure(ABC):
     def part(self, what: str) -> str:
         return backticked(f"_{what}_{self.name}")
 
-    def suits(self, kind: str) -> bool:
-        """Whether a measure of this type is exact, whatever the order of the rows."""
-        return kind in comparable or kind.startswith("decimal(")
+    @property
+    def probe(self) -> str:
+        """The aggregate whose type says whether the measure is exact, if that is not the measure itself."""
+        return ""
+
+    def suits(self, kind: str) -> "Measure | None":
+        """The measure, if one of this type is exact, whatever the order of the rows."""
+        return self if kind in comparable or kind.startswith("decimal(") else None
 
     @property
     @abstractmethod
@@ -116,9 +126,10 @@ class Count(Measure):
 class Sum(Measure):
     """`sum(x)` of exact numbers; null where no row has a value."""
 
-    def suits(self, kind: str) -> bool:
+    def suits(self, kind: str) -> Measure | None:
         # Of a decimal that is as long as can be, the product with a balance would lose digits.
-        return kind == "bigint" or (kind.startswith("decimal(") and not kind.startswith("decimal(38"))
+        is_exact = kind == "bigint" or (kind.startswith("decimal(") and not kind.startswith("decimal(38"))
+        return self if is_exact else None
 
     @property
     def parts(self) -> Mapping[str, str]:
@@ -179,15 +190,83 @@ class Extreme(Measure):
         return f"({self.holds}) AND {self.value} IS NOT NULL"
 
 
+@dataclass(frozen=True)
+class Average(Measure):
+    """`avg(x)`, which follows from the sum and the count of the same; of `bigint` also its extremes must be known.
+
+    `quotient` is the average as Spark divides, and `rows_max` how many values it is exact for, both as SQL; they depend
+    on the type.
+    """
+
+    total: Measure
+    count: Measure
+    extremes: tuple[Measure, ...]
+    quotient: str = ""
+    rows_max: str = ""
+
+    @property
+    def probe(self) -> str:
+        return f"max({self.argument})"
+
+    def suits(self, kind: str) -> Measure | None:
+        total, count = self.total.value, self.count.value
+        if kind.startswith("decimal("):
+            precision, scale = map(int, kind[len("decimal(") : -1].split(","))
+            # Spark divides the sum, which has ten digits more. A quotient is rounded twice without harm if it has at
+            # least as many digits behind the average's as the count has, and all of them fit into a decimal.
+            digits = 23 - precision
+            divided = f"CAST({total} AS decimal({precision + 14},{scale + 4})) / CAST({count} AS decimal({digits},0))"
+            return replace(self, quotient=divided, rows_max=str(10**digits - 1)) if digits > 0 else None
+        quotient = f"try_divide(CAST({total} AS double), CAST({count} AS double))"
+        if kind in magnitudes:
+            return replace(self, quotient=quotient, rows_max=str(exact_max // magnitudes[kind]))
+        if kind == "bigint" and len(self.extremes) == 2:
+            sizes = ", ".join(f"abs(CAST({each.value} AS decimal(20,0)))" for each in self.extremes)
+            return replace(self, quotient=quotient, rows_max=f"coalesce({exact_max} / greatest(1, {sizes}), 0)")
+        return None
+
+    @property
+    def parts(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def value(self) -> str:
+        return f"IF({self.count.value} = 0, NULL, {self.quotient})"
+
+    @property
+    def holds(self) -> str:
+        """Where sum, count and extremes do, which are measures themselves."""
+        return f"{self.count.value} <= {self.rows_max}"
+
+    @property
+    def shows_rows(self) -> str:
+        return "false"
+
+
 def measures_of(texts: Mapping[str, str]) -> tuple[Measure, ...]:
     """The measures, if all of them can be adjusted; else none."""
-    found = [measure_of(name, text) for name, text in texts.items()]
+    plain = {name: measure for name, text in texts.items() if (measure := measure_of(name, text))}
+    found = [plain.get(name) or average_of(name, text, plain.values()) for name, text in texts.items()]
     known = tuple(each for each in found if each is not None)
     return known if len(known) == len(found) else ()
 
 
+def average_of(name: str, text: str, others: Iterable[Measure]) -> Average | None:
+    """Reads an average; None where the other measures do not say what it is of."""
+    from sqlglot import exp
+
+    parsed, found = parse(text), call.fullmatch(text)
+    if not isinstance(parsed, exp.Avg) or found is None or isinstance(parsed.this, exp.Distinct):
+        return None
+    of_same = [each for each in others if each.argument and parse(each.argument) == parsed.this]
+    total = next((each for each in of_same if isinstance(each, Sum)), None)
+    count = next((each for each in of_same if isinstance(each, Count)), None)
+    extremes = {each.function: each for each in of_same if isinstance(each, Extreme)}
+    return Average(name, found[1], total, count, tuple(extremes.values())) if total and count else None
+
+
 def measure_of(name: str, text: str) -> Measure | None:
-    """Reads a SQL aggregate; None where only all rows of a group say what it is."""
+    """Reads a SQL aggregate; None where only all rows of a group, or other measures, say what it is."""
     from sqlglot import exp
 
     parsed, found = parse(text), call.fullmatch(text)
@@ -206,12 +285,13 @@ def measure_of(name: str, text: str) -> Measure | None:
 
 
 def adjusted(
-    changed: "DataFrame", own: "DataFrame", groups: "Sequence[Column]", measures: Sequence[Measure]
+    changed: "DataFrame", own: "DataFrame", groups: "Sequence[Column]", measures: Sequence[Measure], having: str = ""
 ) -> "DataFrame":
     """The groups of `own`, and those of the changed rows, as they are now: group columns, measures and `_is_known`.
 
     `changed` has the `_balance` of each row, and `groups` name the columns of its group as in `own`. A group that lost
-    its last row is left out, if that is certain.
+    its last row is left out, if that is certain, and so is one for which `having` is not true. Where that is given, a
+    group that `own` lacks may have rows all the same.
     """
     parts = [F.expr(text).alias(f"_{what}_{each.name}") for each in measures for what, text in each.parts.items()]
     net = [F.expr(f"sum({balance})").alias("_net"), F.expr(f"count_if({balance} < 0)").alias("_removed")]
@@ -225,9 +305,10 @@ def adjusted(
     now = {each: f"try_cast({each.value} AS {kinds[each.name]})" for each in measures}
     hold = [f"({each.holds}) AND ({each.value} IS NULL) = ({value} IS NULL)" for each, value in now.items()]
     left = rows_left(measures)
-    is_counted = f"{left} >= 0 AND (_own IS NOT NULL OR _removed = 0)"
+    is_new = "false" if having else "_removed = 0"
+    is_counted = f"{left} >= 0 AND (_own IS NOT NULL OR {is_new})"
     known = f"_news IS NULL OR ({is_counted} AND ({left} = 0 OR ({' AND '.join(hold)})))"
-    return (
+    now_there = (
         both.selectExpr(
             *[f"coalesce(_key.{name}, _news.{name}) AS {name}" for name in map(backticked, keys)],
             *[f"IF(_news IS NULL, {each.own}, {value}) AS {backticked(each.name)}" for each, value in now.items()],
@@ -237,6 +318,7 @@ def adjusted(
         .where(f"NOT ({is_known} AND _rows_left = 0)")
         .drop("_rows_left")
     )
+    return now_there.where(f"NOT {is_known} OR ({having})") if having else now_there
 
 
 def rows_left(measures: Sequence[Measure]) -> str:

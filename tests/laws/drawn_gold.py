@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from functools import cmp_to_key, partial
 from typing import TYPE_CHECKING, Any
@@ -63,18 +64,29 @@ def aggregate(chance: random.Random, name: str, source: Drawn, time: str | None)
     measured = measures_of(source)
     measures = [Asked("count(*)", "rows", len), *chance.sample(measured, min(len(measured), chance.randint(1, 5)))]
     placed = chance.choice([None, *windows(time)]) if time else None
+    # What is drawn elsewhere stays as it is.
+    apart = random.Random()
+    apart.setstate(chance.getstate())
+    measures += averages_of(source, apart)
+    hides = placed is None and apart.random() < 0.3
     dataset, text = declared(
         gold.aggregate,
         name,
         source=source.dataset,
         group_by=[*[each.sql for each in groups], *([placed[0]] if placed else [])],
         measures={each.name: each.sql for each in measures},
+        having="rows <> 2" if hides else "",
     )
     columns = (
-        {each.name: "bigint" for each in measures} | {"c": "int"} | ({"window_start": "timestamp"} if placed else {})
+        {each.name: "bigint" for each in measures if not each.name.startswith("mean")}
+        | {"c": "int"}
+        | ({"window_start": "timestamp"} if placed else {})
     )
     spans = placed[1] if placed else None
-    return Drawn(dataset, text, cells(source, groups, measures, time, spans) if source.oracle else None, columns)
+    if not source.oracle:
+        return Drawn(dataset, text, None, columns)
+    found = cells(source, groups, measures, time, spans)
+    return Drawn(dataset, text, without_pairs(found) if hides else found, columns)
 
 
 def groups_of(source: Drawn) -> list[Asked]:
@@ -111,6 +123,20 @@ def measures_of(source: Drawn) -> list[Asked]:
     return found
 
 
+def averages_of(source: Drawn, chance: random.Random) -> list[Asked]:
+    """An average with the sum and count that it follows from, or none."""
+    kinds = {name: kind for name, kind in source.columns.items() if kind == "int" or kind.startswith("decimal")}
+    if not kinds or chance.random() < 0.5:
+        return []
+    name = chance.choice(list(kinds))
+    sql, value = plain(name), partial(column, name)
+    return [
+        Asked(f"avg({sql})", "mean", partial(mean, value)),
+        Asked(f"sum({sql})", "mean_sum", partial(total, value)),
+        Asked(f"count({sql})", "mean_count", partial(count, value)),
+    ]
+
+
 Value = Callable[[Row], Any]
 
 
@@ -135,6 +161,15 @@ def total(value: Value, rows: Sequence[Row]) -> Any:
     return sum(values, start=type(values[0])(0)) if values else None
 
 
+def mean(value: Value, rows: Sequence[Row]) -> Any:
+    """As Spark divides: a decimal has four digits more."""
+    values = known(value, rows)
+    if not values:
+        return None
+    found = sum(values) / len(values)
+    return found.quantize(Decimal("0.000001"), ROUND_HALF_UP) if isinstance(found, Decimal) else found
+
+
 def greatest(value: Value, rows: Sequence[Row]) -> Any:
     return max(known(value, rows), default=None)
 
@@ -152,7 +187,11 @@ def plain(name: str) -> str:
 
 
 def cells(
-    source: Drawn, groups: Sequence[Asked], measures: Sequence[Asked], time: str | None, spans: Spans | None
+    source: Drawn,
+    groups: Sequence[Asked],
+    measures: Sequence[Asked],
+    time: str | None,
+    spans: Spans | None,
 ) -> Oracle:
     """The rows of an aggregate, group by group."""
 
@@ -164,6 +203,10 @@ def cells(
         return [group | {each.name: each.value(of_group) for each in measures} for group, of_group in found.values()]
 
     return rows
+
+
+def without_pairs(oracle: Oracle) -> Oracle:
+    return lambda truth: [each for each in oracle(truth) if each["rows"] != 2]
 
 
 def grouped(rows: Sequence[Row], groups: Sequence[Asked]) -> list[tuple[Row, list[Row]]]:

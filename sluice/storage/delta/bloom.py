@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
 # A file of fewer rows is read as fast without them.
 rows_min = 10_000
+# Where a filter says wrongly that a file has one of the values, columns of the whole file are read: of a file of a
+# million rows, ten values would do that one time in four with the megabyte that a filter may have by default.
+false_positives = 0.001
+size_bytes_max = 4 * 1024 * 1024
 # The types of keys that may have as many values as a table has rows.
 kinds = ("string", "binary", "bigint", "int")
 
@@ -23,6 +27,8 @@ def bloom_filters(spark: "SparkSession", types: Mapping[str, str], find_by: Sequ
     if names:
         # As large as the values of a file need.
         settings["parquet.bloom.filter.adaptive.enabled"] = "true"
+        settings["parquet.bloom.filter.max.bytes"] = str(size_bytes_max)
+        settings |= {f"parquet.bloom.filter.fpp#{name}": str(false_positives) for name in names}
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:
@@ -36,6 +42,6 @@ def writer_properties(types: Mapping[str, str], find_by: Sequence[str], rows: in
     """The same for files of so many rows that delta-rs writes."""
     names = [name for name in find_by if types.get(name) in kinds] if rows >= rows_min else []
     each = ColumnProperties(
-        bloom_filter_properties=BloomFilterProperties(set_bloom_filter_enabled=True, fpp=0.01, ndv=rows)
+        bloom_filter_properties=BloomFilterProperties(set_bloom_filter_enabled=True, fpp=false_positives, ndv=rows)
     )
     return WriterProperties(compression="SNAPPY", column_properties=dict.fromkeys(names, each))

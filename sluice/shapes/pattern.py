@@ -334,7 +334,7 @@ class Matcher:
         }[skip.to]
         kept, void_after = "going", "CAST(NULL AS bigint)"
         if skip.to == "to last":
-            # Where a match takes the row that the next one is looked for at, those that begun after it are void.
+            # Where a match takes the row that the next one is looked for at, those that began after it are void.
             taking = f"filter(going, each -> {self.takes_it('each')})"
             void_after = f"IF(size({taking}) > 0, element_at({taking}, 1).start, NULL)"
             kept = f"IF(size({taking}) > 0, filter(going, each -> each.start <= element_at({taking}, 1).start), going)"

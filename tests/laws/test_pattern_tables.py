@@ -35,7 +35,6 @@ taps = silver.history(
 a, b, c = Var("A"), Var("B"), Var("C")
 declared = {
     "behind": Asked(Seq((a, Rep(b, 1, None), Rep(c, 0, 1))), 3),
-    "anywhere": Asked(Seq((Rep(Seq((a, Rep(b, 0, None, is_reluctant=True))), 1, None), c)), 3, skip="skip to next row"),
     "without": Asked(Seq((a, Not("B"), c)), 3, absent="B", skip="skip to first C"),
 }
 datasets = {
@@ -176,7 +175,7 @@ def test_a_table_of_matches_is_right_after_each_change(lakehouse: Lakehouse, mon
     assert [law for law in lakehouse.laws() if law.broken] == []
     assert lakehouse.run() == {}
     again = lakehouse.run(rebuild=True)
-    assert [again[f"silver.{name}"].rows.total for name in datasets] == [0, 0, 0]
+    assert [again[f"silver.{name}"].rows.total for name in datasets] == [0, 0]
     story = "a late row completes a match"
     values = Explainer(lakehouse.spark, lakehouse.lake).explain(
         datasets["behind"], {"card": "null", "match_start": text(0), "first_tap": "None: a0 0"}
@@ -263,9 +262,9 @@ def test_a_late_row_costs_what_its_island_costs_however_long_the_key_is(
     monkeypatch.setattr(sys.modules["sluice.silver.pattern"], "find_matches", counted)
     for times in (1, 4):
         lakehouse = Lakehouse(spark, tmp_path / str(times)).declare(peaks)
-        lakehouse.lake = dataclasses.replace(lakehouse.lake, rows_per_file=200)
+        lakehouse.lake = dataclasses.replace(lakehouse.lake, rows_per_file=150)
         # Five minutes up and five down in every half hour, and nothing new in between.
-        values = [reading(1, minute, max(5 - abs(5 - minute % 30), 0)) for minute in range(900 * times)]
+        values = [reading(1, minute, max(5 - abs(5 - minute % 30), 0)) for minute in range(600 * times)]
         lakehouse.publish("readings", *values).run()
         lakehouse.publish("readings", reading(1, 5 * 60 + 5.5, 99))
         with files_read(spark) as files:
@@ -273,6 +272,6 @@ def test_a_late_row_costs_what_its_island_costs_however_long_the_key_is(
         assert done["silver.peaks"].rows == RowCounts(updated=1)
         read.append(sum(files))
     (whole, narrow), (whole_of_four, narrow_of_four) = matched[:2], matched[2:]
-    assert whole_of_four == 4 * whole == 3_600
+    assert whole_of_four == 4 * whole == 2_400
     assert narrow == narrow_of_four < 200
     assert read[1] <= read[0] + 4

@@ -40,7 +40,7 @@ measures: dict[str, tuple[str, int | None]] = {
     "gain": ("LAST(v) - FIRST(v, 1)", None),
 }
 keys = 150
-seeds = [int(each) for each in os.environ.get("SLUICE_PATTERN_SEEDS", "3 8 10").split()]
+seeds = [int(each) for each in os.environ.get("SLUICE_PATTERN_SEEDS", "3 5 8 10").split()]
 
 
 def of(row: Reading, name: str) -> Any:
@@ -189,7 +189,7 @@ def differences(of_seed: World, found: list[Found]) -> tuple[set[Found], set[Fou
 
 
 def test_the_drawn_patterns_are_looked_for_in_every_place() -> None:
-    skips = {asked(random.Random(seed), within).skip[:12] for seed in (1, 3, 8, 10)}
+    skips = {asked(random.Random(seed), within).skip[:12] for seed in (3, 5, 8, 10)}
     assert skips == {"skip to next", "skip past la", "skip to firs", "skip to last"}
 
 

@@ -19,8 +19,7 @@ from deltalake import DeltaTable
 from sluice import gold
 from sluice.engine import erase as engine
 from sluice.errors import LogError, UsageError
-from sluice.log import Log, Record, Segment, StoredRecord, erasures, segments
-from sluice.log import erase as in_log
+from sluice.log import Log, Record, Segment, StoredRecord, erasures, rewriting, segments
 from sluice.model.datasets import Dataset
 from sluice.model.erasure import Removal, erasures_topic, remainder, without
 from sluice.operate import erase, search
@@ -237,7 +236,7 @@ def test_only_segments_that_can_have_the_records_are_read(log: Log, monkeypatch:
         read.append(segment.base_offset)
         return iter(())
 
-    monkeypatch.setattr(in_log, "records_in", records_in)
+    monkeypatch.setattr(rewriting, "records_in", records_in)
     log.erase("sales", removals([4, 11, 99]))
     assert read == [3, 9]
 

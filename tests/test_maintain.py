@@ -12,7 +12,7 @@ from sluice.expect import expect, suite
 from sluice.log import Log
 from sluice.model.ledger import RowCounts
 from sluice.operate import replay
-from sluice.operate.maintain import maintain, trim
+from sluice.operate.maintain import Retained, maintain, retain
 from sluice.windows import Window, window
 from tests.kit import Lakehouse, at, text
 from tests.shop import sales
@@ -62,9 +62,9 @@ def test_the_log_forgets_what_landed_long_ago_and_nothing_else(lakehouse: Lakeho
     lakehouse.publish("sales", sale(4, 0), hours=0)
     # The newest segment that landed stays, and so does what has not landed, however old.
     keep = datetime.now(UTC) - at(24 * 2.5)
-    assert trim(lakehouse.log, lakehouse.lake, lakehouse.catalogue, keep) == {"sales": 3}
+    assert retain(lakehouse.log, lakehouse.lake, lakehouse.catalogue, keep) == {"sales": Retained(3, 0)}
     assert (lakehouse.log.start_offset("sales", 0), lakehouse.log.end_offset("sales", 0)) == (3, 5)
-    assert trim(lakehouse.log, lakehouse.lake, lakehouse.catalogue, keep) == {"sales": 0}
+    assert retain(lakehouse.log, lakehouse.lake, lakehouse.catalogue, keep) == {"sales": Retained(0, 0)}
     lakehouse.run()
     assert len(lakehouse.rows("bronze.sales", "offset")) == 5
     before = lakehouse.rows("gold.sold_daily")

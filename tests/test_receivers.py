@@ -37,6 +37,8 @@ from sluice.ingest.receivers import amqp, statsd
 from sluice.ingest.receivers.cli import http as listen_over_http
 from sluice.ingest.receivers.records import key_in, with_field
 from sluice.log import Log, StoredRecord
+from sluice.operate.webhook import Webhook
+from sluice.runtime.signatures import schemes, secret_key, signature
 from tests.commands import sluice
 from tests.servers.rabbitmq import RabbitMQ
 
@@ -347,6 +349,141 @@ def test_topics_that_steer_the_engine_are_written_by_its_own_commands_alone(tmp_
     assert not (tmp_path / "log").exists()
     with pytest.raises(UsageError, match="reserved for Sluice"):
         topics_of("sluice", [("public", "releases")])
+
+
+github_secret = "the-secret-that-github-has"
+next_github_secret = "the-secret-that-comes-after-it"
+slack_secret = "8f742231b10e8888abcd99yyyzzz85a5"
+own_secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+webhook_secrets = (
+    f"pushes:{github_secret},pushes:{next_github_secret},chats:{slack_secret},changes:{own_secret},"
+    f"payments:{slack_secret}"
+)
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A receiver of webhooks that has no token."""
+    project = tmp_path_factory.mktemp("webhooks")
+    senders = ("pushes=github:id", "chats=slack", "changes=standard", "payments=stripe")
+    options = [text for each in senders for text in ("--webhook", each)]
+    arguments = ["http", "--port", "0", "--request-bytes-max", "10000", "--id-field", "message_id", *options]
+    settings = {"SLUICE_HTTP_TOKEN": "", "SLUICE_WEBHOOK_SECRETS": webhook_secrets}
+    with listening(project, *arguments, **settings) as receiver:
+        yield Served(port_of(receiver), Log(project / "log"), receiver)
+        said = "".join(receiver.said)
+        assert not [each for each in (github_secret, next_github_secret, slack_secret, own_secret) if each in said]
+
+
+def by_github(body: bytes, secret: str = github_secret) -> dict[str, str]:
+    found = signature(schemes["github"], secret.encode(), body).decode()
+    return {"X_Hub_Signature_256": found, "X_GitHub_Delivery": "d-1", "X_GitHub_Event": "push"}
+
+
+@pytest.mark.parametrize("secret", [github_secret, next_github_secret])
+@pytest.mark.parametrize("body", [b'{"id": 7}', b"", b"\x00\xff\n", b"x" * 10_000])
+def test_a_signed_body_is_a_record_as_it_is(signed: Served, body: bytes, secret: str) -> None:
+    before = records_of(signed.log, "pushes")
+    answer = post(signed.port, body, "/webhooks/pushes", None, **by_github(body, secret))
+    (record,) = [each for each in records_of(signed.log, "pushes") if each not in before]
+    assert record.headers == {"idempotency_key": "d-1", "github_event": "push"}
+    is_object = body.startswith(b"{")
+    assert record.value == (b'{"message_id":"d-1",' + body[1:] if is_object else body)
+    assert record.key == ("7" if is_object else None)
+    next_offsets = {str(record.partition): record.offset + 1}
+    assert (answer.status, answer.body) == (201, {"topic": "pushes", "records": 1, "next_offsets": next_offsets})
+
+
+def test_what_sluice_sends_sluice_takes(signed: Served) -> None:
+    body = b'{"type": "gold.sold.insert"}'
+    headers = Webhook("", secret_key(own_secret)).signed("gold.sold-1-0-5", body)
+    sent = {name.replace("-", "_"): text for name, text in headers.items()}
+    assert post(signed.port, body, "/webhooks/changes", None, **sent).status == 201
+    assert post(signed.port, body, "/webhooks/changes", None, **sent | {"webhook_id": "gold.sold-2-0-5"}).status == 401
+    (record,) = records_of(signed.log, "changes")
+    assert record.headers == {"idempotency_key": "gold.sold-1-0-5"}
+    assert record.value == b'{"message_id":"gold.sold-1-0-5","type": "gold.sold.insert"}'
+
+
+def test_a_sender_that_asks_for_a_challenge_gets_it_and_leaves_no_record(signed: Served) -> None:
+    for body, status, answered in (
+        (b'{"type":"url_verification","challenge":"3eZbrw"}', 200, {"challenge": "3eZbrw"}),
+        (b'{"type":"event_callback"}', 201, {"topic": "chats"}),
+    ):
+        moment = str(int(time.time()))
+        found = signature(schemes["slack"], slack_secret.encode(), body, moment=moment.encode()).decode()
+        answer = post(
+            signed.port, body, "/webhooks/chats", None, X_Slack_Signature=found, X_Slack_Request_Timestamp=moment
+        )
+        assert (answer.status, answer.body | answered) == (status, answer.body)
+    assert [record.value for record in records_of(signed.log, "chats")] == [b'{"type":"event_callback"}']
+
+
+def by_stripe(body: bytes, moment: int, *others: str) -> dict[str, str]:
+    found = signature(schemes["stripe"], slack_secret.encode(), body, moment=b"%d" % moment).decode()
+    return {"Stripe_Signature": ",".join([f"t={moment}", *others, found])}
+
+
+def test_a_request_without_a_valid_signature_is_counted_and_leaves_nothing(signed: Served) -> None:
+    body, moment = b'{"id":"evt_1"}', int(time.time())
+    counted = health(signed.port)["signatures_refused"].get("payments", 0)
+    requests: list[dict[str, str]] = [
+        {},
+        {"Stripe_Signature": ""},
+        {"Stripe_Signature": "t=,v1="},
+        by_stripe(body + b" ", moment),
+        by_stripe(body, moment - 400),
+        by_stripe(body, moment, f"t={moment}"),
+        {"Stripe_Signature": by_stripe(body, moment)["Stripe_Signature"][:-2]},
+    ]
+    for headers in requests:
+        answer = post(signed.port, body, "/webhooks/payments", None, **headers)
+        assert (answer.status, answer.headers["www-authenticate"]) == (401, "Signature")
+    assert records_of(signed.log, "payments") == []
+    assert health(signed.port)["signatures_refused"]["payments"] == counted + len(requests)
+    signed.receiver.hears(r"(Refused with 401: a webhook for payments\. It has no header stripe-signature)")
+    assert post(signed.port, body, "/webhooks/payments", None, **by_stripe(body, moment, "v0=x", "v1=x")).status == 201
+
+
+@pytest.mark.parametrize(
+    ("status", "path", "headers"),
+    [
+        (404, "/webhooks/orders", {}),
+        (404, "/webhooks/sluice_releases", {}),
+        (400, "/webhooks/pushes?key_field=id", by_github(b"{}")),
+        (415, "/webhooks/pushes", by_github(b"{}") | {"Content_Encoding": "gzip"}),
+        (400, "/webhooks/pushes", by_github(b"{}") | {"X_GitHub_Delivery": "x" * 256}),
+        (401, "/topics/pushes", by_github(b"{}")),
+        (401, "/topics/pushes", by_github(b"{}") | {"Authorization": "Bearer "}),
+    ],
+)
+def test_a_wrong_webhook_leaves_nothing(signed: Served, status: int, path: str, headers: dict[str, str]) -> None:
+    before = records_of(signed.log, "pushes")
+    assert post(signed.port, b"{}", path, None, **headers).status == status
+    assert records_of(signed.log, "pushes") == before
+
+
+def test_a_signed_body_comes_in_pieces_and_within_its_limit(signed: Served) -> None:
+    body = b'{"id":"in pieces"}'
+    named = {name.replace("_", "-"): text for name, text in by_github(body).items()}
+    lines = "".join(f"{name}: {text}\r\n" for name, text in named.items()).encode()
+    start = (
+        b"POST /webhooks/pushes HTTP/1.1\r\nHost: here\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n" + lines
+    )
+    pieces = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in (body[:1], body[1:9], body[9:])) + b"0\r\n\r\n"
+    assert raw(signed.port, start + b"\r\n" + pieces).startswith(b"HTTP/1.1 201 ")
+    twice = lines.splitlines(keepends=True)[0]
+    assert raw(signed.port, start + twice + b"\r\n" + pieces).startswith(b"HTTP/1.1 401 ")
+    large = b"1000\r\n" + b"x" * 0x1000 + b"\r\n"
+    assert raw(signed.port, start + b"\r\n" + large * 3).startswith(b"HTTP/1.1 413 ")
+    assert [each.key for each in records_of(signed.log, "pushes")].count("in pieces") == 1
+
+
+@pytest.mark.process
+def test_a_webhook_without_a_secret_is_told(tmp_path: Path) -> None:
+    to = ["http", "--webhook", "pushes=github"]
+    code, said = said_at_once(tmp_path, *to, SLUICE_WEBHOOK_SECRETS=f"pulls:{github_secret}")
+    assert (code, "no secret for pushes" in said, github_secret in said) == (2, True, False)
 
 
 @pytest.mark.process

@@ -27,7 +27,8 @@ from sluice import Project
 from sluice.errors import PublishError, SluiceError, UsageError
 from sluice.operate import webhook
 from sluice.operate.subscribe import Cursor, Subscription
-from sluice.operate.webhook import PositionFile, Webhook, deliver, seconds_of, secret_key
+from sluice.operate.webhook import PositionFile, Webhook, deliver, seconds_of
+from sluice.runtime.signatures import secret_key
 from sluice.storage.delta import Lake
 from tests.commands import sluice
 from tests.test_subscribe import Copy, actual, apply_commit, bag, made, table

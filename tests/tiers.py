@@ -8,8 +8,8 @@ import pytest
 marks = ("spark", "servers", "browser", "install", "process")
 fixtures = {
     "spark": {"spark", "drivers"},
-    "servers": {"server", "unguarded", "kafka", "postgres", "rabbitmq", "behind"},
-    "process": {"served", "driver", "site"},
+    "servers": {"server", "unguarded", "kafka", "postgres", "rabbitmq", "mosquitto", "behind"},
+    "process": {"served", "signed", "driver", "site"},
 }
 # The unit test that runs now.
 unit: list[str] = []

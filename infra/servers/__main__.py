@@ -33,7 +33,7 @@ def install(
         typer.echo(f"{kind.__name__} …", err=True)
         kind.install()
     if for_tests:
-        debian.install("rabbitmq-server", "chromium")
+        debian.install("rabbitmq-server", "mosquitto", "chromium")
 
 
 @app.command()

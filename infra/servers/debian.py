@@ -32,7 +32,9 @@ def is_installed(package: str) -> bool:
     """Whether the package, or its program from elsewhere, is installed."""
     program = {"postgresql": "postgres"}.get(package, package)
     debian_keeps = Path("/usr/lib/postgresql").glob(f"*/bin/{program}")
-    return shutil.which(program) is not None or any(debian_keeps)
+    # Debian keeps some servers where only root's PATH leads.
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
+    return shutil.which(program, path=path) is not None or any(debian_keeps)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 
 from sluice.api.driver import asked
 from sluice.api.opened import Opened
@@ -15,7 +16,7 @@ from sluice.errors import UsageError
 from sluice.ingest.file_rows import Reading
 from sluice.ingest.files import Imported, Options, import_file
 from sluice.ingest.receivers.records import key_in
-from sluice.log import Record, StoredRecord, Verified, require_open
+from sluice.log import Record, Retention, StoredRecord, Verified, require_open
 from sluice.operate import requests
 
 # What can be appended: an object that becomes JSON, text, bytes, no value (a tombstone), or a whole record.
@@ -89,6 +90,34 @@ class ProjectLog:
         log = self._here.log
         log.require()
         return [partition for topic in topics or log.topics() for partition in log.verify(topic)]
+
+    def retention(self, topic: str) -> Retention:
+        """How long records of a topic stay in the log after they have landed."""
+        return self._here.log.retention(topic)
+
+    def retain(
+        self,
+        topic: str,
+        *,
+        days: float | None = None,
+        partition_bytes: int | None = None,
+        compact: bool = False,
+        tombstone_days: float = 1.0,
+    ) -> Retention:
+        """Says how long records of a topic stay in the log after they have landed; without more, for ever.
+
+        `project.maintain` removes whole segments when all their records are older than `days`, or while a partition has
+        more than `partition_bytes`; and with `compact` what records say whose key has a newer one, and tombstones after
+        `tombstone_days`. A UsageError for a topic of Sluice's own, or a log on Kafka.
+        """
+        require_open(topic)
+        try:
+            said = Retention(days=days, partition_bytes=partition_bytes, compact=compact, tombstone_days=tombstone_days)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UsageError(f"{first['loc'][0]}={first['input']} cannot be used: {first['msg']}.") from None
+        self._here.log.retain(topic, said)
+        return said
 
     def skip(self, topic: str, because: str) -> dict[str, int]:
         """Goes on without records that the log lost before they landed, or after the end that a log has lost.

@@ -546,8 +546,9 @@ class Project:
     def maintain(self, *tables: str, log_keep: timedelta | None = None) -> Maintained:
         """Compacts the tables' files, and deletes those that no version of the last 30 days refers to.
 
-        No `tables`: all. With `log_keep`, records of the log that landed and are older are forgotten. A UsageError for
-        a table that does not exist, or when replays older than 30 days are kept.
+        No `tables`: all. What landed leaves the log as its topics say (`project.log.retain`); with `log_keep`, also
+        records that are older of topics that say nothing. A UsageError for a table that does not exist, or when
+        replays older than 30 days are kept.
         """
         here = self._here
         known = here.lake.tables()
@@ -555,8 +556,9 @@ class Project:
         if unknown:
             raise UsageError(f"There is no table {', '.join(unknown)}; there are {', '.join(known)}.")
         found = asked(here, requests.Request(do="maintain", datasets=tables or tuple(known)))
-        trimmed = {} if log_keep is None else maintain.trim(here.log, here.lake, here.catalogue(), log_keep)
-        return Maintained(found, trimmed)
+        left = maintain.retain(here.log, here.lake, here.catalogue(), log_keep)
+        segments = {topic: each.segments_removed for topic, each in left.items()}
+        return Maintained(found, segments, {topic: each.records_compacted for topic, each in left.items()})
 
     def erase(
         self,

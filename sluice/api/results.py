@@ -108,10 +108,11 @@ class Checked:
 
 @dataclass(frozen=True)
 class Maintained:
-    """How many files of each table were compacted, into how many, and deleted; segments removed by topic."""
+    """How many files of each table were compacted, into how many, and deleted; and by topic what left the log."""
 
     tables: Mapping[str, Mapping[str, int]]
     segments_removed: Mapping[str, int]
+    records_compacted: Mapping[str, int]
 
 
 @dataclass(frozen=True)

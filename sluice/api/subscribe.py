@@ -8,7 +8,8 @@ from sluice.api.opened import Message, Opened
 from sluice.engine.catalogue import files_of, is_project
 from sluice.errors import SluiceError
 from sluice.operate.subscribe import Change, Cursor, Subscription
-from sluice.operate.webhook import PositionFile, Webhook, deliver, require_address, require_installed, secret_key
+from sluice.operate.webhook import PositionFile, Webhook, deliver, require_address, require_installed
+from sluice.runtime.signatures import secret_key
 
 
 def changes_of(

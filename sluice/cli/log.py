@@ -129,6 +129,40 @@ def log_verify(
         raise typer.Exit(1)
 
 
+@log_app.command("retain")
+def log_retain(  # noqa: PLR0917 - options, each given by its name
+    topic: str,
+    project: ProjectFolder = Path(),
+    days: Annotated[float | None, typer.Option(help="Forget segments whose records are all older.")] = None,
+    partition_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Forget the oldest segments of a partition that has more.")
+    ] = None,
+    compact: Annotated[bool, typer.Option("--compact", help="Keep only the newest record of each key.")] = False,
+    tombstone_days: Annotated[float, typer.Option(min=0, help="How long compaction keeps tombstones.")] = 1.0,
+    forever: Annotated[bool, typer.Option("--forever", help="Keep all records, as without this command.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what of a topic stays in the log after it has landed; without options, show it.
+
+    `sluice maintain` removes the rest. Bronze keeps everything.
+    """
+    is_limited = days is not None or partition_bytes is not None or compact
+    if forever and is_limited:
+        raise UsageError("Give --forever, or what is to be forgotten, not both.")
+    with opened(project) as here:
+        if is_limited or forever:
+            said = here.log.retain(
+                topic, days=days, partition_bytes=partition_bytes, compact=compact, tombstone_days=tombstone_days
+            )
+        else:
+            said = here.log.retention(topic)
+    shown = said.model_dump()
+    if as_json:
+        print_json({"topic": topic, **shown})
+    else:
+        print_table(["topic", *shown], [[topic, *shown.values()]])
+
+
 @log_app.command("skip")
 def log_skip(
     topic: str,

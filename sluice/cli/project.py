@@ -34,11 +34,14 @@ def maintain(
     tables: Annotated[list[str] | None, typer.Argument(help="Tables; none: all.")] = None,
     project: ProjectFolder = Path(),
     log_keep_days: Annotated[
-        int | None, typer.Option(min=1, help="Forget records of the log that landed and are older than this.")
+        int | None, typer.Option(min=1, help="Of topics that say nothing: forget records that landed and are older.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compact the tables' files and delete those that no version of the last 30 days refers to."""
+    """Compact the tables' files and delete those that no version of the last 30 days refers to.
+
+    What landed leaves the log as its topics say: sluice log retain
+    """
     keep = None if log_keep_days is None else timedelta(days=log_keep_days)
     with opened(project) as here:
         done = here.maintain(*tables or [], log_keep=keep)
@@ -49,8 +52,9 @@ def maintain(
         ["table", "files compacted", "into", "files deleted"],
         [[name, *each.values()] for name, each in done.tables.items()],
     )
-    if done.segments_removed:
-        print_table(["topic", "segments removed"], [[*each] for each in done.segments_removed.items()])
+    left = [[topic, count, done.records_compacted[topic]] for topic, count in done.segments_removed.items()]
+    if any(each[1] or each[2] for each in left):
+        print_table(["topic", "segments removed", "records compacted"], left)
 
 
 def catalogue(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:

@@ -53,6 +53,7 @@ def land(
         cause="changes" if known else "first build",
         landed=batch.landed,
         rows=RowCounts(inserted=batch.records),
+        because=None if known else forgotten(log, topic.topic),
         began_ms=began_ms,
         erased=known.entry.erased if known else 0,
         forgotten=known.entry.forgotten if known else 0,
@@ -82,6 +83,15 @@ def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":
     if not batch.records:
         return spark.createDataFrame([], bronze_schema)
     return batch.rows(spark).withColumn("landed_at", F.current_timestamp())
+
+
+def forgotten(log: AnyLog, topic: str) -> str | None:
+    """What a log no longer has of a topic, so that whoever lands it for the first time lacks it; None: nothing."""
+    starts = {partition: offsets.start for partition, offsets in offsets_of(log, topic).items() if offsets.start}
+    if not starts:
+        return None
+    said = ", ".join(f"of partition {partition} those before {start}" for partition, start in sorted(starts.items()))
+    return f"the log has forgotten {sum(starts.values()):,} older offsets: {said}"
 
 
 def offsets_of(log: AnyLog, topic: str) -> dict[int, range]:

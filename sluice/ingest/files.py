@@ -18,6 +18,7 @@ from sluice.ingest.file_rows import Reading, Row, kinds_of_text, rows_of
 from sluice.ingest.receivers.records import append, key_text
 from sluice.log import AnyLog, Record, require_open
 from sluice.log.durable import replace_file
+from sluice.log.rewriting import is_emptied
 
 # The header by which a record is known again: the import, and the row of its file.
 header = "import_row"
@@ -137,16 +138,30 @@ def go_on(log: AnyLog, path: Path, options: Options, at: Position, place: Path) 
 
 
 def rows_after(log: AnyLog, topic: str, at: Position) -> set[int]:
-    """The rows that came into the log after a position, by the batch that a kill ended: at most that batch."""
+    """The rows that came into the log after a position, by the batch that a kill ended: at most that batch.
+
+    A UsageError where the log has forgotten records that may have been some of them.
+    """
     found = set()
     for partition, end in ends_of(log, topic).items():
         start = at.offsets.get(partition, 0)
         if end > start:
+            require_remembered(log.start_offset(topic, int(partition)) <= start, at, partition)
             for record in log.read(topic, int(partition), start):
+                require_remembered(not is_emptied(record), at, partition)
                 name, _, row = record.headers.get(header, "").partition("/")
                 if name == at.name:
                     found.add(int(row))
     return found
+
+
+def require_remembered(is_there: bool, at: Position, partition: str) -> None:
+    if not is_there:
+        raise UsageError(
+            f"{at.file} came in up to row {at.row}, and perhaps some rows after it: partition {partition} of "
+            f"{at.topic} has forgotten records of that time. Rows that are in bronze have the header "
+            f"{header}='{at.name}/ROW'; give the others in a file of their own."
+        )
 
 
 def ends_of(log: AnyLog, topic: str) -> dict[str, int]:

@@ -13,11 +13,12 @@ Bytes that are not UTF-8 are in `value_base64` instead of `value`. After the hea
 line, and in the last line of a segment `segment_sha256`, that of the segment (`checksums.py`); segments of other
 programs may lack them. Offsets of a partition are contiguous from the base offset of its first segment. A segment is
 written under a temporary name that begins with a dot, fsynced, and linked to its name: it is published atomically, and
-changes only by an erasure, which replaces it atomically. A crash leaves only such a dot-file behind.
+changes only by an erasure or by compaction, which replace it atomically. A crash leaves only such a dot-file behind.
 
 `topic.json` has the number of partitions, and the first offset of each partition whose oldest records were removed:
 `{"partitions": 4, "starts": {"0": 1200}}`. So a missing folder, or a missing first segment, is noticed. A topic that
-lacks the file, of an older release or another program, has the partitions whose folders are there.
+lacks the file, of an older release or another program, has the partitions whose folders are there. It may also have
+`retention`, what of the topic stays after it has landed, and `compacted`, the offsets before which it was compacted.
 """
 
 from sluice.errors import UsageError
@@ -26,6 +27,7 @@ from sluice.log.kafka import KafkaLog, KafkaSecurity
 from sluice.log.log import Log
 from sluice.log.records import Record, StoredRecord, partition_of
 from sluice.log.segments import Segment, head_digest, verified_end
+from sluice.log.topic_file import Retention
 from sluice.log.verify import Verified, verify
 
 # The engine reads commands from these topics; a producer that could write them could release records.
@@ -50,6 +52,7 @@ __all__ = [
     "KafkaSecurity",
     "Log",
     "Record",
+    "Retention",
     "Segment",
     "StoredRecord",
     "Verified",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.log.records import Record, StoredRecord
+from sluice.log.topic_file import Retention
 from sluice.model.erasure import Removals
 from sluice.model.ledger import LandedPartition
 
@@ -33,7 +34,10 @@ class Batch(Protocol):
 
 
 class AnyLog(Protocol):
-    """Topics of partitions of records, which are appended, read again by their offsets, and removed only by erasure."""
+    """Topics of partitions of records, which are appended and read again by their offsets.
+
+    They are removed by erasure, or as far as a topic does not retain them after they have landed.
+    """
 
     @property
     def folder_of_files(self) -> Path | None:
@@ -82,8 +86,22 @@ class AnyLog(Protocol):
     def go_on(self, topic: str, landed: Mapping[int, LandedPartition], starts: Mapping[int, int]) -> None:
         """Gives up what is before an offset of some partitions; a LogError if that would lose a record."""
 
-    def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:
+    def retention(self, topic: str) -> Retention:
+        """How long records of a topic stay after they have landed."""
+
+    def retain(self, topic: str, retention: Retention) -> None:
+        """Says how long records of a topic stay after they have landed; a UsageError where others decide that."""
+
+    def trim(
+        self, topic: str, partition: int, before_offset: int, oldest: datetime | None, bytes_max: int | None = None
+    ) -> int:
         """Removes old segments that have landed; returns how many."""
+
+    def compact(self, topic: str, partition: int, before_offset: int, oldest_tombstone: datetime) -> int:
+        """Empties records that have landed and whose key has a newer one; returns how many."""
+
+    def is_compacted(self, topic: str, partition: int, offset: int) -> bool:
+        """Whether a record is where compaction may have emptied it."""
 
     def erase(self, topic: str, removals: Removals) -> int:
         """Removes what erasures name from a topic; what is gone already is no error."""

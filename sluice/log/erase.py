@@ -4,27 +4,19 @@ The new content is written aside, made durable, and takes the name in one step, 
 new one. A second call finds nothing to do.
 """
 
-import os
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from sluice.log.checksums import crc_bytes, crc_of, ending, seal_bytes, seal_of, with_checksums
-from sluice.log.records import Record, StoredRecord, decode, encode
-from sluice.log.segments import (
-    Segment,
-    head_digest,
-    lines_of,
-    put,
-    records_in,
-    remove_leftovers,
-    segments_in,
-)
-from sluice.model.erasure import Removal, Removals, erased_header, is_erased, remainder
+from sluice.log.records import Record, StoredRecord
+from sluice.log.rewriting import emptied, rewrite
+from sluice.log.segments import head_digest, remove_leftovers, segments_in
+from sluice.model.erasure import Removal, Removals, is_erased, remainder
 from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
@@ -54,43 +46,21 @@ def erase_in_partition(folder: Path, topic: str, partition: int, wanted: Wanted,
             continue
         # For one segment at a time, so that those who append need not wait for all.
         with lock:
-            if any(differs(record, wanted) for record in records_in(segment)):
-                put(segment.path, lines_without(segment, wanted), os.replace)
-                count += 1
+            count += bool(rewrite(segment, partial(left_by, wanted)))
     return count
 
 
-def differs(record: StoredRecord, wanted: Wanted) -> bool:
-    """Whether something of a record is still to be removed."""
-    if record.offset not in wanted or is_erased(record, wanted[record.offset]):
-        return False
-    left = remainder(record.value, wanted[record.offset])
-    return left.erased_by is not None or left.value != record.value
-
-
-def lines_without(segment: Segment, wanted: Wanted) -> Iterator[bytes]:
-    """The lines of a segment, those of other records as they are; with checksums where it has some."""
-    has_checksums = False
-    for line in lines_of(segment):
-        has_checksums = crc_of(line) is not None
-        break
-    lines = (line_without(segment, line, wanted) for line in lines_of(segment))
-    return with_checksums(lines) if has_checksums else lines
-
-
-def line_without(segment: Segment, line: bytes, wanted: Wanted) -> bytes:
-    """A line without its checksums, and without what is wanted gone."""
-    record = decode(segment.topic, segment.partition, line, str(segment.path))
-    if differs(record, wanted):
-        left = remainder(record.value, wanted[record.offset])
-        if left.erased_by is not None:
-            headers = {erased_header: str(left.erased_by)}
-            return encode(record.offset, Record(None, timestamp=record.timestamp, headers=headers))
-        return encode(record.offset, Record(left.value, record.key, record.timestamp, record.headers))
-    if crc_of(line) is None:
-        return line
-    seal = seal_bytes if seal_of(line) else 0
-    return line[: -crc_bytes - seal] + ending
+def left_by(removals: Wanted, record: StoredRecord) -> Record | None:
+    """What is to be left of a record; None where all of it stays, or what is wanted is gone already."""
+    wanted = removals.get(record.offset)
+    if wanted is None or is_erased(record, wanted):
+        return None
+    left = remainder(record.value, wanted)
+    if left.erased_by is not None:
+        return emptied(record, str(left.erased_by))
+    if left.value == record.value:
+        return None
+    return Record(left.value, record.key, record.timestamp, record.headers)
 
 
 def marks_after(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.errors import LogError, LogUnreachable, UsageError
 from sluice.log.kafka_batch import KafkaBatch, next_batch
 from sluice.log.records import Record, StoredRecord
+from sluice.log.topic_file import Retention
 from sluice.log.verify import Verified
 from sluice.model.erasure import Removals
 from sluice.model.ledger import LandedPartition
@@ -281,9 +282,35 @@ class KafkaLog:
         }
         return {partition: offsets for partition, offsets in found.items() if offsets}
 
-    def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:  # noqa: ARG002
-        """Nothing to do: how long Kafka keeps records is a setting of its topics."""
+    def retention(self, topic: str) -> Retention:  # noqa: ARG002
+        """Nothing: how long Kafka keeps records is a setting of its topics."""
+        return Retention()
+
+    def retain(self, topic: str, retention: Retention) -> None:  # noqa: ARG002
+        """A UsageError: it is a setting of Kafka's own."""
+        raise UsageError(
+            f"Kafka itself removes the records of {topic}: set retention.ms, retention.bytes or cleanup.policy there. "
+            "It does not ask whether they have landed, so leave a run time to come back."
+        )
+
+    def trim(
+        self,
+        topic: str,  # noqa: ARG002
+        partition: int,  # noqa: ARG002
+        before_offset: int,  # noqa: ARG002
+        oldest: datetime | None,  # noqa: ARG002
+        bytes_max: int | None = None,  # noqa: ARG002
+    ) -> int:
+        """Nothing to do: Kafka removes records itself."""
         return 0
+
+    def compact(self, topic: str, partition: int, before_offset: int, oldest_tombstone: datetime) -> int:  # noqa: ARG002
+        """Nothing to do: the same."""
+        return 0
+
+    def is_compacted(self, topic: str, partition: int, offset: int) -> bool:  # noqa: ARG002
+        """Never: what Kafka compacts leaves no record."""
+        return False
 
     def erase(self, topic: str, removals: Removals) -> int:  # noqa: ARG002
         """A UsageError: Kafka removes single records by its own compaction only."""

@@ -4,27 +4,27 @@ import os
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise, takewhile
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from sluice.errors import LogError, LogGap, UsageError
+from sluice.log.compact import compact
 from sluice.log.erase import erase, marks_after
 from sluice.log.records import Record, StoredRecord, encode, partition_of
-from sluice.log.segment_batch import SegmentBatch, missing_before, next_batch, offsets_reused
+from sluice.log.segment_batch import SegmentBatch, as_compacted, missing_before, next_batch, offsets_reused
 from sluice.log.segments import (
     Segment,
+    forgettable,
     last_offset,
-    newest_timestamp,
     publish,
     records_in,
     remove_leftovers,
     segments_in,
 )
-from sluice.log.topic_file import TopicFile, make_topic, read_topic_file, write_topic_file
+from sluice.log.topic_file import Retention, TopicFile, make_topic, read_topic_file, write_topic_file
 from sluice.log.verify import Verified, verify
 from sluice.model.erasure import Removals
 from sluice.model.ledger import LandedPartition
@@ -205,25 +205,45 @@ class Log:
         """How far each partition has landed, as its newest segment is known after an erasure."""
         return marks_after(self, topic, landed, removals)
 
-    def trim(self, topic: str, partition: int, before_offset: int, oldest: datetime) -> int:
-        """Removes the oldest segments that end before an offset and whose newest record is older than a time.
+    def retention(self, topic: str) -> Retention:
+        """How long records of a topic stay after they have landed."""
+        self.partitions(topic)
+        said = read_topic_file(self.root / topic)
+        return (said and said.retention) or Retention()
+
+    def retain(self, topic: str, retention: Retention) -> None:
+        """Says how long records of a topic stay after they have landed."""
+        self.change(topic, lambda said: said.model_copy(update={"retention": retention}))
+
+    def trim(
+        self, topic: str, partition: int, before_offset: int, oldest: datetime | None, bytes_max: int | None = None
+    ) -> int:
+        """Removes the oldest segments that end before an offset, and are older than a time or too much by their size.
 
         Returns how many. Those before one that stays are all removed, so that offsets stay contiguous.
         """
         folder = self.folder(topic, partition)
         with FileLock(folder / ".lock", timeout=self.lock_seconds):
-            old = list(
-                takewhile(
-                    lambda pair: pair[1].base_offset <= before_offset and newest_timestamp(pair[0]) < oldest,
-                    pairwise(self.segments_of(topic, partition)),
-                )
-            )
+            segments = self.segments_of(topic, partition)
+            old = forgettable(segments, before_offset, oldest, bytes_max)
             if old and read_topic_file(self.root / topic):
-                # Before the deletion: what a crash leaves is then before the start, and ignored.
-                self.start_at(topic, {partition: old[-1][1].base_offset})
-            for segment, _ in old:
-                segment.path.unlink()
-        return len(old)
+                # Before the deletion: what a crash leaves is then before the start, and ignored until the next time.
+                self.start_at(topic, {partition: segments[len(old)].base_offset})
+            start = min(self.said_start(topic, partition) or 0, before_offset)
+            left = [each for each in segments_in(folder, topic, partition) if each.base_offset < start]
+            gone = {segment.path for segment in (*left, *old)}
+            for path in sorted(gone):
+                path.unlink()
+        return len(gone)
+
+    def compact(self, topic: str, partition: int, before_offset: int, oldest_tombstone: datetime) -> int:
+        """Empties the records of segments before an offset whose key has a newer record; returns how many."""
+        return compact(self, topic, partition, before_offset, oldest_tombstone)
+
+    def is_compacted(self, topic: str, partition: int, offset: int) -> bool:
+        """Whether a record is where compaction may have emptied it."""
+        said = read_topic_file(self.root / topic)
+        return said is not None and offset < said.compacted_before(partition)
 
     def lost(self, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:
         """The offsets of each partition that are missing where the next ones would land from."""
@@ -247,6 +267,7 @@ class Log:
 
     def go_on(self, topic: str, landed: Mapping[int, LandedPartition], starts: Mapping[int, int]) -> None:
         """Gives up what is before an offset of some partitions; raises a LogError if that would lose a record."""
+        landed = as_compacted(self, topic, landed)
         for partition in starts:
             if partition in landed:
                 reused = offsets_reused(self.segments_of(topic, partition), landed[partition])
@@ -259,10 +280,18 @@ class Log:
 
     def start_at(self, topic: str, starts: Mapping[int, int]) -> None:
         """Says in the topic's file that partitions begin at these offsets."""
+        self.change(topic, lambda said: said.starting_at(starts))
+
+    def change(self, topic: str, changed: Callable[[TopicFile], TopicFile]) -> None:
+        """Replaces the topic's file by another; a topic of an older release gets one that says what is there."""
         folder = self.root / topic
+        partitions = self.partitions(topic)
         with FileLock(folder / ".lock", timeout=self.lock_seconds):
-            said = read_topic_file(folder) or TopicFile(partitions=len(self.partitions(topic)))
-            write_topic_file(folder, said.starting_at(starts))
+            said = read_topic_file(folder)
+            if said is None:
+                starts = {each: self.start_offset(topic, each) for each in partitions}
+                said = TopicFile(partitions=len(partitions)).starting_at({p: at for p, at in starts.items() if at})
+            write_topic_file(folder, changed(said))
 
     def read(self, topic: str, partition: int, from_offset: int = 0) -> Iterator[StoredRecord]:
         """The records of a partition from an offset on, as far as it reached when the reading began."""

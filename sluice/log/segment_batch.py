@@ -1,7 +1,7 @@
 """What lands next from the embedded log: whole segments, checked to follow what has landed without a gap."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -77,6 +77,7 @@ def next_batch(log: "Log", topic: str, landed: dict[int, LandedPartition], recor
     LogTruncated when the log ends before what has landed, and LogRecreated when it is not the one that landed before.
     """
     partitions = log.partitions(topic) if log.exists(topic) else []
+    landed = as_compacted(log, topic, landed) if partitions else landed
     fresh = [
         segment
         for partition in sorted({*partitions, *landed})
@@ -91,6 +92,21 @@ def next_batch(log: "Log", topic: str, landed: dict[int, LandedPartition], recor
     # Across partitions by age, so that a bounded batch takes from all of them alike.
     fresh.sort(key=lambda segment: (segment.base_offset, segment.partition))
     return verified(topic, fresh, dict(landed), records_max)
+
+
+def as_compacted(log: "Log", topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, LandedPartition]:
+    """What has landed, known by its newest segments as they are after a compaction.
+
+    The tables whose project compacted the log are further; those of another lake may not be.
+    """
+    found = dict(landed)
+    for partition, known in landed.items():
+        if known.segment is not None and log.is_compacted(topic, partition, known.segment):
+            for segment in log.segments_of(topic, partition):
+                if segment.base_offset == known.segment:
+                    marks = {"head": head_digest(segment), "size_bytes": segment.path.stat().st_size}
+                    found[partition] = known.model_copy(update=marks)
+    return found
 
 
 def unlanded(

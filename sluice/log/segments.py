@@ -1,13 +1,14 @@
-"""Segments: the files of a partition, published whole and changed by nothing but an erasure."""
+"""Segments: the files of a partition, published whole and changed by nothing but an erasure or compaction."""
 
 import contextlib
 import hashlib
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -220,9 +221,27 @@ def last_offset(segment: Segment) -> int:
     return last_record(segment).offset
 
 
-def newest_timestamp(segment: Segment) -> datetime:
-    """The timestamp of a segment's last record."""
-    return last_record(segment).timestamp
+def forgettable(
+    segments: Sequence[Segment], before_offset: int, oldest: datetime | None, bytes_max: int | None
+) -> list[Segment]:
+    """The oldest segments that end before an offset, and are older than a time, or more than fits in a size."""
+    found: list[Segment] = []
+    size = sum(each.path.stat().st_size for each in segments)
+    for segment, following in pairwise(segments):
+        is_too_much = bytes_max is not None and size > bytes_max
+        if following.base_offset > before_offset or not (is_too_much or is_older(segment, oldest)):
+            break
+        size -= segment.path.stat().st_size
+        found.append(segment)
+    return found
+
+
+def is_older(segment: Segment, oldest: datetime | None) -> bool:
+    """Whether all records of a segment are older than a time."""
+    # The last one, which is most often the newest, can be had without the others.
+    if oldest is None or last_record(segment).timestamp >= oldest:
+        return False
+    return all(record.timestamp < oldest for record in records_in(segment))
 
 
 def last_record(segment: Segment) -> StoredRecord:

@@ -1,14 +1,15 @@
 """The description of a topic in the embedded log: `topic.json` beside its partitions.
 
 Segments do not show that a partition's folder or its first segment is missing: this file says how many partitions there
-are, and at which offset each begins. A topic without it has the partitions whose folders exist.
+are, and at which offset each begins. A topic without it has the partitions whose folders exist. It also says how long
+the topic's records stay after they have landed.
 """
 
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sluice.errors import LogError
 from sluice.log.durable import replace_file, sync
@@ -16,16 +17,34 @@ from sluice.log.durable import replace_file, sync
 file_name = "topic.json"
 
 
+class Retention(BaseModel):
+    """How long records stay in the log that have landed in bronze; for ever, where nothing says otherwise.
+
+    Whole segments go when all their records are older than `days`, or while a partition has more than
+    `partition_bytes`. With `compact` a record goes when its key has a newer one, and a tombstone after
+    `tombstone_days`: their offsets stay.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    days: float | None = Field(default=None, gt=0, le=36_500)
+    partition_bytes: int | None = Field(default=None, gt=0)
+    compact: bool = False
+    tombstone_days: float = Field(default=1.0, ge=0, le=36_500)
+
+
 class TopicFile(BaseModel):
     """The number of partitions, and the first offset of each whose oldest records were removed or given up.
 
-    Fields that a newer release adds are kept.
+    Before the offsets in `compacted`, a partition was compacted. Fields that a newer release adds are kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     partitions: int
     starts: dict[int, int] = {}
+    retention: Retention | None = None
+    compacted: dict[int, int] | None = None
 
     def start(self, partition: int) -> int:
         return self.starts.get(partition, 0)
@@ -34,6 +53,16 @@ class TopicFile(BaseModel):
         """The same with later starts of some partitions; a start never moves back."""
         later = {partition: max(offset, self.start(partition)) for partition, offset in starts.items()}
         return self.model_copy(update={"starts": dict(sorted({**self.starts, **later}.items()))})
+
+    def compacted_before(self, partition: int) -> int:
+        return (self.compacted or {}).get(partition, 0)
+
+    def compacting_before(self, partition: int, offset: int) -> "TopicFile":
+        """The same, with a partition compacted up to an offset; one that is compacted further stays so."""
+        further = max(offset, self.compacted_before(partition))
+        return self.model_copy(
+            update={"compacted": dict(sorted({**(self.compacted or {}), partition: further}.items()))}
+        )
 
 
 def read_topic_file(folder: Path) -> TopicFile | None:
@@ -51,7 +80,7 @@ def write_topic_file(folder: Path, content: TopicFile) -> None:
     """Replaces the file as a whole, durably."""
     path = folder / file_name
     try:
-        replace_file(path, content.model_dump_json(indent=2) + "\n")
+        replace_file(path, content.model_dump_json(indent=2, exclude_none=True) + "\n")
     except OSError as error:
         raise LogError(f"{path} cannot be written: {error.strerror or error}.") from error
 

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 erasures_topic = "sluice_erasures"
 # An erased record keeps its offset and timestamp, and has this header alone: the number of the erasure.
 erased_header = "sluice_erased"
+# What the header has in place of a number, where compaction emptied a record.
+compacted_mark = "compacted"
 # Debezium's envelope, with or without its schema: the rows are in it.
 envelopes = ("payload", "before", "after")
 

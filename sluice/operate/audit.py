@@ -84,7 +84,10 @@ def count_of(found: "duckdb.DuckDBPyConnection", sql: str) -> int:
 
 
 def erased_by_none(lake: Lake, log: AnyLog, fates: Sequence[Fates]) -> list[IntegrityCheck]:
-    """The erased records that no erasure names: who writes the log otherwise could make records look so."""
+    """The erased records that no erasure names, and that are not where the log was compacted before they landed.
+
+    Who writes the log otherwise could make records look so.
+    """
     named = {(each.topic, *place) for each in erasures_in(log).values() if not each.fields for place in each.offsets()}
     sql = f'SELECT topic, "partition", "offset" FROM {fates_table} WHERE dataset = $dataset AND fate = \'erased\''
     datasets = dict.fromkeys(each.dataset for each in fates if each.erased)
@@ -93,7 +96,11 @@ def erased_by_none(lake: Lake, log: AnyLog, fates: Sequence[Fates]) -> list[Inte
     with connection(lake, versions={fates_table: None}) as found:
         erased = {name: set(found.execute(sql, {"dataset": name}).fetchall()) for name in datasets}
     law = "erased records that no erasure names"
-    return [IntegrityCheck(name, law, len(places - named)) for name, places in erased.items()]
+    unnamed = {
+        name: [place for place in places - named if not (log.exists(place[0]) and log.is_compacted(*place))]
+        for name, places in erased.items()
+    }
+    return [IntegrityCheck(name, law, len(places)) for name, places in unnamed.items()]
 
 
 @dataclass(frozen=True)

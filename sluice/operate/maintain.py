@@ -1,13 +1,13 @@
-"""Maintain: compact files, delete unreferenced ones, and trim log records that landed long ago."""
+"""Maintain: compact files, delete unreferenced ones, and remove from the log what landed and is not retained."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError
-from sluice.log import AnyLog
-from sluice.model.datasets import Topic
+from sluice.log import AnyLog, is_reserved
 from sluice.operate.replay import replays, unreadable
 from sluice.quality.results import checks_table
 from sluice.storage.delta import Lake, retention_days
@@ -50,22 +50,55 @@ def maintain_table(spark: "SparkSession", lake: Lake, table: str, find_by: Seque
     return lake.compact(spark, table, find_by) | {"deleted": lake.vacuum(spark, table)}
 
 
-def trim(log: AnyLog, lake: Lake, catalogue: Catalogue, keep: timedelta) -> dict[str, int]:
-    """Removes segments of the embedded log that have landed and whose records are older than `keep`; counts them.
+@dataclass(frozen=True)
+class Retained:
+    """What left the log of a topic: whole segments, and records that were emptied because their key has newer ones."""
 
-    Bronze keeps every byte. The newest segment that landed stays, because it identifies the log. Kafka removes records
-    by a setting of its topics; here nothing is removed from it.
+    segments_removed: int
+    records_compacted: int
+
+
+def retain(log: AnyLog, lake: Lake, catalogue: Catalogue, keep: timedelta | None = None) -> dict[str, Retained]:
+    """Removes from the embedded log what its topics do not retain, as far as it has landed; says what by topic.
+
+    `keep` is for the topics that say nothing themselves. Bronze keeps every byte. The newest segment that landed stays,
+    because it identifies the log; so do the topics that steer the engine. Kafka removes records by itself.
     """
-    oldest = datetime.now(UTC) - keep
-    return {node.topic: trimmed(log, lake, node, oldest) for node in catalogue.topics if log.exists(node.topic)}
+    names = dict.fromkeys(node.topic for node in catalogue.topics if not is_reserved(node.topic))
+    return {name: retained(log, lake, catalogue, name, keep) for name in names if log.exists(name)}
 
 
-def trimmed(log: AnyLog, lake: Lake, topic: Topic, oldest: datetime) -> int:
-    """How many segments of one topic were removed."""
-    commit = lake.last_commit(topic.name)
-    landed = commit.entry.landed if commit else {}
-    return sum(
-        log.trim(topic.topic, partition, each.segment, oldest)
-        for partition, each in landed.items()
-        if each.segment is not None
-    )
+def retained(log: AnyLog, lake: Lake, catalogue: Catalogue, topic: str, keep: timedelta | None) -> Retained:
+    """What left the log of one topic."""
+    said = log.retention(topic)
+    now = datetime.now(UTC)
+    if said.days is not None:
+        keep = timedelta(days=said.days)
+    elif said.partition_bytes is not None or said.compact:
+        keep = None
+    oldest = None if keep is None else now - keep
+    segments, records = 0, 0
+    for partition, before_offset in landed_everywhere(lake, catalogue, topic).items():
+        segments += log.trim(topic, partition, before_offset, oldest, said.partition_bytes)
+        if said.compact:
+            records += log.compact(topic, partition, before_offset, now - timedelta(days=said.tombstone_days))
+    return Retained(segments, records)
+
+
+def landed_everywhere(lake: Lake, catalogue: Catalogue, topic: str) -> dict[int, int]:
+    """Where the newest segment begins that has landed in every table of a topic, by partition."""
+    commits = [lake.last_commit(node.name) for node in catalogue.topics if node.topic == topic]
+    found = [
+        {partition: each.segment for partition, each in (commit.entry.landed if commit else {}).items()}
+        for commit in commits
+    ]
+    of_all = {
+        partition: [each[partition] for each in found]
+        for partition in found[0]
+        if all(partition in each for each in found)
+    }
+    return {
+        partition: min(each for each in segments if each is not None)
+        for partition, segments in of_all.items()
+        if None not in segments
+    }

@@ -1,8 +1,5 @@
 """The changes of a table by webhook: signed, in order, repeated until they are accepted, and resumed after a stop."""
 
-import base64
-import binascii
-import hmac
 import json
 import socket
 import threading
@@ -22,13 +19,12 @@ from sluice.errors import PublishError, UsageError
 from sluice.log.durable import replace_file
 from sluice.operate.json_text import json_line
 from sluice.operate.subscribe import Change, Cursor
+from sluice.runtime.signatures import schemes, signature
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
     from urllib3 import PoolManager
 
-secret_prefix = "whsec_"  # noqa: S105 - what a secret begins with
-secret_bytes = range(24, 65)
 answer_bytes_max = 65_536
 wait_seconds_max = 300.0
 
@@ -127,9 +123,8 @@ class Webhook:
     def signed(self, message_id: str, body: bytes) -> dict[str, str]:
         """The headers by which a receiver knows who sent it, and when; each attempt has its own time."""
         moment = str(int(time.time()))
-        content = b".".join([message_id.encode(), moment.encode(), body])
-        signature = base64.b64encode(hmac.digest(self.key, content, "sha256")).decode()
-        return {"webhook-id": message_id, "webhook-timestamp": moment, "webhook-signature": f"v1,{signature}"}
+        signed = signature(schemes["standard"], self.key, body, moment=moment.encode(), message_id=message_id.encode())
+        return {"webhook-id": message_id, "webhook-timestamp": moment, "webhook-signature": signed.decode()}
 
     def require_accepted(self, status: int, retry_after: str | None, message_id: str) -> None:
         if 200 <= status < 300:
@@ -282,20 +277,6 @@ def require_installed() -> None:
     """A UsageError where the libraries for requests are not installed."""
     if find_spec("tenacity") is None or find_spec("urllib3") is None:
         raise UsageError("tenacity or urllib3 is not installed: pip install 'sluice-lakehouse[publish]'")
-
-
-def secret_key(secret: str) -> bytes:
-    """The key of a secret `whsec_…`; a UsageError that does not repeat it."""
-    try:
-        found = base64.b64decode(secret.removeprefix(secret_prefix), validate=True)
-    except (binascii.Error, ValueError):
-        found = b""
-    if not secret.startswith(secret_prefix) or len(found) not in secret_bytes:
-        raise UsageError(
-            f"The webhook's secret is {secret_prefix} and 24 to 64 bytes in base64; make one with: "
-            f'echo "{secret_prefix}$(openssl rand -base64 32)"'
-        )
-    return found
 
 
 def require_address(url: str) -> None:

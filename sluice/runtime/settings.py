@@ -78,8 +78,12 @@ class Settings(BaseSettings):
     """A PEM file with our certificate and its key."""
     http_token: SecretStr = SecretStr("")
     """The tokens that `sluice listen http` accepts, each of at least 32 characters."""
+    webhook_secrets: SecretStr = SecretStr("")
+    """The secrets of `sluice listen http --webhook`: `TOPIC:SECRET` with commas between several."""
     amqp: SecretStr = SecretStr("")
     """The broker of `sluice listen amqp`: `amqp://user:password@host:5672/vhost`."""
+    mqtt: SecretStr = SecretStr("")
+    """The broker of `sluice listen mqtt`: `mqtt://user:password@host:1883`, or `mqtts://…` with TLS."""
     postgres: SecretStr = SecretStr("")
     """The database of `sluice capture postgres`, as a libpq address. It may have a password, so it is never printed."""
     publish_postgres: SecretStr = SecretStr("")

@@ -1,1 +1,1 @@
-"""Receivers append to the log what HTTP, AMQP or StatsD send, and acknowledge a record once the log has it."""
+"""Receivers append to the log what others send, and acknowledge a record once the log has it."""

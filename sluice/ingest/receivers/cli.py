@@ -1,4 +1,4 @@
-"""The commands of the receivers: `sluice listen http | amqp | statsd`."""
+"""The commands of the receivers: `sluice listen http | amqp | mqtt | zeromq | statsd`."""
 
 import asyncio
 import json
@@ -17,7 +17,9 @@ from sluice.errors import UsageError
 from sluice.log import require_open
 from sluice.runtime.settings import read_settings
 
-listen_app = typer.Typer(no_args_is_help=True, help="Let records into the log by HTTP, AMQP or StatsD, until stopped.")
+listen_app = typer.Typer(
+    no_args_is_help=True, help="Let records into the log by HTTP, AMQP, MQTT, ZeroMQ or StatsD, until stopped."
+)
 
 Project = Annotated[Path, typer.Option("--project", help="The project's folder.", show_default="here")]
 Host = Annotated[str, typer.Option(help="The address to listen on.")]
@@ -36,6 +38,15 @@ def http(  # noqa: PLR0917 - options, each given by its name
     topic: Annotated[list[str] | None, typer.Option(help="A topic that may be written; none: all that exist.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Make topics that do not exist.")] = False,
     id_field: IdField = None,
+    webhook: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=SCHEME[:FIELD]",
+            help="Also take signed requests at /webhooks/TOPIC: standard, github, stripe or slack. FIELD of their JSON "
+            "is the record's key.",
+        ),
+    ] = None,
+    webhook_seconds_max: Annotated[float, typer.Option(min=1, help="Requests signed longer ago are refused.")] = 300.0,
     request_bytes_max: Annotated[int, typer.Option(min=1, help="Larger requests are refused (413).")] = 1024 * 1024,
     request_seconds_max: Annotated[float, typer.Option(min=0.1, help="Slower requests are ended (408).")] = 30.0,
     head_seconds_max: Annotated[float, typer.Option(min=0.1, help="Connections without a request are closed.")] = 5.0,
@@ -44,20 +55,26 @@ def http(  # noqa: PLR0917 - options, each given by its name
     certificate: Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate chain (PEM) …")] = None,
     certificate_key: Annotated[Path | None, typer.Option(help="… and its private key (PEM).")] = None,
 ) -> None:
-    """POST /topics/TOPIC: a record, or a batch of lines; answered when the log has it. Needs SLUICE_HTTP_TOKEN."""
+    """POST /topics/TOPIC: a record, or a batch of lines; answered when the log has it. Needs SLUICE_HTTP_TOKEN.
+
+    POST /webhooks/TOPIC: a record that its sender signed, with a secret in SLUICE_WEBHOOK_SECRETS.
+    """
     with extra_needed():
         from sluice.ingest.receivers import http as receiver
         from sluice.ingest.receivers.tokens import tokens_of
+        from sluice.ingest.receivers.webhooks import webhooks_of
     settings = read_settings(project)
     token = settings.http_token.get_secret_value()
-    if not token:
+    if not token and not webhook:
         raise UsageError(
             "The receiver needs a token. Set SLUICE_HTTP_TOKEN, such as to what `openssl rand -hex 32` prints."
         )
     if (certificate is None) != (certificate_key is None):
         raise UsageError("HTTPS needs both --certificate and --certificate-key.")
     options = receiver.Options(
-        tokens=tokens_of(token),
+        tokens=tokens_of(token) if token else (),
+        webhooks=webhooks_of(webhook or (), settings.webhook_secrets.get_secret_value()),
+        webhook_seconds_max=webhook_seconds_max,
         topics=tuple(topic or ()),
         create=create,
         id_field=id_field,
@@ -112,6 +129,96 @@ def amqp(  # noqa: PLR0917 - the same
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     receiver.listen(settings.open_log(), url, options, stop, echo)
+
+
+@listen_app.command()
+def mqtt(  # noqa: PLR0917 - the same
+    subscribe: Annotated[
+        list[str], typer.Option(metavar="FILTER=TOPIC", help="Take messages of this filter to this topic; again: more.")
+    ],
+    client_id: Annotated[str, typer.Option(help="The name by which the broker keeps the session.")],
+    project: Project = Path(),
+    qos: Annotated[int, typer.Option(min=1, max=2, help="At most this quality of service.")] = 1,
+    session_hours: Annotated[
+        float, typer.Option(min=0.01, max=1_000_000, help="How long the broker keeps it while we are away.")
+    ] = 168,
+    key_field: Annotated[str | None, typer.Option(help="Take each record's key from this field of its JSON.")] = None,
+    id_field: Annotated[
+        str | None, typer.Option(help="Also write the user property message_id into this field of its JSON.")
+    ] = None,
+    topic_field: Annotated[
+        str | None, typer.Option(help="Also write the message's own topic into this field of its JSON.")
+    ] = None,
+    prefetch: Annotated[int, typer.Option(min=1, max=65535, help="Messages under way without an ack.")] = 1000,
+) -> None:
+    """Take messages from the broker in SLUICE_MQTT (MQTT 5), and acknowledge them when the log has them."""
+    with extra_needed():
+        from sluice.ingest.receivers import mqtt as receiver
+    settings = read_settings(project)
+    url = settings.mqtt.get_secret_value()
+    if not url:
+        raise UsageError("Which broker? Set SLUICE_MQTT=mqtt://user:password@host:1883 (mqtts: with TLS).")
+    options = receiver.Options(
+        client_id=client_id,
+        filters=receiver.filters_of(subscribe),
+        qos=qos,
+        session_seconds=round(session_hours * 3600),
+        prefetch=prefetch,
+        key_field=key_field,
+        id_field=id_field,
+        topic_field=topic_field,
+    )
+    asyncio.run(receiver.serve(settings.open_log(), receiver.address_of(url), options, echo))
+
+
+@listen_app.command()
+def zeromq(  # noqa: PLR0917 - the same
+    topic: Topic,
+    project: Project = Path(),
+    bind: Annotated[
+        list[str] | None, typer.Option(metavar="ADDRESS", help="Senders connect to tcp://HOST:PORT.")
+    ] = None,
+    connect: Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help="We connect to senders there.")] = None,
+    subscribe: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PREFIX", help="Be a SUB, for messages that begin so ('': all). Without, be a PULL."),
+    ] = None,
+    key_field: Annotated[str | None, typer.Option(help="Take each record's key from this field of its JSON.")] = None,
+    sequence_field: Annotated[
+        str | None, typer.Option(help="Senders number their messages in this field; what is left out is counted.")
+    ] = None,
+    sender_field: Annotated[str | None, typer.Option(help="The field that tells senders apart.")] = None,
+    batch_records_max: Annotated[int, typer.Option(min=1, help="Append after so many messages …")] = 500,
+    batch_seconds_max: Annotated[float, typer.Option(min=0.01, help="… or after so long.")] = 0.2,
+    queue_messages_max: Annotated[int, typer.Option(min=1, help="How many wait for that (ZeroMQ's HWM).")] = 10_000,
+) -> None:
+    """Take messages of ZeroMQ's PUSH or PUB sockets; without acks, losses are counted where senders number messages."""
+    with extra_needed():
+        from sluice.ingest.receivers import zeromq as receiver
+    settings = read_settings(project)
+    require_open(topic)
+    options = receiver.Options(
+        topic=topic,
+        bind=tuple(bind or ()),
+        connect=tuple(connect or ()),
+        prefixes=tuple(subscribe or ()),
+        key_field=key_field,
+        sequence_field=sequence_field,
+        sender_field=sender_field,
+        batch_records_max=batch_records_max,
+        batch_seconds_max=batch_seconds_max,
+        queue_messages_max=queue_messages_max,
+    )
+    if any(each.startswith("tcp://") and not is_loopback(each) for each in options.bind):
+        echo("Warning: this is open to other machines, and ZeroMQ has no tokens here. Restrict access to it.")
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    receiver.listen(settings.open_log(), options, stop, echo)
+
+
+def is_loopback(address: str) -> bool:
+    return address.removeprefix("tcp://").rpartition(":")[0].strip("[]") in loopback
 
 
 @listen_app.command()

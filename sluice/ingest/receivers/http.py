@@ -4,7 +4,9 @@ import asyncio
 import signal
 import socket
 import sys
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +20,11 @@ from starlette.routing import Route
 from sluice.errors import DoorError, LogError, UsageError
 from sluice.ingest.receivers.connections import Connection, Connections
 from sluice.ingest.receivers.group import Group
-from sluice.ingest.receivers.records import append, key_in, with_field
+from sluice.ingest.receivers.records import append, key_in, object_in, with_field
 from sluice.ingest.receivers.tokens import Token, matching
+from sluice.ingest.receivers.webhooks import Refusals, Webhook
 from sluice.log import AnyLog, Record, is_reserved
+from sluice.runtime.signatures import NotSigned, require_signed
 
 idempotency_key_characters_max = 255
 retry_after_seconds = 5
@@ -35,9 +39,12 @@ class Options:
 
     Without `topics`, every topic that exists; with `create`, also those that do not exist yet. `id_field` names a field
     of JSON objects that the idempotency key is written into as well, where a declaration's keys can reach it.
+    `webhooks` are the topics that are written by signed requests.
     """
 
     tokens: tuple[Token, ...]
+    webhooks: Mapping[str, Webhook] = field(default_factory=dict)
+    webhook_seconds_max: float = 300.0
     topics: tuple[str, ...] = ()
     create: bool = False
     id_field: str | None = None
@@ -55,6 +62,8 @@ def serve(log: AnyLog, options: Options, listening: socket.socket) -> None:
     # uvicorn shuts down at the first signal, and then raises it again.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))
+    for topic in options.webhooks:
+        log.create(topic)
     connections = Connections(options.connections_max, options.client_connections_max, options.head_seconds_max)
     config = uvicorn.Config(
         Receiver(log, options).application(),
@@ -80,7 +89,7 @@ def opened_socket(host: str, port: int) -> socket.socket:
 
 
 class Receiver:
-    """The requests: `POST /topics/{topic}`, `GET /health` and `GET /ready`."""
+    """The requests: `POST /topics/{topic}`, `POST /webhooks/{topic}`, `GET /health` and `GET /ready`."""
 
     def __init__(self, log: AnyLog, options: Options) -> None:
         self.log = log
@@ -88,11 +97,13 @@ class Receiver:
         self.known: set[str] = set()
         self.requests_waiting = 0
         self.groups: dict[str, Group] = {}
+        self.refusals = Refusals(say)
 
     def application(self) -> Starlette:
         return Starlette(
             routes=[
                 Route("/topics/{topic}", self.post, methods=["POST"]),
+                Route("/webhooks/{topic}", self.take_webhook, methods=["POST"]),
                 Route("/health", self.health, methods=["GET"]),
                 Route("/ready", self.ready, methods=["GET"]),
             ],
@@ -105,8 +116,9 @@ class Receiver:
         )
 
     async def health(self, _request: Request) -> Response:
-        """That the process answers, and how many requests wait for the log."""
-        return JSONResponse({"status": "ok", "requests_waiting": self.requests_waiting})
+        """That the process answers, how many requests wait for the log, and how many had no valid signature."""
+        refused = dict(self.refusals.counts)
+        return JSONResponse({"status": "ok", "requests_waiting": self.requests_waiting, "signatures_refused": refused})
 
     async def ready(self, _request: Request) -> Response:
         """That the log can be written now; 503 when it cannot, or does not answer in time."""
@@ -122,7 +134,46 @@ class Receiver:
         self.authorise(request)
         topic = await self.existing(request.path_params["topic"])
         shape = shape_of(request)
-        records = shape.records(await self.body_of(request), self.options.id_field)
+        return await self.append(topic, shape.records(await self.body_of(request), self.options.id_field))
+
+    async def take_webhook(self, request: Request) -> Response:
+        """Appends the body of a signed request as one record, and answers when it is durable."""
+        topic = request.path_params["topic"]
+        webhook = self.options.webhooks.get(topic)
+        if webhook is None:
+            raise HTTPException(404, f"This receiver takes no webhooks for a topic {topic}.", closing)
+        if request.query_params:
+            raise HTTPException(400, "A webhook has no parameters: they would not be signed.", closing)
+        require_plain(request)
+        body = await self.body_of(request)
+        message_id = text_of("The id", self.signed_id(topic, webhook, request, body))
+        require_length("The id", message_id)
+        sent = object_in(body) if webhook.scheme.handshake else None
+        if sent is not None and sent.get("type") == webhook.scheme.handshake:
+            return JSONResponse({"challenge": sent.get("challenge")})
+        shape = Shape(is_batch=False, key=None, key_field=webhook.key_field, idempotency_key=message_id)
+        (record,) = shape.records(body, self.options.id_field)
+        kept = {name: header(request, found.decode()) for found, name in webhook.scheme.kept.items()}
+        headers = {**record.headers, **{name: text for name, text in kept.items() if text is not None}}
+        return await self.append(topic, [replace(record, headers=headers)])
+
+    def signed_id(self, topic: str, webhook: Webhook, request: Request, body: bytes) -> bytes | None:
+        """The id of a request, where its scheme has one; 401 for a request without a valid signature."""
+        try:
+            return require_signed(
+                webhook.scheme,
+                webhook.keys,
+                request.headers.raw,
+                body,
+                now=time.time(),
+                seconds_max=self.options.webhook_seconds_max,
+            )
+        except NotSigned as error:
+            self.refusals.add(topic, str(error))
+            raise HTTPException(401, str(error), {"WWW-Authenticate": "Signature"} | closing) from error
+
+    async def append(self, topic: str, records: list[Record]) -> Response:
+        """The answer that says where records are, when they are durable."""
         self.requests_waiting += 1
         try:
             next_offsets = await self.group_of(topic).append(records)
@@ -216,23 +267,37 @@ def shape_of(request: Request) -> Shape:
     unknown = set(request.query_params) - {"key_field"}
     if unknown:
         raise HTTPException(400, f"{', '.join(sorted(unknown))}: the only parameter is key_field.", closing)
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise HTTPException(415, "Send the body without a Content-Encoding.", closing)
+    require_plain(request)
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     key, key_field = header(request, "Sluice-Key"), request.query_params.get("key_field")
     if key is not None and key_field is not None:
         raise HTTPException(400, "Give Sluice-Key or key_field, not both.", closing)
     idempotency_key = header(request, "Idempotency-Key")
-    if idempotency_key is not None and not 0 < len(idempotency_key) <= idempotency_key_characters_max:
-        raise HTTPException(400, f"Idempotency-Key has 1 to {idempotency_key_characters_max} characters.", closing)
+    require_length("Idempotency-Key", idempotency_key)
     return Shape(media_type == "application/x-ndjson", key, key_field, idempotency_key)
+
+
+def require_plain(request: Request) -> None:
+    """415 for a body that is compressed."""
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise HTTPException(415, "Send the body without a Content-Encoding.", closing)
+
+
+def require_length(name: str, idempotency_key: str | None) -> None:
+    """400 for an id that is empty, or longer than an id is."""
+    if idempotency_key is not None and not 0 < len(idempotency_key) <= idempotency_key_characters_max:
+        raise HTTPException(400, f"{name} has 1 to {idempotency_key_characters_max} characters.", closing)
 
 
 def header(request: Request, name: str) -> str | None:
     """A header as text; 400 when it is not UTF-8."""
     found = [value for each, value in request.headers.raw if each == name.lower().encode()]
+    return text_of(name, found[0] if found else None)
+
+
+def text_of(name: str, found: bytes | None) -> str | None:
     try:
-        return found[0].decode() if found else None
+        return None if found is None else found.decode()
     except UnicodeDecodeError as error:
         raise HTTPException(400, f"{name} must be UTF-8.", closing) from error
 
@@ -248,12 +313,16 @@ async def misused(_request: Request, error: Exception) -> Response:
 
 async def unavailable(_request: Request, error: Exception) -> Response:
     # The fault is for the operator of the receiver, not for the client.
-    print(f"Refused with 503: {error}", file=sys.stderr, flush=True)  # noqa: T201
+    say(f"Refused with 503: {error}")
     return JSONResponse(
         {"error": "The log cannot be written now; nothing was acknowledged. Send it again."},
         503,
         {"Retry-After": str(retry_after_seconds)},
     )
+
+
+def say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)  # noqa: T201
 
 
 async def abandoned(_request: Request, _error: Exception) -> Response:

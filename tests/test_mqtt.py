@@ -1,0 +1,320 @@
+"""MQTT: what the broker has acknowledged is in the log, whatever is killed, and what may come again says so."""
+
+import asyncio
+import random
+import resource
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+from gmqtt import Client, Subscription
+
+from sluice import bronze, silver
+from sluice.errors import UsageError
+from sluice.ingest.receivers import mqtt
+from sluice.ingest.receivers.mqtt import Options, address_of, filters_of, record_of
+from sluice.log import Log
+from tests.kit import Lakehouse
+from tests.servers.mosquitto import Mosquitto
+from tests.test_receivers import eventually, listening, records_of, said_at_once
+
+
+@pytest.fixture(scope="module")
+def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
+    with Mosquitto(tmp_path_factory.mktemp("mosquitto")) as broker:
+        yield broker
+
+
+def arguments(client: str, *more: str, qos: int = 1) -> list[str]:
+    return ["mqtt", "--subscribe", f"plants/{client}/+=heats", "--client-id", client, "--qos", str(qos), *more]
+
+
+def numbered(client: str, first: int, end: int, qos: int = 1) -> list[tuple[str, bytes, dict[str, Any]]]:
+    return [
+        (
+            f"plants/{client}/{number % 3}",
+            f'{{"n": {number}}}'.encode(),
+            {"qos": qos, "user_property": ("message_id", str(number))},
+        )
+        for number in range(first, end)
+    ]
+
+
+def ids_of(log: Log) -> Counter[str]:
+    return Counter(record.headers["message_id"] for record in records_of(log, "heats"))
+
+
+def test_messages_are_records_with_their_properties(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    more = ["--subscribe", "other/#=others", "--key-field", "sensor", "--topic-field", "sensor", "--id-field", "id"]
+    properties = [("message_id", "m"), ("unit", "°C"), ("unit", "K"), ("sluice_erased", "7")]
+    mosquitto.publish([("other/kept", b"retained before", {"retain": True})])
+    with listening(tmp_path, *arguments("seen", *more), SLUICE_MQTT=mosquitto.url) as receiver:
+        assert "a new session" in receiver.hears(r"(Connected to .*)\n")
+        eventually(lambda: records_of(log, "others"), "the retained message")
+        mosquitto.publish(
+            [
+                ("plants/seen/1", b'{"a":1}', {"user_property": properties}),
+                ("plants/seen/2", b"\x00\xff", {"qos": 2}),
+                ("plants/seen/3", b"", {"qos": 0}),
+                ("plants/unseen/1", b"not ours", {}),
+                ("other/deep/er", b"more", {}),
+            ]
+        )
+        eventually(lambda: len(records_of(log, "heats")) == 3 and len(records_of(log, "others")) == 2, "the messages")
+        assert receiver.ends() == 0
+    found = {record.headers["mqtt_topic"]: record for record in records_of(log, "heats")}
+    first = found["plants/seen/1"]
+    assert (first.key, first.value) == ("plants/seen/1", b'{"id":"m","sensor":"plants/seen/1","a":1}')
+    assert first.headers == {
+        "message_id": "m", "unit": "°C", "unit#2": "K", "mqtt_topic": "plants/seen/1", "mqtt_qos": "1",
+    }  # fmt: skip
+    assert (found["plants/seen/2"].value, found["plants/seen/2"].key) == (b"\x00\xff", None)
+    assert found["plants/seen/3"].headers["mqtt_qos"] == "0"
+    others = {record.headers["mqtt_topic"]: record for record in records_of(log, "others")}
+    assert others["other/kept"].headers["retained"] == "true"
+    assert others["other/deep/er"].value == b"more"
+    assert "5 messages taken: 0 of them perhaps again, and 1 of QoS 0" in "".join(receiver.said)
+    # The retained message came with the subscription, and does not come again with a connection.
+    with listening(tmp_path, *arguments("seen", *more), SLUICE_MQTT=mosquitto.url) as receiver:
+        assert "the session goes on" in receiver.hears(r"(Connected to .*)\n")
+        mosquitto.publish([("other/last", b"last", {})])
+        eventually(lambda: len(records_of(log, "others")) >= 3, "the last message")
+        assert receiver.ends() == 0
+    assert len(records_of(log, "others")) == 3
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_came_while_the_receiver_was_away_comes_later(mosquitto: Mosquitto, tmp_path: Path, qos: int) -> None:
+    log, client = Log(tmp_path / "log"), f"away{qos}"
+    with listening(tmp_path, *arguments(client, qos=qos), SLUICE_MQTT=mosquitto.url) as receiver:
+        receiver.hears("(Connected to)")
+        mosquitto.publish(numbered(client, 0, 1, qos))
+        eventually(lambda: ids_of(log), "the first")
+        assert receiver.ends() == 0
+    mosquitto.publish(numbered(client, 1, 150, qos))
+    mosquitto.end()
+    mosquitto.start()
+    with listening(tmp_path, *arguments(client, qos=qos), SLUICE_MQTT=mosquitto.url) as receiver:
+        eventually(lambda: len(ids_of(log)) == 150, "all")
+        assert receiver.ends() == 0
+    assert set(ids_of(log).values()) == {1}
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_messages_come_again_after_a_kill_between_append_and_ack(
+    mosquitto: Mosquitto, tmp_path: Path, qos: int
+) -> None:
+    log, client = Log(tmp_path / "log", partitions=2), f"again{qos}"
+    log.create("heats")
+    # The second partition is locked: the first has its half when the receiver is killed, and nothing is acknowledged.
+    with (
+        FileLock(log.root / "heats" / "1" / ".lock"),
+        listening(tmp_path, *arguments(client, qos=qos), SLUICE_MQTT=mosquitto.url) as receiver,
+    ):
+        receiver.hears("(Connected to)")
+        mosquitto.publish(numbered(client, 0, 10, qos))
+        eventually(lambda: log.segments("heats"), "the first half")
+        receiver.ends(signal.SIGKILL)
+    first = ids_of(log)
+    assert 0 < len(first) < 10
+    with listening(tmp_path, *arguments(client, qos=qos), SLUICE_MQTT=mosquitto.url) as receiver:
+        eventually(lambda: len(ids_of(log)) == 10, "all messages")
+        eventually(lambda: sum(ids_of(log).values()) == 10 + len(first), "the first half again")
+        assert receiver.ends() == 0
+    again = [record for record in records_of(log, "heats") if record.headers.get("redelivered") == "true"]
+    assert {record.headers["message_id"] for record in again} >= set(first)
+    assert f"{len(again)} of them perhaps again" in "".join(receiver.said)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_nothing_is_lost_when_the_receiver_is_killed_and_the_broker_restarts(
+    mosquitto: Mosquitto, tmp_path: Path, qos: int
+) -> None:
+    log, client = Log(tmp_path / "log"), f"killed{qos}"
+    dice = random.Random(qos)
+    acknowledged: set[str] = set()
+
+    def publish() -> None:
+        """Each twenty until the broker has acknowledged them; some may then be there twice."""
+        for first in range(0, 600, 20):
+            messages = numbered(client, first, first + 20, qos)
+            eventually(partial(published, mosquitto, messages), "the broker")
+            acknowledged.update(str(number) for number in range(first, first + 20))
+
+    with listening(tmp_path, *arguments(client, qos=qos), SLUICE_MQTT=mosquitto.url) as receiver:
+        receiver.hears("(Connected to)")
+        publishing = threading.Thread(target=publish)
+        publishing.start()
+        reached = 0
+        for restarts_broker in (False, True, False, True):
+            reached += dice.randrange(80, 140)
+            eventually(partial(has_at_least, log, reached), "more messages")
+            if restarts_broker:
+                mosquitto.end()
+                mosquitto.start()
+            else:
+                receiver.ends(signal.SIGKILL)
+                receiver.__init__(tmp_path, *arguments(client, qos=qos), SLUICE_MQTT=mosquitto.url)  # type: ignore[misc]
+        publishing.join()
+        eventually(lambda: ids_of(log).keys() >= acknowledged, "all that the broker has acknowledged")
+        receiver.hears("(Connected to)")
+        assert receiver.ends() == 0
+    assert len(acknowledged) == 600
+    assert ids_of(log).keys() == acknowledged
+    assert {record.headers["message_id"]: record.value for record in records_of(log, "heats")} == {
+        each: f'{{"n": {each}}}'.encode() for each in acknowledged
+    }
+
+
+def has_at_least(log: Log, count: int) -> bool:
+    return len(ids_of(log)) >= count
+
+
+def published(broker: Mosquitto, messages: list[tuple[str, bytes, dict[str, Any]]]) -> bool:
+    try:
+        broker.publish(messages)
+    except (OSError, TimeoutError, AttributeError):
+        return False
+    return True
+
+
+def test_nothing_is_acknowledged_while_the_log_cannot_be_written(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    log.create("heats")
+    with listening(tmp_path, *arguments("full"), SLUICE_MQTT=mosquitto.url) as receiver:
+        receiver.hears("(Connected to)")
+        pid = receiver.process.pid
+        unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))
+        mosquitto.publish(numbered("full", 0, 3))
+        receiver.hears("(Nothing is acknowledged)")
+        # Stopped like this, it has acknowledged none of them.
+        assert receiver.ends() == 0
+        assert "Traceback" not in "".join(receiver.said)
+    assert ids_of(log) == Counter()
+    with listening(tmp_path, *arguments("full"), SLUICE_MQTT=mosquitto.url) as receiver:
+        eventually(lambda: set(ids_of(log)) == {"0", "1", "2"}, "the messages")
+        assert receiver.ends() == 0
+
+
+def test_what_does_not_pass_by_itself_ends_the_receiver(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    code, said = said_at_once(tmp_path, *arguments("x"), SLUICE_MQTT=mosquitto.url.replace("secret", "wrong"))
+    assert (code, "refused the connection" in said, "wrong" in said) == (1, True, False)
+    code, said = said_at_once(tmp_path, *arguments("x"), SLUICE_MQTT="")
+    assert (code, "Set SLUICE_MQTT" in said) == (2, True)
+    with listening(tmp_path, *arguments("twice"), SLUICE_MQTT=mosquitto.url) as receiver:
+        receiver.hears("(Connected to)")
+        with listening(tmp_path, *arguments("twice"), SLUICE_MQTT=mosquitto.url) as other:
+            receiver.hears("(Is another client connected as twice)")
+            assert other.ends() == 0
+        assert receiver.ends() == 0
+    # A filter that the session still has, and the command does not: its messages have no topic of the log.
+    mosquitto.publish([("plants/twice/1", b"{}", {})])
+    other_filter = ["mqtt", "--subscribe", "other/twice=others", "--client-id", "twice"]
+    code, said = said_at_once(tmp_path, *other_filter, SLUICE_MQTT=mosquitto.url)
+    assert (code, "a subscription that --subscribe does not name" in said) == (1, True)
+    with listening(tmp_path, *arguments("twice"), SLUICE_MQTT=mosquitto.url) as receiver:
+        eventually(lambda: records_of(Log(tmp_path / "log"), "heats"), "the message, which was not lost")
+        assert receiver.ends() == 0
+
+
+def test_tls_is_used_and_only_a_trusted_certificate_is_taken(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    url = mosquitto.url.replace("mqtt://", "mqtts://").replace(str(mosquitto.port), str(mosquitto.tls_port))
+    code, said = said_at_once(tmp_path, *arguments("tls"), SLUICE_MQTT=url)
+    assert (code, "certificate is not trusted" in said) == (1, True)
+    trusted = {"SLUICE_MQTT": url, "SSL_CERT_FILE": str(mosquitto.certificate)}
+    with listening(tmp_path, *arguments("tls"), **trusted) as receiver:
+        receiver.hears("(Connected to)")
+        mosquitto.publish(numbered("tls", 0, 1))
+        eventually(lambda: records_of(Log(tmp_path / "log"), "heats"), "the message")
+        assert receiver.ends() == 0
+
+
+def test_the_law_notices_an_acknowledgement_before_the_append(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    """A client that acknowledges at once, as the library does by default: what it had when it ended is lost."""
+
+    async def optimistic(optimistic_acknowledgement: bool, client_id: str) -> int:
+        begun, again = asyncio.Event(), asyncio.Event()
+        came = 0
+
+        async def take(*_: Any) -> int:
+            nonlocal came
+            came += 1
+            begun.set()
+            await again.wait()
+            return 0
+
+        async def client() -> Client:
+            found = Client(
+                client_id,
+                clean_session=False,
+                optimistic_acknowledgement=optimistic_acknowledgement,
+                session_expiry_interval=60,
+            )
+            found.set_config({"reconnect_retries": -2})
+            found.set_auth_credentials("sluice", "secret")
+            found.on_message = take
+            await found.connect("127.0.0.1", mosquitto.port)
+            found.subscribe(Subscription("plants/law", qos=2))
+            return found
+
+        killed = await client()
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(mosquitto.publish, [("plants/law", b"x", {"qos": 2})])
+        async with asyncio.timeout(10):
+            await begun.wait()
+        # A connection that is cut while the message is under way.
+        killed._connection._transport.abort()
+        came = 0
+        restarted = await client()
+        await asyncio.sleep(0.5)
+        await restarted.disconnect()
+        return came
+
+    assert asyncio.run(optimistic(False, "law-careful")) == 1
+    assert asyncio.run(optimistic(True, "law-optimistic")) == 0
+
+
+def test_what_comes_twice_has_the_fate_duplicate(lakehouse: Lakehouse) -> None:
+    heats = bronze.topic("heats")
+    schema = "message_id string, n int"
+    lakehouse.declare(heats, silver.events("by_mqtt", source=heats, schema=schema, keys=["message_id"]))
+    options = Options("c", {"plants/#": "heats"}, id_field="message_id")
+    for dup in (0, 1):
+        properties = {"dup": dup, "user_property": [("message_id", "m")]}
+        lakehouse.log.append("heats", [record_of("plants/1", b'{"n": 1}', 1, properties, options)])
+    lakehouse.run()
+    assert lakehouse.rows("silver.by_mqtt", "message_id", "n") == [("m", 1)]
+    assert lakehouse.rows("silver._fates", "fate", "reason") == [("duplicate", "same_payload")]
+
+
+@pytest.mark.parametrize("wrong", [["a"], ["=a"], ["a="], ["a=b", "a=c"], ["a=sluice_releases"], []])
+def test_what_is_no_subscription_is_told(wrong: list[str]) -> None:
+    with pytest.raises(UsageError):
+        filters_of(wrong)
+
+
+def test_a_filter_may_have_any_sign() -> None:
+    assert filters_of(["$share/g/a=b/+=c", "#=d"]) == {"$share/g/a=b/+": "c", "#": "d"}
+    assert mqtt.identifier_of("a", "b") != mqtt.identifier_of("a", "c")
+
+
+@pytest.mark.parametrize("wrong", ["", "host", "http://h", "mqtt://", "mqtt://u:secret@h:x", "mqtt://u:secret@h/path"])
+def test_what_is_no_address_is_told_without_its_password(wrong: str) -> None:
+    with pytest.raises(UsageError, match="must be a URL") as told:
+        address_of(wrong)
+    assert "secret" not in str(told.value)
+
+
+def test_an_address_has_a_port_and_perhaps_a_password() -> None:
+    found = address_of("mqtts://a%40b:p%3Aq@host")
+    assert (found.host, found.port, found.has_tls, found.user, found.password) == ("host", 8883, True, "a@b", "p:q")
+    assert "p:q" not in repr(found)
+    assert address_of("mqtt://host:99").port == 99

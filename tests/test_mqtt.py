@@ -73,7 +73,8 @@ def test_messages_are_records_with_their_properties(mosquitto: Mosquitto, tmp_pa
     first = found["plants/seen/1"]
     assert (first.key, first.value) == ("plants/seen/1", b'{"id":"m","sensor":"plants/seen/1","a":1}')
     assert first.headers == {
-        "message_id": "m", "unit": "°C", "unit#2": "K", "retained#2": "no", "mqtt_topic": "plants/seen/1", "mqtt_qos": "1",
+        "message_id": "m", "unit": "°C", "unit#2": "K", "retained#2": "no",
+        "mqtt_topic": "plants/seen/1", "mqtt_qos": "1",
     }  # fmt: skip
     assert (found["plants/seen/2"].value, found["plants/seen/2"].key) == (b"\x00\xff", None)
     assert found["plants/seen/3"].headers["mqtt_qos"] == "0"

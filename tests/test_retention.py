@@ -29,6 +29,7 @@ from sluice.operate import maintain as maintenance
 from sluice.operate.audit import erased_by_none
 from sluice.operate.maintain import Retained, retain
 from sluice.storage.delta import Lake
+from tests.commands import sluice
 from tests.killed_import import killed_import
 from tests.kit import Lakehouse, at, text
 from tests.test_maintain import sold_daily
@@ -445,6 +446,8 @@ def test_what_a_topic_retains_is_said_and_kept(tmp_path: Path) -> None:
     for name, options, message in wrong:
         with pytest.raises(UsageError, match=message):
             project.log.retain(name, **options)
+    half = sluice("log", "retain", topic, "--tombstone-days", "5", here=tmp_path, environment={"SLUICE_LOG": str(log)})
+    assert (half.returncode, "--tombstone-days is for --compact" in half.stderr) == (2, True), half.stderr
     with pytest.raises(UsageError, match=r"Kafka itself removes the records of sales: set retention\.ms"):
         KafkaLog("localhost:1", KafkaSecurity()).retain(topic, Retention(days=1))
 

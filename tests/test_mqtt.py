@@ -100,7 +100,7 @@ def test_messages_are_records_with_their_properties(mosquitto: Mosquitto, tmp_pa
     log = Log(tmp_path / "log")
     fields = {"key_field": "sensor", "topic_field": "sensor", "id_field": "id"}
     options: dict[str, Any] = {"filters": {"plants/seen/+": "heats", "other/#": "others"}, **fields}
-    properties = [("message_id", "m"), ("unit", "°C"), ("unit", "K"), ("sluice_erased", "7")]
+    properties = [("message_id", "m"), ("unit", "°C"), ("unit", "K"), ("sluice_erased", "7"), ("retained", "no")]
     mosquitto.publish([("other/kept", b"retained before", {"retain": True})])
     with listener(mosquitto, log, "seen", **options) as receiver:
         assert "a new session" in receiver.hears("Connected to")
@@ -119,7 +119,8 @@ def test_messages_are_records_with_their_properties(mosquitto: Mosquitto, tmp_pa
     first = found["plants/seen/1"]
     assert (first.key, first.value) == ("plants/seen/1", b'{"id":"m","sensor":"plants/seen/1","a":1}')
     assert first.headers == {
-        "message_id": "m", "unit": "°C", "unit#2": "K", "mqtt_topic": "plants/seen/1", "mqtt_qos": "1",
+        "message_id": "m", "unit": "°C", "unit#2": "K", "retained#2": "no",
+        "mqtt_topic": "plants/seen/1", "mqtt_qos": "1",
     }  # fmt: skip
     assert (found["plants/seen/2"].value, found["plants/seen/2"].headers["mqtt_qos"]) == (b"\x00\xff", "2")
     assert found["plants/seen/3"].headers["mqtt_qos"] == "0"

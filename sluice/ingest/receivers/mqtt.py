@@ -42,6 +42,7 @@ identifiers_max = 268_435_455
 refused_from = 128
 passing_refusals = {136, 137, 151, 159}
 taken_over = 142
+own_headers = frozenset({"mqtt_topic", "mqtt_qos", "redelivered", "retained"})
 form = "FILTER=TOPIC, such as plants/+/heat=heats"
 address_form = "SLUICE_MQTT must be a URL: mqtt://user:password@host:1883, or mqtts://… with TLS."
 
@@ -420,13 +421,16 @@ def record_of(name: str, payload: bytes, qos: int, properties: Mapping[str, Any]
 
 
 def headers_of(found: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """User properties as headers; a name that comes again is numbered, and names of Sluice's own are left out."""
+    """User properties as headers; names of Sluice's own are left out.
+
+    A name that comes again is numbered, and so is one that the receiver gives itself: who publishes cannot forge these.
+    """
     headers: dict[str, str] = {}
     for name, text in found:
         if is_reserved(name):
             continue
         count, free = 1, name
-        while free in headers:
+        while free in headers or free in own_headers:
             count += 1
             free = f"{name}#{count}"
         headers[free] = text

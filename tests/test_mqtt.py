@@ -166,9 +166,11 @@ def test_messages_come_again_after_a_kill_between_append_and_ack(mosquitto: Mosq
     assert 0 < len(first) < 10
     with listener(mosquitto, log, "again") as restarted:
         eventually(lambda: len(ids_of(log)) == 10, "all messages")
-        eventually(lambda: sum(ids_of(log).values()) == 10 + len(first), "the first half again")
+    # One that came before any of the second partition was acknowledged.
+    twice = {message for message, count in ids_of(log).items() if count > 1}
+    assert twice <= set(first)
     again = [record for record in records_of(log, "heats") if record.headers.get("redelivered") == "true"]
-    assert {record.headers["message_id"] for record in again} >= set(first)
+    assert {record.headers["message_id"] for record in again} >= twice
     assert f"{len(again)} of them perhaps again" in "".join(restarted.said)
 
 

@@ -21,7 +21,7 @@ from sluice.errors import DeclarationError, UsageError
 from sluice.log import Record
 from sluice.model.datasets import Dataset
 from sluice.model.ddl import column_names
-from sluice.shapes import avro, fates, protobuf
+from sluice.shapes import avro, encoded, fates, protobuf
 from tests.kit import Lakehouse, Row, at
 
 if TYPE_CHECKING:
@@ -592,3 +592,19 @@ def test_a_readers_plain_type_takes_what_is_encoded() -> None:
         for read in (kind, optional(kind)):
             text, fault = avro.decoded(value, avro_schema(writer), json.dumps(record("R", b=read)), bytes_max)
             assert (json.loads(text or "{}"), fault) == ({"b": says}, None)
+
+
+def test_a_record_that_is_no_utf8_states_no_schema(spark: "SparkSession") -> None:
+    good = avro_schema("int")
+    values = [b'{"id": 1, "schema": "\xff"}', good.encode()]
+    records = spark.createDataFrame(
+        [(value, at(hour), 0, hour) for hour, value in enumerate(values)],
+        "value binary, timestamp timestamp, partition int, offset bigint",
+    )
+    assert [tuple(row) for row in encoded.known_schemas(records).collect()] == [(1, good)]
+
+
+def test_the_path_of_a_schema_is_not_its_text() -> None:
+    for give in (silver.avro, silver.protobuf):
+        with pytest.raises(DeclarationError, match=r"write Path\('schemas/order.avsc'\)"):
+            give(schema="schemas/order.avsc")

@@ -161,7 +161,7 @@ def schema_of(record: str) -> Compiled | None:
         if said.get("type") != "PROTOBUF":
             return None
         return compiled(said["schema"], {each["name"]: each["schema"] for each in said.get("references") or ()})
-    except (UnusableSchema, ValueError, KeyError, TypeError, AttributeError, OSError):
+    except (UnusableSchema, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -1,6 +1,7 @@
 """Formats: an event has the same row as JSON, as Avro and as Protobuf, whenever its schema becomes known."""
 
 import base64
+import errno
 import io
 import json
 import math
@@ -608,3 +609,16 @@ def test_the_path_of_a_schema_is_not_its_text() -> None:
     for give in (silver.avro, silver.protobuf):
         with pytest.raises(DeclarationError, match=r"write Path\('schemas/order.avsc'\)"):
             give(schema="schemas/order.avsc")
+
+
+def test_a_full_disk_is_no_fault_of_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("", "../a.proto", "/a.proto", "a" * 5000):
+        said = {"id": 2, "type": "PROTOBUF", "schema": "", "references": [{"name": name, "schema": ""}]}
+        assert protobuf.schema_of(json.dumps(said)) is None
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        protobuf.schema_of(protobuf_schema("message Full { string s = 1; }"))

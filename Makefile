@@ -26,7 +26,7 @@ export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui airflow servers images servers-down test test-unit test-spark test-servers durations soak soak-faults lint docs format lock benchmark logstore clean prerequisites
+.PHONY: help demo ui airflow servers images servers-down test test-unit test-spark test-servers durations soak soak-faults lint docs format lock benchmark bench-small logstore clean prerequisites
 
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -112,6 +112,9 @@ format: $(VENV)/.installed ## Put the code into its form
 
 benchmark: $(VENV)/.installed ## Time and CPU of a whole run, as ratios to two floors (others: benchmarks/README.md)
 	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/python -m benchmarks.whole_run --months $(MONTHS)
+
+bench-small: $(VENV)/.installed ## Bytes, statements and commits of small changes on two million rows, with their limits
+	@env -u SLUICE_LAKE -u SLUICE_LOG SLUICE_TEST_FACTS=2000000 $(BIN)/pytest -n 0 tests/laws/test_large_bases.py
 
 lock: $(VENV)/.installed ## Resolve the dependencies again (needs uv)
 	@uv pip compile pyproject.toml --extra demo --extra dev --universal --python-version 3.11 \

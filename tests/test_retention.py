@@ -16,13 +16,20 @@ from typing import Any
 import pytest
 
 from sluice import Project, bronze
+from sluice.engine.catalogue import Catalogue
+from sluice.engine.land import forgotten
 from sluice.errors import LogRecreated, UsageError
-from sluice.log import KafkaLog, KafkaSecurity, Log, Record, Retention, StoredRecord
+from sluice.log import KafkaLog, KafkaSecurity, Log, Record, Retention, Segment, StoredRecord
 from sluice.log import compact as compaction
+from sluice.log.rewriting import rewrite
 from sluice.log.topic_file import read_topic_file
 from sluice.model.erasure import Removal, compacted_mark, erased_header
+from sluice.model.ledger import Commit, Entry, LandedPartition
+from sluice.operate import maintain as maintenance
 from sluice.operate.audit import erased_by_none
 from sluice.operate.maintain import Retained, retain
+from sluice.storage.delta import Lake
+from tests.commands import sluice
 from tests.killed_import import killed_import
 from tests.kit import Lakehouse, at, text
 from tests.test_maintain import sold_daily
@@ -300,13 +307,79 @@ def test_a_lake_that_is_behind_goes_on_after_a_compaction(
         log.append_to(topic, 0, [Record(b"new", "k", at(1))])
     assert log.compact(topic, 0, log.segments(topic)[-1].base_offset, at(0)) == 7
     if not knows:
-        monkeypatch.setattr(Log, "is_compacted", lambda *_: False)
+        monkeypatch.setattr(Log, "emptied_before", lambda *_: {})
         with pytest.raises(LogRecreated):
             log.next_batch(topic, landed, 100)
         return
     batch = log.next_batch(topic, landed, 100)
     assert [segment.base_offset for segment in batch.segments] == [6, 7, 8]
     assert log.truncated(topic, landed) == {}
+
+
+def test_a_killed_compaction_is_known_and_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has emptied is small, so it would wait; and a lake that is behind would take the log for another."""
+    log = Log(tmp_path, partitions=1)
+    log.append_to(topic, 0, [Record(b"x" * 5000, f"unique{number}", at(1)) for number in range(4)])
+    log.append_to(topic, 0, [Record(b"last", "last", at(1))])
+    assert log.compact(topic, 0, 4, at(0)) == 0
+    for number in range(5):
+        log.append_to(topic, 0, [Record(b"y" * 6000, "k", at(number + 1))])
+    behind = log.next_batch(topic, {}, 6).landed
+    assert behind[0].next_offset == 6
+    segments = log.segments(topic)
+    real = rewrite
+
+    def killed_at_the_end(segment: Segment, *rest: Any) -> int:
+        if segment == segments[-2]:
+            raise Killed
+        return real(segment, *rest)
+
+    monkeypatch.setattr(compaction, "rewrite", killed_at_the_end)
+    with pytest.raises(Killed):
+        log.compact(topic, 0, 9, at(0))
+    monkeypatch.undo()
+    assert [each.offset for each in log.read(topic, 0) if erased_header in each.headers] == [5, 6, 7]
+    assert log.next_batch(topic, behind, 100).landed[0].next_offset == 10
+    # One that has been left behind by the kill, and not by the rule of the half.
+    log.append_to(topic, 0, [Record(b"z", "k", at(9))])
+    assert log.compact(topic, 0, 10, at(0)) == 1
+    assert log.compact(topic, 0, 10, at(0)) == 0
+    assert log.emptied_before(topic) == {0: 10}
+
+
+def test_what_is_to_stay_for_ever_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, lake = Log(tmp_path, partitions=1), Lake(str(tmp_path / "lake"))
+    monkeypatch.setattr(maintenance, "landed_everywhere", lambda *_: {0: 1})
+    for number in range(2):
+        log.append_to(topic, 0, [Record(b"old", "k", at(number))])
+    log.retain(topic, Retention())
+    assert maintenance.retained(log, lake, Catalogue(()), topic, timedelta(days=1)) == Retained(0, 0)
+
+
+def test_a_table_is_told_what_it_lands_too_late(tmp_path: Path) -> None:
+    """One of a backup, to which a partition is new, has no missing offset; nor has one that lands emptied records."""
+    log = Log(tmp_path, partitions=2)
+    log.create(topic)
+    log.append_to(topic, 0, [Record(b"old", "k", at(1))])
+    known = committed(log.next_batch(topic, {}, 100).landed)
+    for _ in range(3):
+        log.append_to(topic, 1, [Record(b"old", "k", at(1))])
+    assert forgotten(log, topic, known, log.next_batch(topic, known.entry.landed, 100)) is None
+    assert log.trim(topic, 1, 2, datetime.now(UTC)) == 2
+    batch = log.next_batch(topic, known.entry.landed, 100)
+    assert forgotten(log, topic, known, batch) == "the log has forgotten 2 older offsets: of partition 1 those before 2"
+    assert forgotten(log, topic, committed(batch.landed), batch) is None
+    for _ in range(3):
+        log.append_to(topic, 0, [Record(b"new", "k", at(1))])
+    now = log.next_batch(topic, batch.landed, 100)
+    log.compact(topic, 0, 3, at(0))
+    said = "the log was compacted, and old records say nothing: of partition 0 those before 3"
+    assert forgotten(log, topic, committed(batch.landed), now) == said
+    assert forgotten(log, topic, committed(now.landed), now) is None
+
+
+def committed(landed: dict[int, LandedPartition]) -> Commit:
+    return Commit(table_id="t", version=0, timestamp_ms=0, entry=Entry(dataset="bronze.sales", landed=landed))
 
 
 def test_writers_and_readers_go_on_meanwhile(tmp_path: Path) -> None:
@@ -373,6 +446,8 @@ def test_what_a_topic_retains_is_said_and_kept(tmp_path: Path) -> None:
     for name, options, message in wrong:
         with pytest.raises(UsageError, match=message):
             project.log.retain(name, **options)
+    half = sluice("log", "retain", topic, "--tombstone-days", "5", here=tmp_path, environment={"SLUICE_LOG": str(log)})
+    assert (half.returncode, "--tombstone-days is for --compact" in half.stderr) == (2, True), half.stderr
     with pytest.raises(UsageError, match=r"Kafka itself removes the records of sales: set retention\.ms"):
         KafkaLog("localhost:1", KafkaSecurity()).retain(topic, Retention(days=1))
 
@@ -422,11 +497,14 @@ def test_tables_come_back_the_same_after_the_log_has_forgotten(lakehouse: Lakeho
     # Whoever begins now is told what is missing, and each record that is there has a fate.
     late = Lakehouse(lakehouse.spark, tmp_path / "late", 1)
     late.log, late.catalogue = lakehouse.log, lakehouse.catalogue
-    said = late.run()["bronze.sales"].cause
-    assert said == "records; the log has forgotten 2 older offsets: of partition 0 those before 2"
+    lacking = (
+        "the log has forgotten 2 older offsets: of partition 0 those before 2; "
+        "the log was compacted, and old records say nothing: of partition 0 those before 17"
+    )
+    assert late.run()["bronze.sales"].cause == f"records; {lacking}"
     commit = late.lake.last_commit("bronze.sales")
     assert commit is not None
-    assert commit.entry.because == "the log has forgotten 2 older offsets: of partition 0 those before 2"
+    assert commit.entry.because == lacking
     fates = late.audit()["silver.sales"]
     assert (fates.balanced, fates.erased) == (True, 12)
     assert [each.broken for each in erased_by_none(late.lake, late.log, late.audits())] == [0]

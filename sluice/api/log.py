@@ -106,7 +106,7 @@ class ProjectLog:
 
     def retention(self, topic: str) -> Retention:
         """How long records of a topic stay in the log after they have landed."""
-        return self._here.log.retention(topic)
+        return self._here.log.retention(topic) or Retention()
 
     def retain(
         self,

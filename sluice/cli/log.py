@@ -157,7 +157,9 @@ def log_retain(  # noqa: PLR0917 - options, each given by its name
         int | None, typer.Option(min=1, help="Forget the oldest segments of a partition that has more.")
     ] = None,
     compact: Annotated[bool, typer.Option("--compact", help="Keep only the newest record of each key.")] = False,
-    tombstone_days: Annotated[float, typer.Option(min=0, help="How long compaction keeps tombstones.")] = 1.0,
+    tombstone_days: Annotated[
+        float | None, typer.Option(min=0, help="How long --compact keeps tombstones; 1 by default.")
+    ] = None,
     forever: Annotated[bool, typer.Option("--forever", help="Keep all records, as without this command.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -168,10 +170,16 @@ def log_retain(  # noqa: PLR0917 - options, each given by its name
     is_limited = days is not None or partition_bytes is not None or compact
     if forever and is_limited:
         raise UsageError("Give --forever, or what is to be forgotten, not both.")
+    if tombstone_days is not None and not compact:
+        raise UsageError("--tombstone-days is for --compact; give both.")
     with opened(project) as here:
         if is_limited or forever:
             said = here.log.retain(
-                topic, days=days, partition_bytes=partition_bytes, compact=compact, tombstone_days=tombstone_days
+                topic,
+                days=days,
+                partition_bytes=partition_bytes,
+                compact=compact,
+                tombstone_days=1.0 if tombstone_days is None else tombstone_days,
             )
         else:
             said = here.log.retention(topic)

@@ -1,7 +1,7 @@
 """Land the records of a topic in bronze: each offset once, as it came, or an error that names what is missing."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -53,7 +53,7 @@ def land(
         cause="changes" if known else "first build",
         landed=batch.landed,
         rows=RowCounts(inserted=batch.records),
-        because=None if known else forgotten(log, topic.topic),
+        because=forgotten(log, topic.topic, known, batch),
         began_ms=began_ms,
         erased=known.entry.erased if known else 0,
         forgotten=known.entry.forgotten if known else 0,
@@ -85,13 +85,32 @@ def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":
     return batch.rows(spark).withColumn("landed_at", F.current_timestamp())
 
 
-def forgotten(log: AnyLog, topic: str) -> str | None:
-    """What a log no longer has of a topic, so that whoever lands it for the first time lacks it; None: nothing."""
-    starts = {partition: offsets.start for partition, offsets in offsets_of(log, topic).items() if offsets.start}
+def forgotten(log: AnyLog, topic: str, known: Commit | None, batch: Batch) -> str | None:
+    """What a log no longer has of a topic that lands now, so that the table will lack it; None: nothing."""
+    landed = known.entry.landed if known else {}
+    # Where something has landed before, missing offsets are an error.
+    new = batch.landed.keys() - landed.keys() if known else offsets_of(log, topic).keys()
+    return "; ".join(filter(None, (removed(log, topic, new), emptied(log, topic, landed)))) or None
+
+
+def removed(log: AnyLog, topic: str, partitions: Iterable[int]) -> str | None:
+    """The offsets before those that land for the first time of some partitions."""
+    starts = {partition: start for partition in partitions if (start := log.start_offset(topic, partition))}
     if not starts:
         return None
-    said = ", ".join(f"of partition {partition} those before {start}" for partition, start in sorted(starts.items()))
-    return f"the log has forgotten {sum(starts.values()):,} older offsets: {said}"
+    return f"the log has forgotten {sum(starts.values()):,} older offsets: {places_before(starts)}"
+
+
+def emptied(log: AnyLog, topic: str, landed: Mapping[int, LandedPartition]) -> str | None:
+    """Where records land that compaction may have emptied: in a new table, or one that is behind or of a backup."""
+    next_offsets = {partition: each.next_offset for partition, each in landed.items()}
+    ends = log.emptied_before(topic)
+    behind = {partition: end for partition, end in ends.items() if next_offsets.get(partition, 0) < end}
+    return f"the log was compacted, and old records say nothing: {places_before(behind)}" if behind else None
+
+
+def places_before(offsets: Mapping[int, int]) -> str:
+    return ", ".join(f"of partition {partition} those before {each}" for partition, each in sorted(offsets.items()))
 
 
 def offsets_of(log: AnyLog, topic: str) -> dict[int, range]:

@@ -15,7 +15,7 @@ from sluice.engine.catalogue import Catalogue, Node
 from sluice.engine.culprit import find
 from sluice.engine.erase import erase, forget_erased
 from sluice.engine.gate import Refusals
-from sluice.engine.land import forgotten, land
+from sluice.engine.land import land
 from sluice.engine.observer import Observer
 from sluice.engine.refresh import newest_inputs, refresh
 from sluice.engine.schemas import Learner
@@ -179,9 +179,8 @@ class Runner:
             self.learner.learn(self.spark, self.lake, self.log, self.catalogue.datasets)
         # Before it lands: the segments that are there are others then.
         erased = erase(self.spark, self.lake, self.log, node)
-        lacking = forgotten(self.log, node.topic) if self.lake.last_commit(node.name) is None else None
         landed = event.rows.inserted + self.landed(node)
-        cause = (f"records; {lacking}" if lacking else "records") if landed else None if erased is None else "erasure"
+        cause = self.landed_because(node) if landed else None if erased is None else "erasure"
         return replace(event, cause=cause, rows=RowCounts(inserted=landed, updated=erased or 0))
 
     def landed(self, topic: Topic) -> int:
@@ -191,6 +190,12 @@ class Runner:
             landed = land(self.spark, self.lake, self.log, topic, records_max=records_max, watch=watch)
             watch.done(landed)
         return landed
+
+    def landed_because(self, node: Node) -> str:
+        """That records landed, and which were no longer in the log, by the ledger."""
+        commit = self.lake.last_commit(node.name)
+        lacking = commit.entry.because if commit else None
+        return f"records; {lacking}" if lacking else "records"
 
     def stopped(self, node: Node, error: Exception) -> str:
         """Records why a node is blocked; returns it as text."""

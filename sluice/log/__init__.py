@@ -18,7 +18,8 @@ changes only by an erasure or by compaction, which replace it atomically. A cras
 `topic.json` has the number of partitions, and the first offset of each partition whose oldest records were removed:
 `{"partitions": 4, "starts": {"0": 1200}}`. So a missing folder, or a missing first segment, is noticed. A topic that
 lacks the file, of an older release or another program, has the partitions whose folders are there. It may also have
-`retention`, what of the topic stays after it has landed, and `compacted`, the offsets before which it was compacted.
+`retention`, what of the topic stays after it has landed, `compacted`, the offsets before which it was compacted, and
+`compacting`, those of a compaction that was begun.
 """
 
 from sluice.errors import UsageError

@@ -86,8 +86,8 @@ class AnyLog(Protocol):
     def go_on(self, topic: str, landed: Mapping[int, LandedPartition], starts: Mapping[int, int]) -> None:
         """Gives up what is before an offset of some partitions; a LogError if that would lose a record."""
 
-    def retention(self, topic: str) -> Retention:
-        """How long records of a topic stay after they have landed."""
+    def retention(self, topic: str) -> Retention | None:
+        """How long records of a topic stay after they have landed; None where nobody has said so."""
 
     def retain(self, topic: str, retention: Retention) -> None:
         """Says how long records of a topic stay after they have landed; a UsageError where others decide that."""
@@ -100,8 +100,8 @@ class AnyLog(Protocol):
     def compact(self, topic: str, partition: int, before_offset: int, oldest_tombstone: datetime) -> int:
         """Empties records that have landed and whose key has a newer one; returns how many."""
 
-    def is_compacted(self, topic: str, partition: int, offset: int) -> bool:
-        """Whether a record is where compaction may have emptied it."""
+    def emptied_before(self, topic: str) -> dict[int, int]:
+        """The offsets before which compaction may have emptied records, of the partitions where it has been."""
 
     def erase(self, topic: str, removals: Removals) -> int:
         """Removes what erasures name from a topic; what is gone already is no error."""

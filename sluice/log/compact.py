@@ -2,7 +2,7 @@
 
 Offsets stay contiguous, and each has a record. Only what has landed is compacted, so bronze has all that the records
 said. Segments are written again oldest first, so a tombstone goes after all that it deletes; a kill leaves each
-segment as it was or as it becomes, and the next time finds the rest.
+segment as it was or as it becomes, and the next time does the rest: the topic's file says that it was begun.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,10 @@ def compact(log: "Log", topic: str, partition: int, before_offset: int, oldest_t
     fresh = [segment for segment in segments if segment.base_offset >= since]
     size = {segment: segment.path.stat().st_size for segment in segments}
     # As Kafka does it: what a record costs until it is gone does not grow with the partition.
-    if sum(size[segment] for segment in fresh) * 2 < sum(size.values()) or not fresh:
+    is_due = sum(size[segment] for segment in fresh) * 2 >= sum(size.values())
+    # What a killed one has emptied is small by now, and would wait for long.
+    is_begun = said is not None and said.emptied_before.get(partition, 0) > since
+    if not fresh or not (is_due or is_begun):
         return 0
     newest = {
         digest(record.key): record.offset
@@ -42,12 +45,14 @@ def compact(log: "Log", topic: str, partition: int, before_offset: int, oldest_t
         for record in records_in(segment)
         if record.key is not None
     }
+    # Before the first record is emptied: a lake that is behind, and the audit, then know why.
+    log.change(topic, lambda file: file.compacting_before(partition, before_offset))
     count = 0
     for segment in segments:
         # For one segment at a time, so that those who append need not wait for all.
         with FileLock(folder / ".lock", timeout=log.lock_seconds):
             count += rewrite(segment, partial(left_of, newest, oldest_tombstone))
-    log.change(topic, lambda file: file.compacting_before(partition, before_offset))
+    log.change(topic, lambda file: file.having_compacted(partition, before_offset))
     return count
 
 

@@ -282,9 +282,9 @@ class KafkaLog:
         }
         return {partition: offsets for partition, offsets in found.items() if offsets}
 
-    def retention(self, topic: str) -> Retention:  # noqa: ARG002
-        """Nothing: how long Kafka keeps records is a setting of its topics."""
-        return Retention()
+    def retention(self, topic: str) -> Retention | None:  # noqa: ARG002
+        """None: how long Kafka keeps records is a setting of its topics."""
+        return None
 
     def retain(self, topic: str, retention: Retention) -> None:  # noqa: ARG002
         """A UsageError: it is a setting of Kafka's own."""
@@ -308,9 +308,9 @@ class KafkaLog:
         """Nothing to do: the same."""
         return 0
 
-    def is_compacted(self, topic: str, partition: int, offset: int) -> bool:  # noqa: ARG002
-        """Never: what Kafka compacts leaves no record."""
-        return False
+    def emptied_before(self, topic: str) -> dict[int, int]:  # noqa: ARG002
+        """Nowhere: what Kafka compacts leaves no record."""
+        return {}
 
     def erase(self, topic: str, removals: Removals) -> int:  # noqa: ARG002
         """A UsageError: Kafka removes single records by its own compaction only."""

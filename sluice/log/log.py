@@ -205,11 +205,11 @@ class Log:
         """How far each partition has landed, as its newest segment is known after an erasure."""
         return marks_after(self, topic, landed, removals)
 
-    def retention(self, topic: str) -> Retention:
-        """How long records of a topic stay after they have landed."""
+    def retention(self, topic: str) -> Retention | None:
+        """How long records of a topic stay after they have landed; None where nobody has said so."""
         self.partitions(topic)
         said = read_topic_file(self.root / topic)
-        return (said and said.retention) or Retention()
+        return None if said is None else said.retention
 
     def retain(self, topic: str, retention: Retention) -> None:
         """Says how long records of a topic stay after they have landed."""
@@ -240,10 +240,10 @@ class Log:
         """Empties the records of segments before an offset whose key has a newer record; returns how many."""
         return compact(self, topic, partition, before_offset, oldest_tombstone)
 
-    def is_compacted(self, topic: str, partition: int, offset: int) -> bool:
-        """Whether a record is where compaction may have emptied it."""
+    def emptied_before(self, topic: str) -> dict[int, int]:
+        """The offsets before which compaction may have emptied records, of the partitions where it has been."""
         said = read_topic_file(self.root / topic)
-        return said is not None and offset < said.compacted_before(partition)
+        return {} if said is None else said.emptied_before
 
     def lost(self, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:
         """The offsets of each partition that are missing where the next ones would land from."""

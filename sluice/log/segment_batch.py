@@ -100,8 +100,9 @@ def as_compacted(log: "Log", topic: str, landed: Mapping[int, LandedPartition]) 
     The tables whose project compacted the log are further; those of another lake may not be.
     """
     found = dict(landed)
+    ends = log.emptied_before(topic)
     for partition, known in landed.items():
-        if known.segment is not None and log.is_compacted(topic, partition, known.segment):
+        if known.segment is not None and known.segment < ends.get(partition, 0):
             for segment in log.segments_of(topic, partition):
                 if segment.base_offset == known.segment:
                     marks = {"head": head_digest(segment), "size_bytes": segment.path.stat().st_size}

@@ -36,7 +36,8 @@ class Retention(BaseModel):
 class TopicFile(BaseModel):
     """The number of partitions, and the first offset of each whose oldest records were removed or given up.
 
-    Before the offsets in `compacted`, a partition was compacted. Fields that a newer release adds are kept.
+    Before the offsets in `compacted`, a partition was compacted; a compaction that was begun and may have been killed
+    goes as far as `compacting` says. Fields that a newer release adds are kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -45,6 +46,7 @@ class TopicFile(BaseModel):
     starts: dict[int, int] = {}
     retention: Retention | None = None
     compacted: dict[int, int] | None = None
+    compacting: dict[int, int] | None = None
 
     def start(self, partition: int) -> int:
         return self.starts.get(partition, 0)
@@ -57,12 +59,28 @@ class TopicFile(BaseModel):
     def compacted_before(self, partition: int) -> int:
         return (self.compacted or {}).get(partition, 0)
 
+    @property
+    def emptied_before(self) -> dict[int, int]:
+        """The offsets before which compaction may have emptied records, also one that was killed."""
+        found = dict(self.compacted or {})
+        for partition, offset in (self.compacting or {}).items():
+            found = further(found, partition, offset)
+        return found
+
     def compacting_before(self, partition: int, offset: int) -> "TopicFile":
+        """The same, with a compaction of a partition begun that goes up to an offset."""
+        return self.model_copy(update={"compacting": further(self.compacting, partition, offset)})
+
+    def having_compacted(self, partition: int, offset: int) -> "TopicFile":
         """The same, with a partition compacted up to an offset; one that is compacted further stays so."""
-        further = max(offset, self.compacted_before(partition))
-        return self.model_copy(
-            update={"compacted": dict(sorted({**(self.compacted or {}), partition: further}.items()))}
-        )
+        return self.model_copy(update={"compacted": further(self.compacted, partition, offset)})
+
+
+def further(offsets: Mapping[int, int] | None, partition: int, offset: int) -> dict[int, int]:
+    """The offsets of partitions with that of one moved on; it never moves back."""
+    found = dict(offsets or {})
+    found[partition] = max(offset, found.get(partition, 0))
+    return dict(sorted(found.items()))
 
 
 def read_topic_file(folder: Path) -> TopicFile | None:

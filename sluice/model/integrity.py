@@ -140,6 +140,22 @@ def of_first_rows(table: str, source: str, groups: Sequence[str], rows: int) -> 
     }
 
 
+def of_matches(table: str, keys: Sequence[str], within_us: int, *, is_apart: bool) -> dict[str, str]:
+    """A match takes less than a time, and where the next one is looked for behind it, it ends before that begins."""
+    span = "epoch_us(match_end) - epoch_us(match_start)"
+    found = {
+        "matches that end before they begin, or too late": (
+            f"SELECT count(*) FROM {table} WHERE NOT ({span} BETWEEN 0 AND {within_us - 1})"
+        )
+    }
+    if is_apart:
+        names = ", ".join(quoted(keys))
+        following = f"lead(match_start) OVER (PARTITION BY {names} ORDER BY match_start, match_end)"
+        beside = f"SELECT match_end, {following} AS following FROM {table}"
+        found["matches that overlap"] = f"SELECT count(*) FROM ({beside}) WHERE match_end > following"
+    return found
+
+
 def same(columns: Mapping[str, str]) -> str:
     """The condition that a row of the table is of a row of the source; nulls are equal."""
     return " AND ".join(f'own.{own} IS NOT DISTINCT FROM source."{name}"' for name, own in columns.items())

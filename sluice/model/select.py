@@ -536,6 +536,9 @@ class Reader:
 
     def fail_of(self, error: "Exception") -> NoReturn:
         """Raises what the parser says, at its place."""
+        matches = re.search(r"(?i)\bMATCH_RECOGNIZE\b", self.text)
+        if matches is not None:
+            self.fail(matches.start(), "MATCH_RECOGNIZE is declared in Python, with silver.pattern")
         first: dict[str, Any] = next(iter(getattr(error, "errors", [])), {})
         said = f"near {first['highlight'][:40]!r}" if first.get("highlight") else "at the end"
         line, column = first.get("line") or 1, first.get("col") or 1

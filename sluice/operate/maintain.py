@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError
-from sluice.log import AnyLog, is_reserved
+from sluice.log import AnyLog, Retention, is_reserved
 from sluice.operate.replay import replays, unreadable
 from sluice.quality.results import checks_table
 from sluice.storage.delta import Lake, retention_days
@@ -70,12 +70,10 @@ def retain(log: AnyLog, lake: Lake, catalogue: Catalogue, keep: timedelta | None
 
 def retained(log: AnyLog, lake: Lake, catalogue: Catalogue, topic: str, keep: timedelta | None) -> Retained:
     """What left the log of one topic."""
-    said = log.retention(topic)
-    now = datetime.now(UTC)
-    if said.days is not None:
-        keep = timedelta(days=said.days)
-    elif said.partition_bytes is not None or said.compact:
-        keep = None
+    found, now = log.retention(topic), datetime.now(UTC)
+    said = found or Retention()
+    if found is not None:
+        keep = None if found.days is None else timedelta(days=found.days)
     oldest = None if keep is None else now - keep
     segments, records = 0, 0
     for partition, before_offset in landed_everywhere(lake, catalogue, topic).items():

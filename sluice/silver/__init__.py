@@ -1,4 +1,4 @@
-"""Silver: declares deduplicated events, histories, elements of arrays, and joins by key, by interval and as of."""
+"""Silver: declares events, histories, elements of arrays, joins by key, by interval and as of a time, and patterns."""
 
 from sluice.silver.as_of import Dimension, as_of, dimension
 from sluice.silver.events import events
@@ -6,6 +6,7 @@ from sluice.silver.explode import explode
 from sluice.silver.formats import avro, protobuf
 from sluice.silver.history import history, history_from_snapshots
 from sluice.silver.joins import interval_join, join
+from sluice.silver.pattern import pattern
 
 __all__ = [
     "Dimension",
@@ -18,5 +19,6 @@ __all__ = [
     "history_from_snapshots",
     "interval_join",
     "join",
+    "pattern",
     "protobuf",
 ]

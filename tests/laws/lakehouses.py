@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.laws import drawn_facts, drawn_gold, drawn_histories, drawn_joins
+from tests.laws import drawn_facts, drawn_gold, drawn_histories, drawn_joins, drawn_patterns
 from tests.laws.drawn import Drawn, Row, Said, Truth, in_order
 from tests.laws.values import Features, KeyKind, a_key, all_features
 
@@ -63,8 +63,11 @@ def world(seed: int, features: Features | None = None) -> World:
     elif more < 0.5:
         found.append(drawn_histories.from_changes(chance, "other_things", key, features))
     found += gold_of(chance, found)
-    # A chance of its own: what was drawn before there were top lists stays as it was.
-    return World(seed, features, (*found, top_of(random.Random(f"{seed}/top"), found)))
+    # Chances of their own: what was drawn before there were top lists and patterns stays as it was.
+    top, pattern = top_of(random.Random(f"{seed}/top"), found), random.Random(f"{seed}/pattern")
+    if pattern.random() < 0.3:
+        found.append(drawn_patterns.table(pattern, "matched", pattern.choice([facts, joined])))
+    return World(seed, features, (*found, top))
 
 
 def dimensions_of(chance: random.Random, key: KeyKind, features: Features) -> dict[str, Drawn]:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -105,12 +106,15 @@ class Mosquitto:
         client = Client(f"producer-{time.monotonic_ns()}")
         client.set_config({"reconnect_retries": -2})
         client.set_auth_credentials("sluice", "secret")
-        async with asyncio.timeout(start_seconds_max):
-            await client.connect("127.0.0.1", self.port)
-            for number, (name, payload, options) in enumerate(messages):
-                client.publish(name, payload, **{"qos": 1, **options})
-                # Mosquitto allows twenty under way.
-                if number % 15 == 14:
-                    await client._persistent_storage.wait_empty()
-            await client._persistent_storage.wait_empty()
-        await client.disconnect()
+        try:
+            async with asyncio.timeout(start_seconds_max):
+                await client.connect("127.0.0.1", self.port)
+                for number, (name, payload, options) in enumerate(messages):
+                    client.publish(name, payload, **{"qos": 1, **options})
+                    # Mosquitto allows twenty under way.
+                    if number % 15 == 14:
+                        await client._persistent_storage.wait_empty()
+                await client._persistent_storage.wait_empty()
+        finally:
+            with suppress(OSError):
+                await client.disconnect()

@@ -24,7 +24,7 @@ from sluice.ingest.receivers.records import append, key_in, object_in, with_fiel
 from sluice.ingest.receivers.tokens import Token, matching
 from sluice.ingest.receivers.webhooks import Refusals, Webhook
 from sluice.log import AnyLog, Record, is_reserved
-from sluice.runtime.signatures import NotSigned, require_signed
+from sluice.runtime.signatures import NotSigned, Scheme, require_signed
 
 idempotency_key_characters_max = 255
 retry_after_seconds = 5
@@ -148,9 +148,9 @@ class Receiver:
         body = await self.body_of(request)
         message_id = text_of("The id", self.signed_id(topic, webhook, request, body))
         require_length("The id", message_id)
-        sent = object_in(body) if webhook.scheme.handshake else None
-        if sent is not None and sent.get("type") == webhook.scheme.handshake:
-            return JSONResponse({"challenge": sent.get("challenge")})
+        challenge = challenge_in(webhook.scheme, body)
+        if challenge is not None:
+            return JSONResponse({"challenge": challenge})
         shape = Shape(is_batch=False, key=None, key_field=webhook.key_field, idempotency_key=message_id)
         (record,) = shape.records(body, self.options.id_field)
         kept = {name: header(request, found.decode()) for found, name in webhook.scheme.kept.items()}
@@ -300,6 +300,15 @@ def text_of(name: str, found: bytes | None) -> str | None:
         return None if found is None else found.decode()
     except UnicodeDecodeError as error:
         raise HTTPException(400, f"{name} must be UTF-8.", closing) from error
+
+
+def challenge_in(scheme: Scheme, body: bytes) -> str | None:
+    """What a sender wants to read in the answer, before it sends anything else; None: it is a record."""
+    found = object_in(body) if scheme.handshake else None
+    if found is None or found.get("type") != scheme.handshake:
+        return None
+    challenge = found.get("challenge")
+    return challenge if isinstance(challenge, str) else None
 
 
 async def refused(_request: Request, error: Exception) -> Response:

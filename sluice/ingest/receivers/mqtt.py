@@ -42,6 +42,7 @@ identifiers_max = 268_435_455
 refused_from = 128
 passing_refusals = {136, 137, 151, 159}
 taken_over = 142
+own_headers = frozenset({"mqtt_topic", "mqtt_qos", "redelivered", "retained"})
 form = "FILTER=TOPIC, such as plants/+/heat=heats"
 address_form = "SLUICE_MQTT must be a URL: mqtt://user:password@host:1883, or mqtts://… with TLS."
 
@@ -136,6 +137,12 @@ async def serve(log: AnyLog, address: Address, options: Options, notify: Notify)
     loop.set_exception_handler(without_refusals)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, receiver.stop)
+    await receive(receiver, address)
+
+
+async def receive(receiver: "Receiver", address: Address) -> None:
+    """The same, until the receiver is stopped."""
+    log, options, notify = receiver.log, receiver.options, receiver.notify
     for topic in dict.fromkeys(options.filters.values()):
         await asyncio.to_thread(log.create, topic)
     short_in_a_row = 0
@@ -186,7 +193,11 @@ async def connected(receiver: "Receiver", address: Address) -> "Session | None":
         # A new client each time: what an old one still acknowledges must not reach the new connection, where its number
         # may be that of another message.
         session = Session(receiver)
-        await session.connect(address)
+        try:
+            await session.connect(address)
+        except BaseException:
+            await session.close()
+            raise
         return session
 
     try:
@@ -306,11 +317,16 @@ class Session:
             await settled(self.under_way)
             # What has returned is acknowledged in the next turn of the loop.
             await asyncio.sleep(0)
-        with suppress(OSError):
-            await self.client.disconnect()
-        await settled(self.under_way)
+        await self.close()
         if error is not None and not (isinstance(error, Gone) and self.receiver.stopping.is_set()):
             raise error
+
+    async def close(self) -> None:
+        """Ends the connection, and waits for the appends under way, whose messages will come again."""
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(answer_seconds_max):
+                await self.client.disconnect()
+        await settled(self.under_way)
 
     def greeted(self, _client: Client, session_present: int, *_: Any) -> None:
         self.is_new = not session_present
@@ -405,13 +421,16 @@ def record_of(name: str, payload: bytes, qos: int, properties: Mapping[str, Any]
 
 
 def headers_of(found: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """User properties as headers; a name that comes again is numbered, and names of Sluice's own are left out."""
+    """User properties as headers; names of Sluice's own are left out.
+
+    A name that comes again is numbered, and so is one that the receiver gives itself: who publishes cannot forge these.
+    """
     headers: dict[str, str] = {}
     for name, text in found:
         if is_reserved(name):
             continue
         count, free = 1, name
-        while free in headers:
+        while free in headers or free in own_headers:
             count += 1
             free = f"{name}#{count}"
         headers[free] = text

@@ -96,6 +96,7 @@ def opened(context: "zmq.Context[zmq.Socket[bytes]]", options: Options) -> "zmq.
         try:
             attach(address)
         except zmq.ZMQError as error:
+            socket.close(linger=0)
             raise DoorError(f"{address} cannot be used: {error}. Write tcp://HOST:PORT or ipc://PATH.") from error
     return socket
 

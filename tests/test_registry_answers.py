@@ -15,6 +15,7 @@ from sluice.engine.schemas import Learner
 from sluice.errors import UsageError
 from sluice.runtime import schema_registry
 from sluice.runtime.schema_registry import NoSchemaAnswered, RegistryUnreachable, SchemaRegistry
+from sluice.shapes.fates import schemas_input
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -112,7 +113,7 @@ class Appended:
 
 
 def test_a_schema_that_the_registry_cannot_give_keeps_no_other_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    naming: Any = type("Naming", (), {"inputs": {schemas.schemas_input: None}})
+    naming: Any = type("Naming", (), {"inputs": {schemas_input: None}})
     monkeypatch.setattr(schemas, "ids_of_new_records", lambda *_: {1, 2, 3})
     monkeypatch.setattr(schemas, "known_ids", lambda *_: set())
     monkeypatch.setattr(Learner, "ids_in_quarantine", lambda *_: set())

@@ -143,7 +143,9 @@ def extent(schema: Schema, names: Mapping[str, Schema], known: dict[str, Extent 
         inside = extent(schema["items" if kind == "array" else "values"], names, known)
         key = values_per_byte if kind == "map" else 0
         if inside.excess > key:
-            raise UnusableSchema(f"one of what is in the {kind} is made of many values and takes few bytes, or none")
+            raise UnusableSchema(
+                f"a value of {kind} type could have any number of elements, which take few bytes for their values, or none"
+            )
         return Extent(1 - values_per_byte, 1 + inside.parts)
     takes_no_bytes = kind == "null" or (kind == "fixed" and schema["size"] == 0)
     return Extent(1 if takes_no_bytes else 1 - values_per_byte, 1)

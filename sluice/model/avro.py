@@ -144,7 +144,7 @@ def extent(schema: Schema, names: Mapping[str, Schema], known: dict[str, Extent 
         key = values_per_byte if kind == "map" else 0
         if inside.excess > key:
             raise UnusableSchema(
-                f"a value of {kind} type could have any number of elements, which take few bytes for their values, or none"
+                f"a value of {kind} type could have any number of elements of many values in few bytes, or none"
             )
         return Extent(1 - values_per_byte, 1 + inside.parts)
     takes_no_bytes = kind == "null" or (kind == "fixed" and schema["size"] == 0)

@@ -10,6 +10,7 @@ import zlib
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -189,3 +190,10 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     log = Log(tmp_path)
     assert [record.offset for record in log.read("t", 0)] == list(range(80))
     assert set(values(log)) == {f"{name}-{number}".encode() for name in "ab" for number in range(40)}
+
+
+@pytest.mark.parametrize("headers", [{"h": None}, {"h": 1}, {"h": b"1"}])
+def test_a_record_whose_headers_are_no_texts_is_not_written(log: Log, headers: Any) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        log.append_to("t", 0, [Record(b"{}", headers=headers)])
+    assert log.end_offset("t", 0) == 0

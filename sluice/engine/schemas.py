@@ -1,6 +1,7 @@
 """Asks the schema registry for schemas that records name, and appends them to the log, where they stay."""
 
 import json
+import random
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pyspark.sql import functions as F
 
 from sluice.log import AnyLog, Record
 from sluice.model.datasets import Dataset
-from sluice.runtime.schema_registry import SchemaRegistry
+from sluice.runtime.schema_registry import NoSchemaAnswered, SchemaRegistry
 from sluice.shapes.avro import unknown
 from sluice.shapes.encoded import known_schemas, schema_id, schema_id_of
 from sluice.shapes.fates import fates_table, schemas, schemas_input
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 # Anyone may write any id: of each pass, and in a while, some are asked for.
 asked_max = 1000
 asked_again_seconds = 60.0
+failures_max = 10
 
 
 @dataclass
@@ -47,18 +49,30 @@ class Learner:
             return 0
         due = sorted(wanted - known_ids(spark, lake))[:asked_max]
         found: list[Record] = []
+        failures: list[NoSchemaAnswered] = []
         try:
-            for number in due:
+            # In any order: those that fail each time are not always the first.
+            for number in random.sample(due, len(due)):
                 self.asked_at[number] = now
-                schema = self.registry.schema(number)
+                try:
+                    schema = self.registry.schema(number)
+                except NoSchemaAnswered as error:
+                    # One schema that it cannot give keeps no other back.
+                    failures.append(error)
+                    if len(failures) == failures_max:
+                        break
+                    continue
                 if schema is not None:
-                    found.append(Record(json.dumps(schema, ensure_ascii=False).encode(), key=str(number)))
+                    found.append(Record(json.dumps(schema).encode(), key=str(number)))
         except Exception:
             self.asked_at.clear()
             raise
         finally:
             if found:
                 log.append(schemas.topic, found)
+        if failures:
+            self.asked_at.clear()
+            raise failures[0]
         return len(found)
 
     def is_due(self, number: int, now: float) -> bool:

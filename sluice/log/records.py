@@ -48,7 +48,7 @@ def encode(offset: int, record: Record) -> bytes:
             "key": record.key,
             **encoded_value(record.value),
             "timestamp": timestamp_text(record.timestamp or datetime.now(UTC)),
-            "headers": dict(record.headers),
+            "headers": headers_of(dict(record.headers)),
         }
         # A copy: orjson returns its whole buffer, which is many times the length of a line.
         return bytes(memoryview(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)))

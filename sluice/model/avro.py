@@ -49,6 +49,8 @@ logical_types = {
 whole = ("int", "long")
 # A record of records of records is as large as it likes, and takes no bytes.
 parts_max = 10_000
+# So are nulls: in an array, where there can be any number, a byte stands for no more values than these.
+values_per_byte = 8
 # Before the names of logical types: fastavro's own readers make values of Python, which have other ranges.
 ours = "sluice-"
 
@@ -115,9 +117,12 @@ def renamed(schema: Schema) -> Schema:
 
 @dataclass(frozen=True)
 class Extent:
-    """How large values of a type are: whether each takes a byte or more, and how many values it is made of."""
+    """How large values of a type are.
 
-    has_bytes: bool
+    `excess` is by how many values one can have more than its bytes stand for, and `parts` how many it has at most.
+    """
+
+    excess: int
     parts: int
 
 
@@ -128,16 +133,22 @@ def extent(schema: Schema, names: Mapping[str, Schema], known: dict[str, Extent 
     """
     schema = resolved(schema, names)
     if isinstance(schema, list):
-        return Extent(True, 1 + sum(extent(each, names, known).parts for each in schema))
+        branches = [extent(each, names, known) for each in schema]
+        largest = max((each.excess for each in branches), default=0)
+        return Extent(largest - values_per_byte, 1 + sum(each.parts for each in branches))
     kind = kind_of(schema)
     if kind == "record":
         return extent_of_record(schema, names, known)
     if kind in ("array", "map"):
         inside = extent(schema["items" if kind == "array" else "values"], names, known)
-        if kind == "array" and not inside.has_bytes:
-            raise UnusableSchema("an array of what takes no bytes could have any number of elements")
-        return Extent(True, 1 + inside.parts)
-    return Extent(kind != "null" and not (kind == "fixed" and schema["size"] == 0), 1)
+        key = values_per_byte if kind == "map" else 0
+        if inside.excess > key:
+            raise UnusableSchema(
+                f"a value of {kind} type could have any number of elements of many values in few bytes, or none"
+            )
+        return Extent(1 - values_per_byte, 1 + inside.parts)
+    takes_no_bytes = kind == "null" or (kind == "fixed" and schema["size"] == 0)
+    return Extent(1 if takes_no_bytes else 1 - values_per_byte, 1)
 
 
 def extent_of_record(schema: Schema, names: Mapping[str, Schema], known: dict[str, Extent | None]) -> Extent:
@@ -145,7 +156,7 @@ def extent_of_record(schema: Schema, names: Mapping[str, Schema], known: dict[st
     if name not in known:
         known[name] = None
         inside = [extent(each["type"], names, known) for each in schema["fields"]]
-        known[name] = Extent(any(each.has_bytes for each in inside), 1 + sum(each.parts for each in inside))
+        known[name] = Extent(1 + sum(each.excess for each in inside), 1 + sum(each.parts for each in inside))
     found = known[name]
     if found is None:
         raise UnusableSchema(f"{name} is inside of itself")

@@ -1,5 +1,6 @@
 """Protobuf's schemas: compiled from their text, and described as records, so that columns are checked against them."""
 
+import errno
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from sluice.model.avro import Parsed, UnusableSchema, ours, require_columns_fit
 
 Descriptor = Any
 main_file = "sluice_main.proto"
+faults_of_names = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
 timestamp = "google.protobuf.Timestamp"
 wrappers = frozenset(
     f"google.protobuf.{name}Value"
@@ -72,8 +74,14 @@ def compiled(text: str, references: Mapping[str, str] | None = None) -> Compiled
             place = (folder / name).resolve()
             if not place.is_relative_to(folder.resolve()):
                 raise UnusableSchema(f"{name} cannot be the name of a file")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(each, encoding="utf-8")
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(each, encoding="utf-8")
+            except OSError as error:
+                # A full disk, for example, says nothing about the schema.
+                if error.errno not in faults_of_names:
+                    raise
+                raise UnusableSchema(f"{name[:100]} cannot be the name of a file") from error
         made = folder / "compiled"
         standard = str(files("grpc_tools") / "_proto")
         options = [f"-I{folder}", f"-I{standard}", "--include_imports", f"--descriptor_set_out={made}"]

@@ -44,13 +44,20 @@ def decoded(body: bytes, writer: str, reader: str | None, bytes_max: int) -> Dec
     source = io.BytesIO(body)
     try:
         found = schemaless_reader(source, written_by.schema, read_by.schema if read_by else None)
-        text = json.dumps(in_json(found), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = text_in_json(in_json(found))
     except Exception as error:  # noqa: BLE001 - bytes of others fail in any way
         named = {UnicodeDecodeError: invalid_utf8, SchemaResolutionError: incompatible}
         return None, named.get(type(error), malformed)
     if source.tell() != len(body):
         return None, malformed
     return (None, too_large) if len(text) > text_bytes_per_byte * bytes_max else (text, None)
+
+
+def text_in_json(value: Any) -> str:
+    """A value as text; a UnicodeEncodeError where a name in it is no Unicode, which JSON's escapes can write."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text.encode()
+    return text
 
 
 def in_json(value: Any) -> Any:
@@ -111,6 +118,20 @@ def of_decimal(value: bytes, scale: int) -> str:
     return f"{sign}{digits[:-scale]}.{digits[-scale:]}" if scale else f"{sign}{digits}"
 
 
+def is_plain(reader: Any) -> bool:
+    """Whether a reader's schema has no logical type, and takes a value as it is encoded."""
+    if isinstance(reader, dict):
+        return "logicalType" not in reader
+    return reader in ("int", "long", "float", "double", "bytes", "string")
+
+
+def promoted(value: Any, kind: str) -> Any:
+    """An encoded value as a reader's plain type has it."""
+    if kind == "string" and isinstance(value, bytes):
+        return value.decode()
+    return value.encode() if kind == "bytes" and isinstance(value, str) else value
+
+
 def require_same(writer: Mapping[str, Any], reader: Any) -> None:
     """Raises an error of resolution where the reader takes the same bytes for something else."""
     from fastavro._read_common import SchemaResolutionError
@@ -151,6 +172,8 @@ def register() -> None:
 
 def checked(reading: Reading) -> Callable[..., Any]:
     def read(value: Any, writer: Any = None, reader: Any = None) -> Any:
+        if is_plain(reader):
+            return promoted(value, reader if isinstance(reader, str) else reader["type"])
         require_same(writer, reader)
         return reading(value, writer)
 

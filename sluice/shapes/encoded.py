@@ -39,7 +39,8 @@ def known_schemas(records: "DataFrame") -> "DataFrame":
             text.alias("text"),
             order.alias("at"),
         )
-        .where(f"{schema_id} IS NOT NULL AND schema IS NOT NULL")
+        # Python could not read a text that is no UTF-8.
+        .where(f"{schema_id} IS NOT NULL AND schema IS NOT NULL AND is_valid_utf8(text)")
         .groupBy(schema_id)
         .agg(F.min_by("text", "at").alias(written_by))
     )

@@ -5,14 +5,26 @@ know are skipped, as Protobuf means it.
 """
 
 import json
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from sluice.model.avro import UnusableSchema
 from sluice.model.protobuf import Compiled, Descriptor, compiled, is_map, timestamp, wrappers
-from sluice.shapes.avro import Decoded, in_json, incompatible, of_micros, text_bytes_per_byte, too_large, unusable
+from sluice.shapes.avro import (
+    Decoded,
+    in_json,
+    incompatible,
+    of_micros,
+    text_bytes_per_byte,
+    text_in_json,
+    too_large,
+    unusable,
+)
 
 malformed = "malformed_protobuf"
+# As in `"a":0,`.
+field_characters_min = 6
 faults = (malformed, incompatible, unusable)
 
 
@@ -35,6 +47,8 @@ def decoded(body: bytes, writer: str, reader: str | None, bytes_max: int, messag
                 return None, incompatible
             kind = wanted
         return text_of(body[start:], kind, bytes_max)
+    except TooManyValues:
+        return None, too_large
     except (DecodeError, IndexError, ValueError, RecursionError):
         return None, malformed
 
@@ -45,43 +59,66 @@ def decoded_plain(body: bytes, schema: str, bytes_max: int, message: str | None)
 
     try:
         return text_of(body, plain_schema(schema).message(message), bytes_max)
+    except TooManyValues:
+        return None, too_large
     except (DecodeError, ValueError, RecursionError):
         return None, malformed
+
+
+class TooManyValues(Exception):
+    """A message whose text is longer than it may be, whatever its values are."""
+
+
+@dataclass
+class Left:
+    """How many values a text can still have."""
+
+    values: int
+
+    def take(self, values: int) -> None:
+        self.values -= values
+        if self.values < 0:
+            raise TooManyValues
 
 
 def text_of(body: bytes, kind: Descriptor, bytes_max: int) -> Decoded:
     from google.protobuf.message_factory import GetMessageClass
 
-    found = of_message(GetMessageClass(kind).FromString(body))
-    text = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return (None, too_large) if len(text) > text_bytes_per_byte * bytes_max else (text, None)
+    longest = text_bytes_per_byte * bytes_max
+    left = Left(longest // field_characters_min)
+    text = text_in_json(of_message(GetMessageClass(kind).FromString(body), kind, left))
+    return (None, too_large) if len(text) > longest else (text, None)
 
 
-def of_message(message: Any) -> Any:
-    """A message as JSON has it."""
-    name = message.DESCRIPTOR.full_name
+def of_message(message: Any, kind: Descriptor, left: Left) -> Any:
+    """A message of a kind as JSON has it; a few bytes of an array can be messages of many fields."""
+    name = kind.full_name
+    left.take(len(kind.fields))
     if name == timestamp:
         return of_micros(message.seconds * 1_000_000 + message.nanos // 1000, is_local=False)
     if name in wrappers:
         return in_json(message.value)
-    return {each.name: of_field(message, each) for each in message.DESCRIPTOR.fields}
+    return {each.name: of_field(message, each, left) for each in kind.fields}
 
 
-def of_field(message: Any, field: Descriptor) -> Any:
+def of_field(message: Any, field: Descriptor, left: Left) -> Any:
     value = getattr(message, field.name)
     if is_map(field):
         inside = field.message_type.fields_by_name["value"]
-        return [{"key": in_json(key), "value": of_value(value[key], inside)} for key in sorted(value)]
+        return [{"key": in_json(key), "value": of_value(value[key], inside, left)} for key in sorted(value)]
     if field.is_repeated:
-        return [of_value(each, field) for each in value]
-    if field.has_presence and not message.HasField(field.name):
+        return [of_value(each, field, left) for each in value]
+    # Not the message's own: a field may be called HasField.
+    if field.has_presence and not type(message).HasField(message, field.name):
         return None
-    return of_value(value, field)
+    return of_value(value, field, left)
 
 
-def of_value(value: Any, field: Descriptor) -> Any:
+def of_value(value: Any, field: Descriptor, left: Left) -> Any:
     if field.message_type is not None:
-        return of_message(value)
+        return of_message(value, field.message_type, left)
+    if field.type == field.TYPE_STRING and isinstance(value, bytes):
+        raise ValueError("a string of proto2 that is no UTF-8")
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name
@@ -124,7 +161,7 @@ def schema_of(record: str) -> Compiled | None:
         if said.get("type") != "PROTOBUF":
             return None
         return compiled(said["schema"], {each["name"]: each["schema"] for each in said.get("references") or ()})
-    except (UnusableSchema, ValueError, KeyError, TypeError, AttributeError, OSError):
+    except (UnusableSchema, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -40,6 +40,8 @@ def checked(word: str, schema: str | Path | None, wire_format: str) -> str | Non
         raise DeclarationError(f"{word}: wire_format is {wire_format!r}; there are 'confluent' and 'plain'")
     if schema is None and wire_format == "plain":
         raise DeclarationError(f"{word}: values without an id of their schema need schema, a file or a text")
+    if isinstance(schema, str) and schema.endswith((".avsc", ".proto", ".json")):
+        raise DeclarationError(f"{word}: schema is the text {schema!r}; to give a file, write Path({schema!r})")
     if schema is None or isinstance(schema, str):
         return schema
     try:

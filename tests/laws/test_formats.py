@@ -1,6 +1,7 @@
 """Formats: an event has the same row as JSON, as Avro and as Protobuf, whenever its schema becomes known."""
 
 import base64
+import errno
 import io
 import json
 import math
@@ -21,7 +22,7 @@ from sluice.errors import DeclarationError, UsageError
 from sluice.log import Record
 from sluice.model.datasets import Dataset
 from sluice.model.ddl import column_names
-from sluice.shapes import avro, fates, protobuf
+from sluice.shapes import avro, encoded, fates, protobuf
 from tests.kit import Lakehouse, Row, at
 
 if TYPE_CHECKING:
@@ -529,3 +530,95 @@ def test_values_without_an_id_are_read_by_the_declared_schema(lakehouse: Lakehou
     lakehouse.run()
     assert lakehouse.rows("silver.plain", "id", "n") == [("a", 7)]
     assert sorted(row[1] for row in lakehouse.fates()) == ["malformed_avro", "malformed_avro", "null_value"]
+
+
+def avro_schema(schema: Any) -> str:
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    return json.dumps({"id": 1, "type": "AVRO", "schema": text})
+
+
+def protobuf_schema(text: str) -> str:
+    return json.dumps({"id": 1, "type": "PROTOBUF", "schema": f"syntax = 'proto3'; {text}"})
+
+
+bytes_max = 1 << 20
+
+
+def test_a_name_that_is_no_unicode_stops_no_table() -> None:
+    fields = '[{"name": "id", "type": "int"}, {"name": "\\ud800", "type": "int"}]'
+    named = avro_schema(f'{{"type": "record", "name": "R", "fields": {fields}}}')
+    assert avro.decoded(b"\x02\x02", named, None, bytes_max) == (None, "malformed_avro")
+
+
+def test_fields_with_the_names_of_pythons_own_are_fields() -> None:
+    writer = protobuf_schema("message M { optional string HasField = 1; optional int32 n = 2; string DESCRIPTOR = 3; }")
+    text, fault = protobuf.decoded(b"\x00\x0a\x01x\x10\x05", writer, None, bytes_max)
+    assert (json.loads(text or ""), fault) == ({"HasField": "x", "n": 5, "DESCRIPTOR": ""}, None)
+
+
+def test_a_string_of_proto2_that_is_no_utf8_is_malformed() -> None:
+    for field in ("optional", "repeated"):
+        writer = (
+            protobuf_schema("").replace("proto3", "proto2").replace("'; ", f"'; message M {{ {field} string s = 1; }}")
+        )
+        assert protobuf.decoded(b"\x00\x0a\x01\xff", writer, None, bytes_max) == (None, "malformed_protobuf")
+
+
+def test_a_few_bytes_are_not_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    nulls = {f"n{each}": "null" for each in range(100)}
+    for kind in ("array", "map"):
+        inside = {"type": kind, ("items" if kind == "array" else "values"): record("I", x="boolean", **nulls)}
+        assert avro.schema_of(avro_schema(record("R", list=inside))) is None
+    nested = record("I", a=record("J", b=record("K", c=optional("int"))))
+    assert avro.schema_of(avro_schema(record("R", list={"type": "array", "items": nested}))) is not None
+
+    made: list[str] = []
+    of_field = protobuf.of_field
+    monkeypatch.setattr(protobuf, "of_field", lambda *said: made.append(said[1].name) or of_field(*said))  # type: ignore[func-returns-value]
+    wide = " ".join(f"int32 f{each} = {each + 1};" for each in range(200))
+    writer = protobuf_schema(f"message M {{ repeated I list = 1; message I {{ {wide} }} }}")
+    assert protobuf.decoded(b"\x00" + b"\x0a\x00" * 1000, writer, None, 2001) == (None, "record_too_large")
+    assert len(made) < 8 * 2001
+
+
+def test_a_readers_plain_type_takes_what_is_encoded() -> None:
+    price = record("R", b=logical("bytes", "decimal", precision=4, scale=0))
+    when = record("R", b=optional(logical("long", "timestamp-millis")))
+    cases = [
+        (price, "bytes", b"\x04\x04\xd2", "BNI="),
+        (price, "string", b"\x02A", "A"),
+        (when, "long", b"\x02\x0a", 5),
+    ]
+    for writer, kind, value, says in cases:
+        for read in (kind, optional(kind)):
+            text, fault = avro.decoded(value, avro_schema(writer), json.dumps(record("R", b=read)), bytes_max)
+            assert (json.loads(text or "{}"), fault) == ({"b": says}, None)
+
+
+def test_a_record_that_is_no_utf8_states_no_schema(spark: "SparkSession") -> None:
+    good = avro_schema("int")
+    values = [b'{"id": 1, "schema": "\xff"}', good.encode()]
+    records = spark.createDataFrame(
+        [(value, at(hour), 0, hour) for hour, value in enumerate(values)],
+        "value binary, timestamp timestamp, partition int, offset bigint",
+    )
+    assert [tuple(row) for row in encoded.known_schemas(records).collect()] == [(1, good)]
+
+
+def test_the_path_of_a_schema_is_not_its_text() -> None:
+    for give in (silver.avro, silver.protobuf):
+        with pytest.raises(DeclarationError, match=r"write Path\('schemas/order.avsc'\)"):
+            give(schema="schemas/order.avsc")
+
+
+def test_a_full_disk_is_no_fault_of_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("", "../a.proto", "/a.proto", "a" * 5000):
+        said = {"id": 2, "type": "PROTOBUF", "schema": "", "references": [{"name": name, "schema": ""}]}
+        assert protobuf.schema_of(json.dumps(said)) is None
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        protobuf.schema_of(protobuf_schema("message Full { string s = 1; }"))

@@ -116,6 +116,8 @@ class Expressions:
                 raise self.fault("it has a subquery, and only the rows of the key are known here")
             if isinstance(node, exp.Window):
                 raise self.fault("it has OVER; PREV(column) reads the rows before")
+            if isinstance(node, exp.IgnoreNulls | exp.RespectNulls):
+                raise self.fault("it has IGNORE NULLS or RESPECT NULLS, and the value of a row is told whatever it is")
             if isinstance(node, exp.Alias):
                 raise self.fault("it ends with a name; write the expression alone")
         for number, each in enumerate(self.tokens):

@@ -37,6 +37,8 @@ unit_microseconds = {
     "day": 86_400_000_000,
     "week": 604_800_000_000,
 }
+# Spark's timestamps end eleven times as far from today.
+duration_max = 10_000_000 * unit_microseconds["day"]
 
 Frames = Mapping[str, "DataFrame"]
 Columns = Mapping[str, str | None]
@@ -284,9 +286,12 @@ def microseconds(text: str) -> int | None:
 
 
 def require_duration(dataset: str, option: str, text: str | None) -> None:
-    """A DeclarationError where `text` is no duration such as '2 days'."""
-    if text is not None and (microseconds(text) or 0) <= 0:
+    """A DeclarationError where `text` is no duration such as '2 days', or one that no time can be moved by."""
+    length = 0 if text is None else microseconds(text) or 0
+    if text is not None and length <= 0:
         raise DeclarationError(f"{dataset}: {option} is '{text}', which is no duration; write for example '2 days'")
+    if length > duration_max:
+        raise DeclarationError(f"{dataset}: {option} is '{text}'; write at most '10000000 days'")
 
 
 def require_columns(dataset: str, option: str, wanted: tuple[str, ...], known: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sluice.errors import DeclarationError
+from sluice.model.plain import fault
 from sluice.model.sql import backticked, fold, parse, quoted, require_closed, tokens
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class Expressions:
                 raise self.fault("it has a subquery, and only the rows of the key are known here")
             if isinstance(node, exp.Window):
                 raise self.fault("it has OVER; PREV(column) reads the rows before")
+            if isinstance(node, exp.IgnoreNulls | exp.RespectNulls):
+                raise self.fault("it has IGNORE NULLS or RESPECT NULLS, and the value of a row is told whatever it is")
             if isinstance(node, exp.Alias):
                 raise self.fault("it ends with a name; write the expression alone")
         for number, each in enumerate(self.tokens):
@@ -125,6 +128,12 @@ class Expressions:
             name = node.sql_name().lower()
             if not self.is_among(node, allowed):
                 raise self.fault(f"{name} is no aggregate that can be used here; {self.usable(allowed)}")
+
+    def require_repeatable(self, *sql: str) -> None:
+        """A DeclarationError where what was made of the expression is another value each time, or several."""
+        found = next(filter(None, map(fault, sql)), None)
+        if found:
+            raise self.fault(found)
 
     def is_among(self, node: "exp.Expr", allowed: Collection[str]) -> bool:
         """Whether an aggregate is one of those that are allowed, by any of its names."""
@@ -217,7 +226,8 @@ class Expressions:
         if len(arguments) < 2:
             return default
         said = self.raw(*arguments[1])
-        if len(arguments) > 2 or not said.isdecimal() or int(said) < least or int(said) > 10_000:
+        is_number = said.isdecimal() and len(said) <= 5
+        if len(arguments) > 2 or not is_number or int(said) < least or int(said) > 10_000:
             raise self.fault(f"after the expression comes a number of rows from {least} to 10000, and nothing else")
         return int(said)
 
@@ -250,6 +260,7 @@ class Expressions:
             else:
                 found += self.raw(number, number + 1)
                 number += 1
+        self.require_repeatable(found, *[each.sql for each in previous])
         return Condition(found, plain, tuple(previous))
 
     def measure(self, known: Collection[str] | None) -> Measure:
@@ -287,6 +298,7 @@ class Expressions:
             else:
                 found += self.raw(number, number + 1)
                 number += 1
+        self.require_repeatable(found)
         return Measure(found, plain)
 
     def aggregate(self, number: int, closing: int) -> str:

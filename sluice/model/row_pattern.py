@@ -257,7 +257,7 @@ class Reader:
             raise self.fault(at, "PERMUTE is not known; write the orders as alternatives: (A B | B A)")
         if word.upper() != "NOT":
             return Variable(word, at)
-        if not self.is_word:
+        if not self.is_word or self.next.upper() == "NOT":
             self.unexpected("a variable, which NOT says is absent,")
         return Absence(self.word(), at)
 
@@ -289,7 +289,8 @@ class Reader:
         return least or 0, most
 
     def count(self) -> int | None:
-        return int(self.word()) if self.next.isdecimal() else None
+        # Of a number that is too large anyway the first digits are enough, and Python reads no more than 4300.
+        return int(self.word().lstrip("0")[:9] or "0") if self.next.isdecimal() else None
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 from sluice import bronze, silver
 from sluice.engine import touched
 from sluice.model.datasets import Dataset
-from sluice.shapes.aggregate import Groups
+from sluice.shapes import increment
 from sluice.shapes.top import Top
 from sluice.sql.translate import translated
 from tests.kit import Lakehouse, Row, text
@@ -133,7 +133,12 @@ def without_condition(rule: Top) -> Top:
 
 
 def adjusts_hidden_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Groups, "is_adjustable", True)
+    """As if a group that the table lacks had no rows."""
+
+    def without_having(*said: Any) -> Any:
+        return increment.adjusted(*said[:-1])
+
+    monkeypatch.setattr("sluice.shapes.aggregate.adjusted", without_having)
 
 
 @pytest.mark.parametrize(("table", "mutant"), [("best", overlooks_the_condition), ("busy", adjusts_hidden_groups)])

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pika
@@ -16,22 +16,13 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 from pika.spec import Basic, BasicProperties
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    retry_if_exception_type,
-    sleep_using_event,
-    stop_when_event_set,
-    wait_exponential_jitter,
-)
+from tenacity import Retrying, retry_if_exception, sleep_using_event, stop_when_event_set
 
-from sluice.errors import DoorError, LogError, UsageError
+from sluice.errors import DoorError, UsageError
 from sluice.ingest.receivers.records import append, key_in, with_field
+from sluice.ingest.receivers.retries import Notify, appending, back_off, described, reporting, unreachable
 from sluice.log import AnyLog, Record
 
-Notify = Callable[[str], None]
-back_off = wait_exponential_jitter(multiplier=0.25, max=5.0, jitter=0.25)
 poll_seconds_max = 0.2
 access_refused, not_allowed = 403, 530
 
@@ -92,17 +83,12 @@ def parameters_of(url: str) -> pika.URLParameters:
 
 def connected(parameters: pika.URLParameters, stop: threading.Event, notify: Notify) -> pika.BlockingConnection:
     """A connection, retried for as long as the broker is away; raises the last error when stopped meanwhile."""
-
-    def report_retry(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        notify(f"The broker cannot be reached ({described(error)}); again in {state.upcoming_sleep:.1f} s.")
-
     retrying = Retrying(
         retry=retry_if_exception(is_passing),
         wait=back_off,
         stop=stop_when_event_set(stop),
         sleep=sleep_using_event(stop),
-        before_sleep=report_retry,
+        before_sleep=reporting(notify, unreachable),
         reraise=True,
     )
     try:
@@ -124,10 +110,6 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, AMQPConnectionError | OSError)
 
 
-def described(error: BaseException | None) -> str:
-    return str(error) or type(error).__name__
-
-
 def receive(
     log: AnyLog, connection: pika.BlockingConnection, options: Options, stop: threading.Event, notify: Notify
 ) -> None:
@@ -135,20 +117,8 @@ def receive(
     channel = connection.channel()
     channel.basic_qos(prefetch_count=options.prefetch)
     channel.queue_declare(options.queue, passive=not options.declare, durable=True)
-
-    def report_retry(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        notify(f"{error} Nothing is acknowledged; again in {state.upcoming_sleep:.1f} s.")
-
     # The connection's own sleep answers the broker's heartbeats, and the messages stay ours meanwhile.
-    retrying = Retrying(
-        retry=retry_if_exception_type(LogError),
-        wait=back_off,
-        stop=stop_when_event_set(stop),
-        sleep=connection.sleep,
-        before_sleep=report_retry,
-        reraise=True,
-    )
+    retrying = appending(stop, notify, "Nothing is acknowledged", sleep=connection.sleep)
     for delivery_tag, records in batches(channel, options, stop):
         retrying(append, log, options.topic, records)
         channel.basic_ack(delivery_tag, multiple=True)

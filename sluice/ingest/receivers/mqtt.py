@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,23 +16,14 @@ from urllib.parse import unquote, urlsplit
 
 from gmqtt import Client, Subscription
 from gmqtt.mqtt.handler import MQTTConnectError
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    sleep_using_event,
-    stop_when_event_set,
-    wait_exponential_jitter,
-)
+from tenacity import AsyncRetrying, retry_if_exception_type
 
 from sluice.errors import DoorError, LogError, UsageError
 from sluice.ingest.receivers.group import Group
 from sluice.ingest.receivers.records import append, key_in, with_field
+from sluice.ingest.receivers.retries import Notify, appending, back_off, reporting, unreachable
 from sluice.log import AnyLog, Record, is_reserved, require_open
 
-Notify = Callable[[str], None]
-back_off = wait_exponential_jitter(multiplier=0.25, max=5.0, jitter=0.25)
 answer_seconds_max = 10.0
 keep_alive_seconds = 30
 # Two clients of one name end each other's connections, and a broker need not say so.
@@ -175,17 +166,12 @@ def without_refusals(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -
 async def connected(receiver: "Receiver", address: Address) -> "Session | None":
     """A connection, retried for as long as the broker is away; None when stopped meanwhile."""
     notify, stopping = receiver.notify, receiver.stopping
-
-    def report_retry(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        notify(f"The broker cannot be reached ({described(error)}); again in {state.upcoming_sleep:.1f} s.")
-
     retrying = AsyncRetrying(
         retry=retry_if_exception_type((OSError, Gone)),
         wait=back_off,
         stop=lambda state: stopping.is_set(),
         sleep=receiver.nap,
-        before_sleep=report_retry,
+        before_sleep=reporting(notify, unreachable),
         reraise=True,
     )
 
@@ -204,10 +190,6 @@ async def connected(receiver: "Receiver", address: Address) -> "Session | None":
         return await retrying(connect)
     except (OSError, Gone):
         return None
-
-
-def described(error: BaseException | None) -> str:
-    return str(error) or type(error).__name__
 
 
 class Receiver:
@@ -234,19 +216,7 @@ class Receiver:
 
     def append(self, topic: str, records: Sequence[Record]) -> dict[int, int]:
         """Appends records, again and again while the log cannot be written; a LogError when stopped meanwhile."""
-
-        def report_retry(state: RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome else None
-            self.notify(f"{error} Nothing is acknowledged; again in {state.upcoming_sleep:.1f} s.")
-
-        retrying = Retrying(
-            retry=retry_if_exception_type(LogError),
-            wait=back_off,
-            stop=stop_when_event_set(self.stopping_threads),
-            sleep=sleep_using_event(self.stopping_threads),
-            before_sleep=report_retry,
-            reraise=True,
-        )
+        retrying = appending(self.stopping_threads, self.notify, "Nothing is acknowledged")
         return retrying(append, self.log, topic, records)
 
 

@@ -3,25 +3,16 @@
 import base64
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import zmq
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    sleep_using_event,
-    stop_when_event_set,
-    wait_exponential_jitter,
-)
 
 from sluice.errors import DoorError, LogError, UsageError
 from sluice.ingest.receivers.records import append, key_text, object_in
+from sluice.ingest.receivers.retries import Notify, appending
 from sluice.log import AnyLog, Record
 
-Notify = Callable[[str], None]
-back_off = wait_exponential_jitter(multiplier=0.25, max=5.0, jitter=0.25)
 poll_seconds_max = 0.2
 
 
@@ -108,18 +99,7 @@ def greeting(socket: "zmq.Socket[bytes]", options: Options) -> str:
 
 
 def receive(log: AnyLog, socket: "zmq.Socket[bytes]", options: Options, stop: threading.Event, notify: Notify) -> None:
-    def report_retry(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        notify(f"{error} Messages wait; again in {state.upcoming_sleep:.1f} s.")
-
-    retrying = Retrying(
-        retry=retry_if_exception_type(LogError),
-        wait=back_off,
-        stop=stop_when_event_set(stop),
-        sleep=sleep_using_event(stop),
-        before_sleep=report_retry,
-        reraise=True,
-    )
+    retrying = appending(stop, notify, "Messages wait")
     numbers, count = Numbers(), 0
     for batch in batches(socket, options, stop):
         lost_before = numbers.lost

@@ -1,4 +1,4 @@
-"""Gold: declares the aggregates, top lists, views and states that people read."""
+"""Gold: declares the aggregates, top lists, views and states that people read, and what changes a state."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, get_args
 
 from sluice.errors import DeclarationError
 from sluice.model import integrity
+from sluice.model.commands import Command, Commands, name_pattern, prepared
 from sluice.model.datasets import (
     Dataset,
     Input,
     Output,
+    Topic,
     checked_name,
     documented,
     require_columns,
@@ -36,7 +38,7 @@ from sluice.shapes.windows import Session, Window
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["aggregate", "publish", "state", "view"]
+__all__ = ["aggregate", "command", "commands", "publish", "state", "view"]
 
 
 @dataclass(frozen=True)
@@ -443,3 +445,56 @@ def publish(source: Dataset, *, postgres: str | None = None, kafka: str | None =
     `SLUICE_PUBLISH_POSTGRES` and `SLUICE_PUBLISH_KAFKA` say.
     """
     return checked_publication(source, postgres, kafka)
+
+
+def command(
+    fields: str,
+    *,
+    rules: Mapping[str, str | tuple[str, str]],
+    event: str,
+    payload: Mapping[str, str] | None = None,
+    optional: Sequence[str] = (),
+) -> Command:
+    """A command: what may be asked of a state, when it is accepted, and the event that it becomes.
+
+    `fields` is DDL, and has the keys of the state. All fields must be given, except those that are `optional`. `rules`
+    are SQL conditions over `state` and `command`, by name; each must be true, and the first that is not is the reason
+    of the rejection: `{"seat_is_free": "NOT array_contains(state.sold, command.seat)"}`, or a condition with a sentence
+    for whoever asked. `command.decided_at` is the time of the decision. `payload` gives SQL for the columns of the
+    event, by default the fields beside the key.
+    """
+    return Command(fields, dict(rules), event, None if payload is None else dict(payload), tuple(optional))
+
+
+def commands(name: str, *, topic: Topic, state: Dataset, commands: Mapping[str, Command]) -> Commands:
+    """The commands that change a state: `sluice listen http --commands NAME` decides them one after the other.
+
+    A decision is a record of the `topic`: an event, or a rejection with its reason. `state` is a `gold.state` over the
+    decisions that were accepted, in the order of their `version`. It has one definition: what decides commands folds
+    events by the SQL that is declared there, without Spark. So only SQL whose values are certain without Spark can be
+    in it, and in rules: exact numbers, text, times and arrays of them; anything else is a DeclarationError.
+    """
+    if not name_pattern.fullmatch(name):
+        raise DeclarationError(f"commands: '{name}' is no name; write lower-case letters, digits and _")
+    prefix = f"commands {name}"
+    if not isinstance(topic, Topic):
+        raise DeclarationError(f"{prefix}: topic is {topic!r}; declare it with bronze.topic")
+    folded = state.specification if isinstance(state, Dataset) else None
+    if not isinstance(folded, State):
+        raise DeclarationError(f"{prefix}: state is {getattr(state, 'name', state)!r}; declare it with gold.state")
+    if folded.sequence_by != ("version",):
+        raise DeclarationError(f"{prefix}: {state.name} must have sequence_by='version', the order of the decisions")
+    if not commands:
+        raise DeclarationError(f"{prefix}: there are no commands; write one with gold.command")
+    events = state.inputs["events"].source
+    assert isinstance(events, Dataset)  # noqa: S101 - gold.state takes no other
+    return prepared(
+        name,
+        topic=topic,
+        state=state,
+        events=events,
+        types=column_types(folded.reducer.schema),
+        initial=folded.reducer.initial,
+        reduce=folded.reducer.reduce,
+        commands=commands,
+    )

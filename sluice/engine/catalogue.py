@@ -115,6 +115,7 @@ def load(project: Path) -> Catalogue:
         commands = decided(each for each in declared if isinstance(each, Commands))
         nodes = [node_of(each) for each in declared]
         found = with_fingerprints(expecting(ordered(nodes), suites_of(project)))
+        require_decisions_count(commands, found)
         return replace(found, publications=published, commands=commands)
 
 
@@ -152,6 +153,18 @@ def decided(commands: Iterable[Commands]) -> tuple[Commands, ...]:
                 f"{others[0]} and {each.name} decide in one topic, {each.topic.topic}; give each its own."
             )
     return tuple(found.values())
+
+
+def require_decisions_count(commands: Iterable[Commands], catalogue: Catalogue) -> None:
+    """A DeclarationError for a row rule that would take decisions out of the state that commands are decided by."""
+    for each in commands:
+        decisions = each.state.inputs["events"].source.name
+        rules = catalogue.suites[decisions].row_rules if decisions in catalogue.suites else ()
+        if rules:
+            raise DeclarationError(
+                f"{decisions}: {rules[0].name} would quarantine what was decided; make it a rule of the commands "
+                f"{each.name}, or critical or warn"
+            )
 
 
 def node_of(declared: Node | Publication | Commands) -> Node:

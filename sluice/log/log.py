@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from sluice.errors import LogError, LogGap, UsageError
 from sluice.log.compact import compact
 from sluice.log.erase import erase, marks_after
-from sluice.log.owned import OwnedTopic, own
+from sluice.log.owned import OwnedTopic, own, require_free
 from sluice.log.records import Record, StoredRecord, encode, partition_of
 from sluice.log.segment_batch import SegmentBatch, as_compacted, missing_before, next_batch, offsets_reused
 from sluice.log.segments import (
@@ -221,13 +221,9 @@ class Log:
 
     def erase(self, topic: str, removals: Removals) -> int:
         """Removes what erasures name from the segments of a topic; returns how many were written again."""
-        try:
-            return erase(self, topic, removals)
-        except Timeout as error:
-            raise LogError(
-                f"Another process has locked topic {topic}. Where it is a receiver that decides commands, stop it: "
-                "it must not rely on what is erased."
-            ) from error
+        if self.owner(topic) is not None:
+            require_free(self, topic)
+        return erase(self, topic, removals)
 
     def marks_after(
         self, topic: str, landed: Mapping[int, LandedPartition], removals: Removals

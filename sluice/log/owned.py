@@ -97,14 +97,7 @@ def own(log: "Log", topic: str, owner: str) -> OwnedTopic:
         raise UsageError(
             f"Topic {topic} has several partitions, and decisions are in one. Give commands a topic of their own."
         )
-    lock = FileLock(log.folder(topic, 0) / ".lock", timeout=lock_seconds_max, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise LogError(
-            f"Another process has topic {topic}: a receiver that decides its commands, or an erasure. There can be "
-            "one at a time; stop it, or wait for it."
-        ) from error
+    lock = locked(log, topic)
     try:
         require_whole(log, topic, owner, read_topic_file(folder))
         return OwnedTopic(log, topic, lock)
@@ -124,3 +117,20 @@ def require_whole(log: "Log", topic: str, owner: str, said: TopicFile | None) ->
             f"Topic {topic} does not retain all of its records, and what was decided follows from all of them. "
             "Restore it from a copy, or give commands a new topic."
         )
+
+
+def require_free(log: "Log", topic: str) -> None:
+    """A LogError while a process has the topic: it relies on what it has read."""
+    locked(log, topic).release()
+
+
+def locked(log: "Log", topic: str) -> FileLock:
+    lock = FileLock(log.folder(topic, 0) / ".lock", timeout=lock_seconds_max, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise LogError(
+            f"Another process has topic {topic}, such as a receiver that decides its commands. Only one can have it at "
+            "a time: stop that one, or wait for it."
+        ) from error
+    return lock

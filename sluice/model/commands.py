@@ -203,24 +203,23 @@ def prepared(
     *,
     topic: Topic,
     state: Dataset,
-    events: Dataset,
+    columns: Mapping[str, str],
     types: Mapping[str, str],
     initial: Mapping[str, str],
     reduce: Mapping[str, str],
     commands: Mapping[str, Command],
 ) -> Commands:
-    """The commands of a state, checked; `types` are those of the state's columns, and `events` what it is folded from.
+    """The commands of a state, checked; `types` are those of its columns, and `columns` those of the decisions.
 
-    A DeclarationError where something cannot be decided exactly without Spark, or not from the topic's records.
+    A DeclarationError where something cannot be decided exactly without Spark.
     """
     said = f"commands {name}"
-    columns = columns_of(said, topic, events)
-    keys = {key: columns[key] for key in state.keys if key in columns}
+    keys = {key: columns[key] for key in state.keys if key not in metadata}
     for key in state.keys:
         if keys.get(key) != "string" and keys.get(key) not in integer_bits:
             raise DeclarationError(
-                f"{said}: the key {key} of {state.name} is a {keys.get(key, 'column that was computed')}; commands "
-                "are decided by keys that are strings or whole numbers, as the decisions have them"
+                f"{said}: the key {key} of {state.name} is a {keys.get(key)}; the keys of commands are strings or whole "
+                "numbers, and not what every decision has"
             )
     payload = {each: kind for each, kind in columns.items() if each not in metadata and each not in keys}
     unknown = [each for each, kind in {**types, **payload}.items() if not is_known(kind)]
@@ -310,45 +309,3 @@ def prepared_rule(place: str, name: str, given: str | tuple[str, str], scopes: M
     if found.kind != "boolean":
         raise DeclarationError(f"{place}: rule {name} is {condition}, a {found.kind}; write a condition")
     return Rule(name, message, found.of)
-
-
-def columns_of(name: str, topic: Topic, events: Dataset) -> dict[str, str]:
-    """The columns of the events that are those of the decisions in the topic, unchanged; each with its type.
-
-    A DeclarationError where the events are not those decisions that were accepted.
-    """
-    decisions, found, filters = events, dict(events.columns or {}), set()
-    while not any(isinstance(each.source, Topic) for each in decisions.inputs.values()):
-        lineage = decisions.lineage()
-        if len(decisions.inputs) != 1 or not lineage.columns:
-            raise DeclarationError(
-                f"{name}: {decisions.name} is not a SELECT of one table, so what becomes of a decision there is not "
-                "known; write shape as SQL"
-            )
-        (source,) = [each.source for each in decisions.inputs.values()]
-        for column in list(found):
-            made = lineage.of(column).sources
-            if [(each.column, each.how) for each in made if each.is_of_values] != [(column, "identity")]:
-                del found[column]
-        filters |= {each.column for each in lineage.rows if each.how == "filter"}
-        assert isinstance(source, Dataset)  # noqa: S101 - no input is a topic
-        decisions = source
-    if decisions.topics != (topic.topic,):
-        raise DeclarationError(f"{name}: {events.name} is not made from {topic.name} alone, where decisions are")
-    if filters != {"outcome"}:
-        raise DeclarationError(
-            f"{name}: {events.name} must be the decisions that were accepted, and all of them: "
-            "those of a SELECT with WHERE outcome = 'accepted', and no other condition"
-        )
-    own = decisions.columns or {}
-    for column, kind in metadata.items():
-        if own.get(column) != kind:
-            raise DeclarationError(
-                f"{name}: {decisions.name} needs the column {column} {kind} in its schema; all that every decision "
-                f"has are: {', '.join(f'{each} {its}' for each, its in metadata.items())}"
-            )
-    if decisions.outputs[-1].grain != ("command_id",):
-        raise DeclarationError(f"{name}: the key of {decisions.name} must be command_id")
-    if "version" not in found:
-        raise DeclarationError(f"{name}: {events.name} lacks the column version, by which events are ordered")
-    return {column: str(own[column]) for column in found if own.get(column) is not None}

@@ -218,8 +218,8 @@ def prepared(
     for key in state.keys:
         if keys.get(key) != "string" and keys.get(key) not in integer_bits:
             raise DeclarationError(
-                f"{said}: the key {key} of {state.name} is a {keys.get(key)}; the keys of commands are strings or whole "
-                "numbers, and not what every decision has"
+                f"{said}: the key {key} of {state.name} is a {columns.get(key)}; the keys of commands are strings or "
+                "whole numbers, and not what every decision has"
             )
     payload = {each: kind for each, kind in columns.items() if each not in metadata and each not in keys}
     unknown = [each for each, kind in {**types, **payload}.items() if not is_known(kind)]

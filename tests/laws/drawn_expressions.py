@@ -66,7 +66,8 @@ class Drawn:
             "array<int>": [self.array_of_numbers],
         }
         makes: list[Callable[[int], str]] = [*makers.get(kind, []), partial(self.choice, kind)]
-        return self.draw.choice(makes)(depth - 1)
+        made: str = self.draw.choice(makes)(depth - 1)
+        return made
 
     def leaf(self, kind: str) -> str:
         columns = [
@@ -77,7 +78,7 @@ class Drawn:
         ]
         literals = {
             "boolean": ["true", "false", "CAST(NULL AS boolean)"],
-            "number": [*"01", "-1", "2.50", "0.5", "-0.001", "2147483647", "-2147483648", "3000000000", "CAST(7 AS smallint)"],
+            "number": ["0", "1", "-1", "2.50", "0.5", "-0.001", "2147483647", "-2147483648", "3000000000", "CAST(7 AS smallint)"],
             "string": [f"'{each.replace(chr(39), chr(39) * 2)}'" for each in texts if "'" not in each],
             "array<string>": ["array('a', 'é')"],
             "array<int>": ["array(1, 2)", "array(-1)"],

@@ -221,14 +221,15 @@ def prepared(
                 f"{said}: the key {key} of {state.name} is a {columns.get(key)}; the keys of commands are strings or "
                 "whole numbers, and not what every decision has"
             )
-    payload = {each: kind for each, kind in columns.items() if each not in metadata and each not in keys}
-    unknown = [each for each, kind in {**types, **payload}.items() if not is_known(kind)]
-    if unknown:
-        wrong = {**types, **payload}[unknown[0]]
-        raise DeclarationError(
-            f"{said}: {unknown[0]} is a {wrong}, whose values only Spark knows exactly; commands have booleans, whole "
-            "numbers, decimals, strings, dates, timestamps and arrays of them"
-        )
+    payload = {
+        each: kind for each, kind in columns.items() if each not in metadata and each not in keys and is_known(kind)
+    }
+    for column, kind in types.items():
+        if not is_known(kind):
+            raise DeclarationError(
+                f"{state.name}: {column} is a {kind}, whose values only Spark knows exactly; states of commands have "
+                "booleans, whole numbers, decimals, strings, dates, timestamps and arrays of them"
+            )
     reduced = {"": keys, "state": types, "event": columns}
     return Commands(
         name=name,

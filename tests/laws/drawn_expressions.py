@@ -16,6 +16,7 @@ scopes = {
     "command": {"b": "boolean", "i": "int", "n": "bigint", "d": "decimal(12,1)", "s": "string", "w": "timestamp"},
 }  # fmt: skip
 texts = ["", "a", "A", "é", "e\u0301", "z", "😀", "a b", "'", "Ω", "\U0001f1e9", "﷽"]
+whole_literals = ("0", "1", "-1", "2147483647", "-2147483648", "3000000000")
 integers = ("tinyint", "smallint", "int", "bigint")
 bits = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 kinds = ("boolean", "number", "string", "timestamp", "date", "array<string>", "array<int>")
@@ -78,7 +79,7 @@ class Drawn:
         ]
         literals = {
             "boolean": ["true", "false", "CAST(NULL AS boolean)"],
-            "number": ["0", "1", "-1", "2.50", "0.5", "-0.001", "2147483647", "-2147483648", "3000000000", "CAST(7 AS smallint)"],
+            "number": [*whole_literals, "2.50", "0.5", "-0.001", "CAST(7 AS smallint)"],
             "string": [f"'{each.replace(chr(39), chr(39) * 2)}'" for each in texts if "'" not in each],
             "array<string>": ["array('a', 'é')"],
             "array<int>": ["array(1, 2)", "array(-1)"],

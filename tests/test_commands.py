@@ -310,6 +310,30 @@ def test_a_damaged_log_is_told_and_nothing_is_decided_by_it(log: Log, seats: Com
         assert decider.decisions == 3
 
 
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"version": 3}, "its version is 3, and 2 should come"),
+        ({"version": 1}, "its version is 1, and 2 should come"),
+        ({"outcome": "rejected"}, "its version is 2, and 1 should come"),
+        ({"command_id": "open"}, "a command of its id was decided before"),
+        ({"flight": None}, "it has no flight"),
+        ({"seats": "many"}, "its seats is no int"),
+    ],
+    ids=str,
+)
+def test_a_log_that_contradicts_itself_is_told(log: Log, seats: Commands, changed: dict[str, Any], says: str) -> None:
+    with Decider(log, seats) as decider:
+        decider.decide([opened, sell("a")])
+    values = [decision | (changed if number else {}) for number, decision in enumerate(decisions_in(log))]
+    forged = Log(log.root.parent / "forged")
+    owned = forged.own("seat_decisions", "seats")
+    owned.append([Record(json.dumps(each).encode()) for each in values])
+    owned.close()
+    with pytest.raises(LogError, match=f"offset 1: .*{says}"):
+        Decider(forged, seats)
+
+
 def test_a_state_that_cannot_be_folded_any_more_is_told_with_its_offset(log: Log, seats: Commands) -> None:
     with Decider(log, seats) as decider:
         decider.decide([command("open_flight", "o", flight="UA1", seats=200)])

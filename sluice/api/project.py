@@ -42,7 +42,7 @@ from sluice.operate import (
     requests,
     status,
 )
-from sluice.operate.commands import Decider
+from sluice.operate.commands import Decider, require_all_there
 from sluice.operate.describe import Described
 from sluice.operate.doctor import Finding
 from sluice.operate.erase import Erased, Subject
@@ -202,7 +202,9 @@ class Project:
         It reads all earlier decisions first. A UsageError for commands that are not declared, or a log on Kafka; a
         LogError when another process decides them, or the log is not whole.
         """
-        return Decider(self._here.log, self._here.catalogue().commands_of(name))
+        commands = self._here.catalogue().commands_of(name)
+        require_all_there(self._here.log, self._here.lake, commands)
+        return Decider(self._here.log, commands)
 
     def run(self, *datasets: str, rebuild: bool = False) -> RunResult:
         """Lands the new records of the log and refreshes all that depends on them, until caught up.

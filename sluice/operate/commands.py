@@ -29,6 +29,7 @@ from sluice.model.commands import (
     version_differs,
 )
 from sluice.model.values import NotOfType, OutOfRange, as_json, json_object, reader_of
+from sluice.storage.delta import Lake
 
 # What became of a request: `wrong` is no command, and `reused` has the id of another one; neither is decided.
 Kind = Literal["accepted", "rejected", "version_differs", "wrong", "reused"]
@@ -67,6 +68,19 @@ class Group:
     first_offset: int
     records: list[Record] = field(default_factory=list)
     memory: Memory = field(default_factory=Memory)
+
+
+def require_all_there(log: AnyLog, lake: Lake, commands: Commands) -> None:
+    """A LogError where the log ends before decisions that have landed: a copy of an earlier time."""
+    commit = lake.last_commit(commands.topic.name) if lake.exists(commands.topic.name) else None
+    landed = commit.entry.landed if commit is not None else {}
+    topic = commands.topic.topic
+    gone = landed and (not log.exists(topic) or log.truncated(topic, landed))
+    if gone:
+        raise LogError(
+            f"Topic {topic} ends before decisions that have landed in {commands.topic.name}, so commands could be "
+            "decided a second time. Restore the newest copy of the topic."
+        )
 
 
 class Decider:

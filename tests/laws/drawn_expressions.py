@@ -49,6 +49,29 @@ def row(draw: random.Random) -> dict[str, dict[str, Any]]:
     return {scope: {name: value(draw, kind) for name, kind in columns.items()} for scope, columns in scopes.items()}
 
 
+# Each of the functions, over columns that are sometimes null.
+each_function = [
+    "state.b AND command.b", "state.b OR command.b", "NOT state.b", "state.b IS TRUE", "state.b IS FALSE",
+    "state.b <=> command.b", "state.i <=> command.i", "state.s <=> command.s", "state.a IS NULL", "state.i = state.t",
+    "state.s < command.s", "state.s >= command.s", "state.d < command.d", "state.w <= command.w", "state.d = state.i",
+    "state.i BETWEEN state.t AND command.i", "state.t NOT BETWEEN 0 AND state.i", "state.i IN (1, NULL, state.t)",
+    "state.t NOT IN (1, state.h)", "state.s IN ('a', command.s)", "array_contains(state.a, command.s)",
+    "NOT array_contains(state.a, state.s)", "array_contains(state.g, state.t)", "array_contains(state.g, state.n)",
+    "array_append(state.a, command.s)", "array_append(state.g, state.n)", "array_remove(state.a, command.s)",
+    "array_remove(state.g, state.i)", "array(state.s, command.s)", "array(state.t, state.n)", "size(state.a)",
+    "size(array_remove(state.a, 'a'))", "length(state.s)", "length(state.s || command.s)", "concat(state.s, 'x')",
+    "CASE WHEN state.b THEN state.i ELSE state.n END", "CASE state.s WHEN command.s THEN 1 WHEN 'a' THEN 2.5 END",
+    "if(state.b, state.d, state.t)", "coalesce(state.i, state.n, 0)", "nvl(state.d, 1)", "ifnull(state.s, '-')",
+    "nullif(state.i, state.t)", "greatest(state.i, state.n, 3)", "least(state.d, state.t)", "greatest(state.s, 'a')",
+    "state.t + state.h", "state.i - command.i", "state.n * 3", "state.d + state.e", "state.d - command.d", "-state.t",
+    "state.d * state.e", "state.d * state.n", "abs(state.h)", "abs(state.d)", "state.i % state.t",
+    "state.n div state.t",
+    "-state.d", "CAST(state.d AS int)", "CAST(state.n AS tinyint)", "CAST(state.e AS decimal(3,1))", "0.5 * state.i",
+    "CAST(state.d AS decimal(12,4))", "CAST(state.i AS decimal(12,2))", "CAST(state.n AS string)", "state.h % -7",
+    "state.w + INTERVAL 90 MINUTES", "state.w - INTERVAL 1 DAY", "state.y < state.y", "state.h div -7",
+]  # fmt: skip
+
+
 class Drawn:
     """Draws expressions of a kind of values, to a depth."""
 

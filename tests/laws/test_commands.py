@@ -18,13 +18,13 @@ from sluice.model.evaluator import Expression, compiled
 from sluice.model.values import OutOfRange
 from sluice.operate.commands import Decider
 from tests.kit import Lakehouse
-from tests.laws.drawn_expressions import Drawn, kinds, row, scopes
+from tests.laws.drawn_expressions import Drawn, each_function, kinds, row, scopes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
 seeds = [int(each) for each in os.environ.get("SLUICE_COMMAND_SEEDS", "1").split()]
-expressions_count, rows_count = 150, 40
+expressions_count, rows_count = 200, 40
 epoch = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -33,8 +33,8 @@ class Failed:
 
 
 def drawn(draw: random.Random) -> list[tuple[str, Expression]]:
-    """Random expressions that can be evaluated without Spark."""
-    found: list[tuple[str, Expression]] = []
+    """Expressions that can be evaluated without Spark: each function once, and random ones."""
+    found = [(text, compiled("drawn: it", text, scopes)) for text in each_function]
     while len(found) < expressions_count:
         text = Drawn(draw).of(draw.choice(kinds), draw.randrange(1, 4))
         # Some may have more digits than there are.

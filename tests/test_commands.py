@@ -30,6 +30,8 @@ from sluice.operate.commands import Answer, Decider
 from tests.commands import sluice
 from tests.test_receivers import Listening, eventually, listening, orders_token, port_of, post, token
 
+# A longer run: SLUICE_KILLS=50 SLUICE_COMMANDS_EACH=100
+kills, commands_each = int(os.environ.get("SLUICE_KILLS", "2")), int(os.environ.get("SLUICE_COMMANDS_EACH", "6"))
 example = Path(__file__).parents[1] / "examples" / "seats"
 
 
@@ -674,8 +676,6 @@ class Rush:
 @pytest.mark.process
 def test_fifty_clients_and_kills_sell_no_seat_twice(tmp_path: Path) -> None:
     shutil.copytree(example, tmp_path, dirs_exist_ok=True)
-    # A longer run: SLUICE_KILLS=50 SLUICE_COMMANDS_EACH=100
-    kills, commands_each = int(os.environ.get("SLUICE_KILLS", "2")), int(os.environ.get("SLUICE_COMMANDS_EACH", "6"))
     rush = Rush(tmp_path, 50, commands_each, kills)
     rush.run()
     decisions = decisions_in(Log(tmp_path / "log"))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
 seeds = [int(each) for each in os.environ.get("SLUICE_COMMAND_SEEDS", "1").split()]
-expressions_count, rows_count = 200, 40
+expressions_count, rows_count = 140, 30
 epoch = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -171,10 +171,10 @@ def asked(draw: random.Random, number: int) -> bytes:
 def test_what_is_decided_by_is_the_table_of_the_state(lakehouse: Lakehouse) -> None:
     lakehouse.declare(accounts)
     draw = random.Random(7)
-    commands = [asked(draw, number) for number in range(400)]
+    commands = [asked(draw, number) for number in range(260)]
     kinds_seen: set[str] = set()
     reasons: set[str] = set()
-    for part in (commands[:250], commands[250:]):
+    for part in (commands[:180], commands[180:]):
         # Two processes, one after the other.
         for half in (part[::2], part[1::2]):
             with Decider(lakehouse.log, bank) as decider:

@@ -41,8 +41,6 @@ def test_the_tables_of_seats_are_what_was_decided(spark: "SparkSession", tmp_pat
     with Project(tmp_path, spark=spark) as project:
         with project.decider("seats") as seats:
             seats.decide(commands[:5])
-        project.run()
-        with project.decider("seats") as seats:
             seats.decide(commands)
         project.run()
         state = rows_of(project, "SELECT seats, list_sort(sold), version, is_gapless, is_sold_once FROM gold.flights")

@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ from sluice.errors import DeclarationError
 from sluice.model.ddl import struct
 from sluice.model.evaluator import Expression, compiled
 from sluice.model.values import OutOfRange
-from sluice.operate.commands import Decider
-from tests.kit import Lakehouse
+from sluice.operate.commands import Answer, Decider
+from tests.kit import Lakehouse, plain
 from tests.laws.drawn_expressions import Drawn, each_function, kinds, row, scopes
 
 if TYPE_CHECKING:
@@ -169,34 +169,23 @@ def asked(draw: random.Random, number: int) -> bytes:
 
 
 def test_what_is_decided_by_is_the_table_of_the_state(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(accounts)
     draw = random.Random(7)
-    commands = [asked(draw, number) for number in range(260)]
-    kinds_seen: set[str] = set()
-    reasons: set[str] = set()
-    for part in (commands[:180], commands[180:]):
-        # Two processes, one after the other.
-        for half in (part[::2], part[1::2]):
-            with Decider(lakehouse.log, bank) as decider:
-                answers = [answer for each in groups(draw, half) for answer in decider.decide(each)]
-                known = decider.memory.aggregates
-            kinds_seen |= {each.kind for each in answers}
-            reasons |= {each.as_dict().get("reason", "") for each in answers}
-        lakehouse.run()
-        names = ("branch", "account", "balance", "entries", "note", "tags", "held_until", "fees", "total")
-        table = [row_of_spark[:6] + row_of_spark[7:] for row_of_spark in lakehouse.rows("gold.accounts", *names)]
-        memory = [(*key, *without_time(each.state)) for key, each in known.items()]
-        assert sorted(table, key=repr) == sorted(memory, key=repr)
-        events = lakehouse.rows("gold.accounts", "branch", "account", "_events")
-        assert events == sorted(((*key, each.version) for key, each in known.items()), key=repr)
-    assert kinds_seen == {"accepted", "rejected", "version_differs", "wrong", "reused"}
+    commands = [asked(draw, number) for number in range(300)]
+    answers: list[Answer] = []
+    # Several processes, one after the other.
+    for part in (commands[:100], commands[100:200], commands[200:]):
+        with Decider(lakehouse.log, bank) as decider:
+            answers += [answer for each in groups(draw, part) for answer in decider.decide(each)]
+            known = decider.memory.aggregates
+    assert {each.kind for each in answers} == {"accepted", "rejected", "version_differs", "wrong", "reused"}
+    reasons = {each.as_dict().get("reason") for each in answers}
     assert {"is_covered", "is_new", "out_of_range", "expected_version"} <= reasons
+    lakehouse.declare(accounts).run()
+    table = lakehouse.rows("gold.accounts", *accounts.columns or (), "_events")
+    memory = [(*key, *map(plain, each.state.values()), each.version) for key, each in known.items()]
+    assert table == sorted(memory, key=repr)
     fates = lakehouse.audit()["silver.account_decisions"]
     assert (fates.balanced, fates.duplicate, fates.quarantined) == (True, 0, 0)
-
-
-def without_time(state: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(value for name, value in state.items() if name != "held_until")
 
 
 def groups(draw: random.Random, commands: list[bytes]) -> Iterator[list[bytes]]:

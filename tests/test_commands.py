@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from sluice import bronze, gold, silver
 from sluice.engine.catalogue import load
@@ -32,13 +34,13 @@ from tests.test_receivers import Listening, eventually, listening, orders_token,
 
 # A longer run: SLUICE_KILLS=50 SLUICE_COMMANDS_EACH=100
 kills, commands_each = int(os.environ.get("SLUICE_KILLS", "2")), int(os.environ.get("SLUICE_COMMANDS_EACH", "6"))
-example = Path(__file__).parents[1] / "examples" / "seats"
+project_folder = Path(__file__).parents[1] / "examples" / "seats"
 
 
 @pytest.fixture(scope="module")
 def seats() -> Commands:
     """The commands of the example."""
-    return load(example).commands_of("seats")
+    return load(project_folder).commands_of("seats")
 
 
 @pytest.fixture
@@ -128,6 +130,9 @@ def test_a_command_can_expect_a_version(log: Log, seats: Commands) -> None:
         (sell("\ud800"), "command_id is no text"),
         (command("sell_sea", "a"), "did you mean sell_seat"),
         (b'{"command_id": "a", "command": 1.50}', "there are open_flight, sell_seat, return_seat"),
+        (b'{"command_id": "a", "command": 1e30}', "command is no text"),
+        (b'{"command_id": "a", "command": [[[[]]]]}', "command is no text"),
+        (b'{"command_id": "a", "command": "sell_seat", "\\ud800": 1}', "? is no field of sell_seat"),
         (command("sell_seat", "a", flight="UA1", seat="1A"), "passenger is missing"),
         (command("sell_seat", "a", flight="UA1", seat=None, passenger="Ada"), "seat is missing"),
         (sell("a", flght="UA1"), "flght is no field of sell_seat; did you mean flight"),
@@ -144,6 +149,37 @@ def test_what_is_no_command_is_told_and_leaves_nothing(log: Log, seats: Commands
         (answer,) = decider.decide([sent])
     assert (answer.kind, says in answer.as_dict()["error"]) == ("wrong", True), answer
     assert decisions_in(log) == []
+
+
+names = st.sampled_from(["command", "command_id", "expected_version", "flight", "seat", "seats", "passenger"])
+of_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["sell_seat", "a", "UA1"])
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=5,
+)
+sendings = st.binary(max_size=20) | st.dictionaries(names | st.text(max_size=2), of_json, max_size=6).map(
+    lambda found: json.dumps({"command_id": "a", "command": "sell_seat"} | found).encode()
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(sent=sendings)
+@example(sent=b'{"command_id": "open", "a": ' + b"[" * 900 + b"]" * 900 + b"}")
+def test_whatever_bytes_are_sent_there_is_an_answer(fuzzed: Decider, sent: bytes) -> None:
+    (answer,) = fuzzed.decide([sent])
+    assert set(answer.as_dict()) & {"error", "outcome"}
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory, seats: Commands) -> Iterator[Decider]:
+    with Decider(Log(tmp_path_factory.mktemp("fuzzed") / "log"), seats) as decider:
+        decider.decide([opened])
+        yield decider
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -283,7 +319,7 @@ def test_fields_can_be_erased_and_their_commands_are_not_decided_again(log: Log,
     ],
 )
 def test_decisions_themselves_are_not_erased(tmp_path: Path, seats: Commands, options: list[str], says: str) -> None:
-    shutil.copytree(example, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(project_folder, tmp_path, dirs_exist_ok=True)
     with Decider(Log(tmp_path / ".sluice" / "log"), seats) as decider:
         decider.decide([opened, sell("a")])
     command = ["erase", "seat_decisions", "--key", "UA1", "--reason", "asked for", *options]
@@ -450,7 +486,7 @@ def test_a_declaration_that_cannot_be_decided_exactly_is_refused(options: dict[s
 
 
 def test_each_topic_has_one_declaration_and_no_rule_takes_decisions_away(tmp_path: Path) -> None:
-    shutil.copytree(example, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(project_folder, tmp_path, dirs_exist_ok=True)
     declaration = tmp_path / "pipelines" / "seats.py"
     declaration.write_text(
         declaration.read_text()
@@ -459,7 +495,7 @@ def test_each_topic_has_one_declaration_and_no_rule_takes_decisions_away(tmp_pat
     )
     with pytest.raises(DeclarationError, match="seats and others decide in one topic"):
         load(tmp_path)
-    shutil.copytree(example / "pipelines", tmp_path / "pipelines", dirs_exist_ok=True)
+    shutil.copytree(project_folder / "pipelines", tmp_path / "pipelines", dirs_exist_ok=True)
     (tmp_path / "expectations" / "silver").mkdir()
     (tmp_path / "expectations" / "silver" / "__init__.py").write_text("")
     (tmp_path / "expectations" / "silver" / "seat_decisions.py").write_text(
@@ -469,7 +505,7 @@ def test_each_topic_has_one_declaration_and_no_rule_takes_decisions_away(tmp_pat
     with pytest.raises(DeclarationError, match="would quarantine what was decided"):
         load(tmp_path)
     with pytest.raises(UsageError, match=r"No commands seat are declared \(there are: seats\)"):
-        load(example).commands_of("seat")
+        load(project_folder).commands_of("seat")
 
 
 # Values and expressions; that they are those of Spark, tests/laws/test_commands.py says
@@ -532,7 +568,7 @@ def test_an_overflow_is_a_rejection(log: Log) -> None:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Log, Listening]]:
     """A receiver that decides the commands of the example."""
     project = tmp_path_factory.mktemp("seats")
-    shutil.copytree(example, project, dirs_exist_ok=True)
+    shutil.copytree(project_folder, project, dirs_exist_ok=True)
     tokens = f"{token},orders:{orders_token}"
     with listening(project, "http", "--port", "0", "--commands", "seats", SLUICE_HTTP_TOKEN=tokens) as receiver:
         yield port_of(receiver), Log(project / "log"), receiver
@@ -675,7 +711,7 @@ class Rush:
 
 @pytest.mark.process
 def test_fifty_clients_and_kills_sell_no_seat_twice(tmp_path: Path) -> None:
-    shutil.copytree(example, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(project_folder, tmp_path, dirs_exist_ok=True)
     rush = Rush(tmp_path, 50, commands_each, kills)
     rush.run()
     decisions = decisions_in(Log(tmp_path / "log"))

@@ -14,7 +14,7 @@ from sluice.errors import DeclarationError, suggestion
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.ddl import column_types
 from sluice.model.evaluator import Evaluate, Row, cast, compiled
-from sluice.model.values import NotOfType, OutOfRange, integer_bits, is_known, reader_of
+from sluice.model.values import NotOfType, OutOfRange, integer_bits, is_known, reader_of, shortened
 
 # The columns of every decision. `version` is that of the aggregate after the command.
 metadata = {
@@ -79,7 +79,7 @@ class Prepared:
         unknown = [name for name in given if name not in self.readers]
         if unknown:
             said = suggestion(unknown[0], self.readers, f"there are {', '.join(self.readers)}")
-            raise NotOfType(f"{unknown[0]} is no field of {self.name}; {said}")
+            raise NotOfType(f"{shortened(unknown[0])} is no field of {self.name}; {said}")
         found = {}
         for name, read in self.readers.items():
             try:

@@ -28,7 +28,7 @@ from sluice.model.commands import (
     of_requests,
     version_differs,
 )
-from sluice.model.values import NotOfType, OutOfRange, as_json, json_object, reader_of
+from sluice.model.values import NotOfType, OutOfRange, as_json, json_object, reader_of, shortened
 from sluice.storage.delta import Lake
 
 # What became of a request: `wrong` is no command, and `reused` has the id of another one; neither is decided.
@@ -186,8 +186,10 @@ class Decider:
             if offset is not None:
                 return self.repeated(command_id, content_of(given), self.value_at(offset, group))
             return self.decided(self.asked(command_id, given), given, digest, group)
-        except NotOfType as error:
-            return Answer("wrong", orjson.dumps({"error": f"The command is wrong: {error}."}))
+        except (NotOfType, RecursionError) as error:
+            # A name in it may have half of a character, which no JSON can have.
+            said = f"The command is wrong: {error}.".encode(errors="replace").decode()
+            return Answer("wrong", orjson.dumps({"error": said}))
 
     def asked(self, command_id: str, given: Mapping[str, Any]) -> Asked:
         """The command that was sent, checked; a NotOfType that names the field that is wrong."""
@@ -195,8 +197,10 @@ class Decider:
         command = self.commands.commands.get(name) if isinstance(name, str) else None
         if command is None:
             there_are = f"there are {', '.join(self.commands.commands)}"
-            hint = suggestion(name, self.commands.commands, there_are) if isinstance(name, str) else there_are
-            raise NotOfType(f"command is {orjson.dumps(name, default=str).decode()[:80]}, which is none; {hint}")
+            if not isinstance(name, str):
+                raise NotOfType(f"command is no text; {there_are}")
+            hint = suggestion(name, self.commands.commands, there_are)
+            raise NotOfType(f"there is no command {shortened(name)}; {hint}")
         try:
             expected = read_version(given.get("expected_version"))
         except NotOfType as error:

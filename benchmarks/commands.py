@@ -122,8 +122,8 @@ def decision(number: int) -> bytes:
     turn, flight = divmod(number, 20_000)
     said: dict[str, object] = {"command_id": f"c-{number:012}", "command": "sell_seat", "outcome": "accepted"}
     said |= {"version": turn + 1, "event": "seat_sold" if turn else "flight_opened", "flight": f"F{flight}"}
-    said |= {"decided_at": "2026-01-01T00:00:00Z", "seat": str(turn), "passenger": "Ada", "digest": "0" * 32}
-    return json.dumps(said | {"input": {"flight": f"F{flight}", "seat": str(turn), "passenger": "Ada"}}).encode()
+    said |= {"decided_at": "2026-01-01T00:00:00Z", "seat": str(turn), "passenger": "Ada"}
+    return json.dumps(said).encode()
 
 
 def resident_bytes() -> int:

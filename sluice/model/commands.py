@@ -28,8 +28,6 @@ metadata = {
     "message": "string",
     "decided_at": "timestamp",
 }
-# What else a record says: the command's fields as they were sent, and a digest by which a repetition is known.
-beside = ("input", "digest")
 # The fields of a request that are not the command's own.
 of_requests = ("command", "command_id", "expected_version")
 accepted, rejected = "accepted", "rejected"
@@ -70,6 +68,8 @@ class Prepared:
     name: str
     readers: Mapping[str, Callable[[Any], Any]]
     needed: frozenset[str]
+    # The fields that are columns of events, too.
+    shown: frozenset[str]
     rules: tuple[Rule, ...]
     event: str
     payload: Mapping[str, Evaluate]
@@ -175,23 +175,25 @@ class Commands:
     def decided(self, asked: Asked, known: Aggregate, at: datetime) -> tuple[dict[str, Any], Aggregate]:
         """What becomes of a command, with the columns of its decision, and the aggregate after it."""
         said: dict[str, Any] = dict.fromkeys([*metadata, *self.payload])
+        # A rejection, which has no payload, says what was asked: the fields that are columns of events.
+        asked_for = {name: value for name, value in asked.values.items() if name in asked.command.shown}
         said |= self.keys_of(asked.values)
         said |= {"command_id": asked.command_id, "command": asked.command.name, "decided_at": at}
         said |= {"expected_version": asked.expected_version, "version": known.version}
         if asked.expected_version not in (None, known.version):
             message = f"The version is {known.version}, and {asked.expected_version} was expected."
-            return said | rejection(version_differs, message), known
+            return said | asked_for | rejection(version_differs, message), known
         row: Row = {"state": known.state, "command": {**asked.values, "decided_at": at}}
         try:
             for rule in asked.command.rules:
                 if rule.holds(row) is not True:
-                    return said | rejection(rule.name, rule.message), known
+                    return said | asked_for | rejection(rule.name, rule.message), known
             made = {name: value(row) for name, value in asked.command.payload.items()}
             event = {"outcome": accepted, "event": asked.command.event, "version": known.version + 1, **made}
             # Before it is an event: one that the state cannot take would block the table of the state for ever.
             return said | event, self.after(known, said | event)
         except OutOfRange as error:
-            return said | rejection(out_of_range, f"A number is out of range: {error}."), known
+            return said | asked_for | rejection(out_of_range, f"A number is out of range: {error}."), known
 
 
 def rejection(reason: str, message: str) -> dict[str, Any]:
@@ -275,6 +277,7 @@ def prepared_command(
         name=name,
         readers={each: reader_of(kind) for each, kind in fields.items()},
         needed=frozenset(fields) - set(given.optional),
+        shown=frozenset(each for each, kind in fields.items() if columns.get(each) == kind),
         rules=rules,
         event=given.event,
         payload={
@@ -285,7 +288,7 @@ def prepared_command(
 
 
 def require_fields(place: str, fields: Mapping[str, str], given: Command, keys: Mapping[str, str]) -> None:
-    taken = [name for name in fields if name in (*metadata, *beside)]
+    taken = [name for name in fields if name in metadata]
     if taken:
         raise DeclarationError(f"{place}: {taken[0]} is what every decision has; give the field another name")
     for name, kind in fields.items():

@@ -23,7 +23,6 @@ from sluice.model.commands import (
     Asked,
     Commands,
     accepted,
-    beside,
     id_characters_max,
     of_requests,
     version_differs,
@@ -34,6 +33,8 @@ from sluice.storage.delta import Lake
 # What became of a request: `wrong` is no command, and `reused` has the id of another one; neither is decided.
 Kind = Literal["accepted", "rejected", "version_differs", "wrong", "reused"]
 Key = tuple[Any, ...]
+# By the digest of what a command said a repetition is known, also when fields were erased.
+digest_header = "command_digest"
 read_text, read_version = reader_of("string"), reader_of("bigint")
 
 
@@ -184,7 +185,7 @@ class Decider:
             digest = digest_of(command_id.encode())
             offset = group.memory.offsets.get(digest, self.memory.offsets.get(digest))
             if offset is not None:
-                return self.repeated(command_id, content_of(given), self.value_at(offset, group))
+                return self.repeated(command_id, content_of(given), *self.record_at(offset, group))
             return self.decided(self.asked(command_id, given), given, digest, group)
         except (NotOfType, RecursionError) as error:
             # A name in it may have half of a character, which no JSON can have.
@@ -215,26 +216,20 @@ class Decider:
         if after is not known:
             group.memory.aggregates[key] = after
         group.memory.offsets[digest] = group.first_offset + len(group.records)
-        record = {
-            **{name: as_json(value) for name, value in said.items() if value is not None},
-            "input": {name: as_json(value) for name, value in asked.values.items()},
-            "digest": content_of(given),
-        }
-        value = orjson.dumps(record)
-        group.records.append(Record(value, key=key_text(key)))
-        return answer_in(json_object(value))
+        value = orjson.dumps({name: as_json(each) for name, each in said.items() if each is not None})
+        group.records.append(Record(value, key=key_text(key), headers={digest_header: content_of(given)}))
+        return answer_in(value)
 
-    def value_at(self, offset: int, group: Group) -> bytes:
-        """The decision at an offset, which may become durable with the group only."""
-        if offset >= group.first_offset:
-            return group.records[offset - group.first_offset].value or b""
-        return self.owned.record(offset).value or b""
+    def record_at(self, offset: int, group: Group) -> tuple[bytes, str | None]:
+        """The decision at an offset, and the digest of its command; it may become durable with the group only."""
+        is_new = offset >= group.first_offset
+        found = group.records[offset - group.first_offset] if is_new else self.owned.record(offset)
+        return found.value or b"", found.headers.get(digest_header)
 
-    def repeated(self, command_id: str, content: str, value: bytes) -> Answer:
+    def repeated(self, command_id: str, content: str, value: bytes, digest: str | None) -> Answer:
         """The answer that a command got before; an error where it was another command."""
-        decision = json_object(value)
-        if decision.get("digest") == content:
-            return answer_in(decision)
+        if digest == content:
+            return answer_in(value)
         said = {
             "error": f"The command_id {command_id} is that of another command. Give each command an id of its own.",
             "command_id": command_id,
@@ -274,19 +269,12 @@ def key_text(key: Key) -> str:
     return key[0] if len(key) == 1 and isinstance(key[0], str) else orjson.dumps(key).decode()
 
 
-def answer_in(decision: Mapping[str, Any]) -> Answer:
+def answer_in(value: bytes) -> Answer:
     """The answer that a decision in the log is."""
-    said = {name: fragment(value) for name, value in decision.items() if name not in beside}
+    decision = json_object(value)
     kind: Kind = "rejected"
     if decision["outcome"] == accepted:
         kind = "accepted"
     elif decision.get("reason") == version_differs:
         kind = "version_differs"
-    return Answer(kind, orjson.dumps(said))
-
-
-def fragment(value: Any) -> Any:
-    """A value of JSON as it was read, a decimal with all of its digits."""
-    if isinstance(value, list):
-        return [fragment(each) for each in value]
-    return as_json(value)
+    return Answer(kind, value)

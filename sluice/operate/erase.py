@@ -110,15 +110,13 @@ def require_decisions_stay(log: AnyLog, catalogue: Catalogue, subject: Subject) 
     if owner is None:
         return
     keys = [key for each in catalogue.commands if each.name == owner for key in each.keys]
-    needed = {*metadata, *keys, "digest"} & set(subject.fields)
+    needed = {*metadata, *keys} & set(subject.fields)
     if not subject.fields or needed:
         raise UsageError(
             f"{subject.topic} has what the commands {owner} decided, and versions follow from all of it: "
-            f"{', '.join(sorted(needed)) or 'whole records'} must stay. Name the fields to erase: "
-            "--fields input,…"
+            f"{', '.join(sorted(needed)) or 'whole records'} must stay. Name other fields to erase: "
+            "--fields …"
         )
-    if "input" not in subject.fields:
-        raise UsageError("input has the fields of a command as it was sent. Erase it, too: add input to --fields.")
 
 
 def matching(

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from sluice.errors import DeclarationError, UsageError, hint
 from sluice.model.ddl import integers
-from sluice.model.sql import backticked, fold, parse, tokens
+from sluice.model.sql import backticked, fold, is_text, parse, tokens
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -170,8 +171,7 @@ def from_sql(sql: str, columns: Mapping[str, str] | None = None) -> Condition:
 
     With the types of the `columns`, names and values are checked, and written as each type has them.
     """
-    found = tokens(sql)
-    parsed = parse(sql) if found else None
+    parsed = parse(with_quotes_escaped(sql)) if tokens(sql) else None
     if parsed is None:
         raise UsageError(
             f"The condition {sql!r} cannot be read as SQL; write for example: price > 100 AND symbol = 'A'"
@@ -184,6 +184,15 @@ def from_sql(sql: str, columns: Mapping[str, str] | None = None) -> Condition:
     if wrong:
         raise UsageError(f"The condition {shortened(sql)} cannot be stored: {wrong}.")
     return condition
+
+
+def with_quotes_escaped(sql: str) -> str:
+    r"""The same SQL with `'it''s'` as `'it\'s'`, which the parser would take for two texts."""
+    found = tokens(sql) or []
+    for one, other in reversed(list(pairwise(found))):
+        if is_text(one) and is_text(other) and other.start == one.end + 1 and sql[one.end] == sql[other.start]:
+            sql = sql[: one.end] + "\\" + sql[other.start :]
+    return sql
 
 
 def shortened(sql: str) -> str:

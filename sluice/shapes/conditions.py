@@ -24,6 +24,7 @@ from sluice.model.condition import (
     value_counts,
     values_max,
 )
+from sluice.model.ddl import integers
 from sluice.model.scope import typed
 from sluice.model.sql import backticked
 
@@ -71,8 +72,8 @@ class ReadColumn:
 
     @property
     def compared_as(self) -> str:
-        """The type that its values are read as in a condition: as in SQL, a float is compared as a double."""
-        return "double" if self.kind == "float" else self.kind
+        """The type that its values are read as in a condition: numbers are compared as the largest of their family."""
+        return "bigint" if self.kind in integers else "double" if self.kind == "float" else self.kind
 
     def of_text(self, text: str) -> str:
         """The value that a text in a condition is; null where it is none."""

@@ -56,7 +56,7 @@ def find_matches(rows: "DataFrame", versions: "DataFrame", rule: StandingQueries
     Rows with `_query_id` are asked for that query alone.
     """
     is_asked = "_query_id" in rows.columns
-    ready = rows.withColumns(Conditions(rule.reads).of_rows(rows)).select(
+    ready = rows.withColumns(Conditions(rule.reads).of_rows).select(
         *[F.col(backticked(name)) for name in rule.of_row],
         F.col(backticked(rule.time)).alias("_at"),
         *[f"_{family}" for family in families],
@@ -176,30 +176,25 @@ def all_true(atoms: str) -> str:
         f"WHEN {place} THEN {test(f'get(_{family}, a.place)', f'a.{family}', is_text=family == 'text')}"
         for place, family in enumerate(families)
     )
-    return f"forall({atoms}, a -> coalesce(CASE a.family {cases} END, false))"
+    return f"forall({atoms}, a -> coalesce((CASE a.family {cases} END) <> a.is_negated, false))"
 
 
 def test(value: str, values: str, *, is_text: bool) -> str:
-    """What an atom `a` says of a value: true, false, or null for a null."""
+    """What an atom `a` that is not negated says of a value: true, false, or null for a null."""
     first, last = f"get({values}, 0)", f"get({values}, 1)"
-    among, between = f"array_contains({values}, {value})", f"{value} BETWEEN {first} AND {last}"
     found = {
-        "=": among,
-        "in": among,
-        "<>": f"NOT {among}",
-        "not in": f"NOT {among}",
-        "between": between,
-        "not between": f"NOT ({between})",
+        "in": f"array_contains({values}, {value})",
+        "<": f"{value} < {first}",
+        ">": f"{value} > {first}",
+        "between": f"{value} BETWEEN {first} AND {last}",
         "is null": f"{value} IS NULL",
-        "is not null": f"{value} IS NOT NULL",
-        **{sign: f"{value} {sign} {first}" for sign in ("<", "<=", ">", ">=")},
     }
     if is_text:
-        functions = {"starts with": "startswith", "ends with": "endswith", "contains": "contains"}
-        found |= {name: f"{function}({value}, {first})" for name, function in functions.items()}
-        found |= {f"not {name}": f"NOT {function}({value}, {first})" for name, function in functions.items()}
+        found["starts with"] = f"startswith({value}, {first})"
+        found["ends with"] = f"endswith({value}, {first})"
+        found["contains"] = f"contains({value}, {first})"
     said = " ".join(f"WHEN {codes[name]} THEN {sql}" for name, sql in found.items())
-    return f"CASE a.operator {said} END"
+    return f"CASE a.code {said} END"
 
 
 is_in_effect = (
@@ -207,5 +202,5 @@ is_in_effect = (
 )
 # A row that fits several alternatives of a query has found it by each of them, and is a match by the first.
 is_first_to_fit = (
-    f"{all_true('get(_atoms, _alternative)')} AND NOT exists(slice(_atoms, 1, _alternative), c -> {all_true('c')})"
+    f"array_position(transform(slice(_atoms, 1, _alternative + 1), c -> {all_true('c')}), true) = _alternative + 1"
 )

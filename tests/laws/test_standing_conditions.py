@@ -54,7 +54,7 @@ def drawn_atom(random: Random) -> dict[str, Any]:
     fitting = [
         name
         for name in operators
-        if (kind == "string" or "with" not in name and "contains" not in name)
+        if (kind == "string" or ("with" not in name and "contains" not in name))
         and (kind != "boolean" or name in ("=", "<>", "in", "not in", "is null", "is not null"))
     ]
     operator = random.choice(fitting)
@@ -99,15 +99,12 @@ def test_stored_queries_match_what_sql_and_the_definition_say(spark: "SparkSessi
     assert said == defined, f"seed {seed}: {describe(said ^ defined, rows, stored, written)}"
 
 
-real_blocks, real_key, real_rank = conditions.blocks, conditions.key, conditions.ReadColumn.rank
+real_blocks, real_key, real_rank = conditions.blocks, conditions.key, conditions.rank_of
 mutants = {
     "a rank too few": ("blocks", lambda low, high, alternative: real_blocks(low, f"({high} - 1)", alternative)),
-    "ranks that fall": (
-        "ReadColumn.rank",
-        lambda self, value, padding="0": f"({rank_most} - {real_rank(self, value)})",
-    ),
-    "other keys": ("key", lambda alternative, kind, value: real_key(alternative, kind, f"{value} + 1")),
-    "one alternative alone": ("key", lambda alternative, kind, value: real_key("0", kind, value)),
+    "ranks that fall": ("rank_of", lambda number, unit: f"({rank_most} - {real_rank(number, unit)})"),
+    "other keys": ("key", lambda alternative, kind, value, *more: real_key(alternative, kind, f"{value} + 1", *more)),
+    "one alternative alone": ("key", lambda alternative, kind, value, *more: real_key("0", kind, value, *more)),
 }
 
 

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from sluice import bronze, silver
 from sluice.model.ledger import RowCounts
-from sluice.operate.explain import Explainer
 from tests.kit import Lakehouse, text
-from tests.laws.test_proportion import files_read
 from tests.oracles.standing import is_match, versions_of
 
 if TYPE_CHECKING:
-    import pytest
-    from pyspark.sql import SparkSession
+    pass
 
 # A table whose rows change, move and go; `noted_at` says which record is newer.
 things = silver.history(

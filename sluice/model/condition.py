@@ -4,8 +4,8 @@ A condition is a list of alternatives, each a list of atoms that must all be tru
 
     [[{"column": "price", "operator": ">", "values": ["100"]}, {"column": "symbol", "operator": "in", "values": ["A"]}]]
 
-Values are texts, in the one form that each type has. `from_sql` makes a condition of an SQL predicate. As in SQL, an atom
-of a null is neither true nor false, unless it asks for nulls.
+Values are texts, in the one form that each type has. As in SQL, an atom of a null is neither true nor false, unless it
+asks for nulls. `from_sql` makes a condition of an SQL predicate.
 """
 
 import re
@@ -72,7 +72,7 @@ decimal_kind = re.compile(r"decimal\((\d+),(\d+)\)")
 
 @dataclass(frozen=True)
 class Comparable:
-    """How values of a type are compared: as whole numbers, doubles or text; and the `pattern` of those in a condition."""
+    """How values of a type are compared: as whole numbers, doubles or text; and what a condition writes them like."""
 
     family: Family
     pattern: str

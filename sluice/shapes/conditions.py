@@ -3,8 +3,8 @@
 Conditions are data, and no SQL is made of them: the SQL here depends on the columns that they may read, and on nothing
 else. Values of a type are compared as whole numbers, as doubles, or as texts.
 
-Of each alternative the atom is chosen that the fewest rows can be expected to fit, and its keys lead to the alternative:
-the values that it names, or the blocks of a range. A row has one key for each kind of key that is in use.
+Of each alternative the atom is chosen that the fewest rows can be expected to fit, and the alternative is found by its
+keys: the values that it names, or the blocks of a range. A row has one key for each kind of key that is in use.
 """
 
 from collections.abc import Mapping, Sequence
@@ -244,11 +244,9 @@ class Conditions:
         for family in families:
             cases = {kind: compared(kind, of_text(kind, "v")) for kind in self.kinds(family)}
             said.append(f"{self.values(cases, array_types[family], 'a.of.kind')} AS {family}")
-        cases = {
-            kind: f"CAST({compared(kind, of_text(kind, 'v')) if kind not in self.kinds('text') else of_text(kind, 'v')} AS double)"
-            for kind in self.kinds(*families)
-            if kind not in ("string", "boolean")
-        }
+        whole = {kind: compared(kind, of_text(kind, "v")) for kind in self.kinds("whole") if kind != "boolean"}
+        others = {kind: of_text(kind, "v") for kind in self.kinds("double", "text") if kind != "string"}
+        cases = {kind: f"CAST({sql} AS double)" for kind, sql in (whole | others).items()}
         said.append(f"{self.values(cases, 'double', 'a.of.kind')} AS numbers")
         return f"struct({', '.join(said)})"
 

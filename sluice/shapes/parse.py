@@ -79,8 +79,8 @@ class Parsing:
     Times are RFC 3339, except in the columns of `time_formats`. An event before `event_time_min` is quarantined; None
     lets all through. `sent_time` and `received_time` correct a device's clock; a record is late when it
     was received more than `hold_later_than` after its event. It is quarantined under the names of all `expectations`
-    that it breaks. `from_record` says which columns are not fields of the value, but of the record around it. The column
-    `condition` of stored queries is judged by `conditions`.
+    that it breaks. `from_record` says which columns are not fields of the value, but of the record around it. The
+    column `condition` of stored queries is judged by `conditions`.
     """
 
     schema: str

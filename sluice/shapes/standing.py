@@ -11,6 +11,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from sluice.model.scope import Scope, collect
+from sluice.model.specification import Specification
 from sluice.model.sql import backticked
 from sluice.shapes.as_of import changed_intervals
 from sluice.shapes.conditions import Conditions, codes, everything, families, of_null, of_value, slots_of_column
@@ -48,6 +49,16 @@ class StandingQueries:
     @property
     def result(self) -> tuple[str, ...]:
         return ("query_id", *self.of_row, *self.attributes, "query_valid_from")
+
+
+@dataclass(frozen=True)
+class Standing(Specification):
+    """The matches of stored queries among a source's rows."""
+
+    kind, version = "standing queries", 1
+    source: str
+    queries: str
+    rule: StandingQueries
 
 
 def find_matches(rows: "DataFrame", versions: "DataFrame", rule: StandingQueries) -> "DataFrame":

@@ -1,4 +1,6 @@
-"""Silver: declares events, histories, elements of arrays, joins by key, by interval and as of a time, patterns, and queries."""
+"""Silver: declares events, histories, elements of arrays, joins by key, by interval and as of a time, patterns, and
+standing queries.
+"""
 
 from sluice.model.condition import from_sql as condition
 from sluice.silver.as_of import Dimension, as_of, dimension

@@ -22,10 +22,10 @@ from sluice.model.datasets import (
 )
 from sluice.model.ddl import column_types, ddl, require_names
 from sluice.model.lineage import Lineage, Made, same, taken, unique
-from sluice.model.specification import Specification
 from sluice.shapes.conditions import Conditions, condition_type
 from sluice.shapes.fates import Events, event_dataset
 from sluice.shapes.standing import (
+    Standing,
     StandingQueries,
     find_matches,
     named_by,
@@ -53,16 +53,6 @@ class StoredQueries(HistoryOfChanges):
     reads: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class Standing(Specification):
-    """The matches of stored queries among a source's rows."""
-
-    kind, version = "standing queries", 1
-    source: str
-    queries: str
-    rule: StandingQueries
-
-
 def standing_queries(
     name: str,
     *,
@@ -78,19 +68,19 @@ def standing_queries(
 ) -> Dataset:
     """One row for each row of the source that a stored query is true of (percolation, search on a stream).
 
-    `queries` is the topic in which queries are stored: `sluice standing add silver.<name> ID "price > 100"` writes there,
-    and so can any producer. A record has `query_id`, `changed_at`, the `condition` as data (`silver.condition`), and
-    perhaps `match_past`, `is_deleted` and the `attributes`, given as a schema: `"customer string, webhook string"`. The
-    queries with all their versions are the table `silver.<name>_queries`. A query whose condition does not fit the
-    columns is quarantined.
+    `queries` is the topic in which queries are stored: `sluice standing add silver.<name> ID "price > 100"` writes
+    there, and so can any producer. A record has `query_id`, `changed_at`, the `condition` as data (`silver.condition`),
+    and perhaps `match_past`, `is_deleted` and the `attributes`, which are declared as a schema: `"customer string"`.
+    All versions of the queries are the table `silver.<name>_queries`. A record whose condition does not fit the columns
+    is quarantined.
 
-    A row is matched with the version of each query that was valid at its `event_time`, by default that of the source. The
-    first version of a query with `match_past` also matches all rows before it. Late rows and late queries, changes and
-    deletes of either make and unmake matches.
+    A row is matched with the version of each query that was valid at its `event_time`, by default that of the source.
+    The first version of a query with `match_past` also matches all rows before it. Late rows and late queries, changes
+    and deletes of either make and unmake matches.
 
     A match has the `query_id`, the source's grain and event time, the source's `columns`, the query's `attributes`, and
-    `query_valid_from`, the begin of the version. Queries can read the source's columns of which the types are known and are no
-    arrays or structs; or those that `schema` names, with their types.
+    `query_valid_from`, the begin of the version. Queries can read the columns of the source whose types are known and
+    are neither arrays nor structs; or those that `schema` names, with their types.
     """
     full_name = checked_name("silver", name)
     reads = columns_read(full_name, source, schema)

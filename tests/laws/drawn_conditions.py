@@ -40,7 +40,7 @@ hostile = (
 first_day = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def value(random: Random, kind: str) -> Any:
+def value(random: Random, kind: str) -> Any:  # noqa: PLR0911 - one for each type
     """A value out of few, so that comparisons are often true, and of the ends of the type."""
     match kind:
         case "string":
@@ -70,7 +70,7 @@ def row(random: Random) -> dict[str, Any]:
     return {name: None if random.random() < 0.15 else value(random, kind) for name, kind in kinds.items()}
 
 
-def literal(each: Any, random: Random) -> str:
+def literal(each: Any, random: Random) -> str:  # noqa: PLR0911 - one for each type
     """A value as SQL."""
     match each:
         case None:
@@ -136,7 +136,7 @@ class Asked:
                 found = None if value is None or None in self.values else plain[name](value, *self.values)
         return found if name == self.operator or found is None else not found
 
-    def sql(self, random: Random) -> str:
+    def sql(self, random: Random) -> str:  # noqa: PLR0911 - one for each operator
         """The same in SQL."""
         if self.operator in ("and", "or"):
             joined = f" {self.operator} ".join(each.sql(random) for each in self.parts)

@@ -114,7 +114,7 @@ def test_faults_in_how_queries_are_found_are_noticed(
 ) -> None:
     random = Random(1)
     rows = [row(random) for _ in range(60)]
-    stored = {f"{number}": [[drawn_atom(random)], [drawn_atom(random)]] for number in range(40)}
+    stored: dict[str, Any] = {f"{number}": [[drawn_atom(random)], [drawn_atom(random)]] for number in range(40)}
     implied = {(name, at) for name, each in stored.items() for at, one in enumerate(rows) if is_match(each, one, kinds)}
     name, fault = mutants[mutant]
     monkeypatch.setattr(f"sluice.shapes.conditions.{name}", fault)

@@ -22,12 +22,12 @@ def truth_of(atom: Mapping[str, Any], row: Row, kinds: Mapping[str, str]) -> Tru
     column, operator = atom["column"], atom["operator"]
     value = row[column]
     if operator in ("is null", "is not null"):
-        return (value is None) == (operator == "is null")
+        return (value is None) is (operator == "is null")
     if value is None:
         return None
     wanted = [value_of(text, kinds[column]) for text in atom["values"]]
     name = operator.removeprefix("not ")
-    return plain[name](value, *wanted) == (name == operator)
+    return plain[name](value, *wanted) is (name == operator)
 
 
 def value_of(text: str, kind: str) -> Any:
@@ -91,7 +91,7 @@ class Version:
 
 
 def versions_of(records: Iterable[Row], attributes: Sequence[str] = ()) -> list[Version]:
-    """The versions that records of queries imply, each record with the hour `at` of its change; none are of one hour."""
+    """The versions that records of queries imply, each with the hour `at` of its change, which is that of no other."""
     found, by_query = list[Version](), dict[str, list[Row]]()
     for record in records:
         by_query.setdefault(record["query_id"], []).append(record)

@@ -174,7 +174,8 @@ def from_sql(sql: str, columns: Mapping[str, str] | None = None) -> Condition:
     parsed = parse(with_quotes_escaped(sql)) if tokens(sql) else None
     if parsed is None:
         raise UsageError(
-            f"The condition {sql!r} cannot be read as SQL; write for example: price > 100 AND symbol = 'A'"
+            f"The condition {shortened(repr(sql))} cannot be read as SQL; "
+            "write for example: price > 100 AND symbol = 'A'"
         )
     try:
         condition = Reader(sql, None if columns is None else readable(columns)).read(parsed)

@@ -36,7 +36,7 @@ def standing(catalogue: Catalogue, name: str) -> tuple[Dataset, Standing]:
     if dataset is None or not isinstance(dataset.specification, Standing):
         raise UsageError(
             f"{name} has no stored queries; {hint(name, found)}"
-            + (f"{', '.join(found)} do." if found else "declare it with silver.standing_queries.")
+            + (f"there are those of {', '.join(found)}." if found else "declare it with silver.standing_queries.")
         )
     return dataset, dataset.specification
 

@@ -89,6 +89,9 @@ def standing_queries(
         raise DeclarationError(f"{full_name}: {source.name} has no event time; say which column it is: event_time='…'")
     require_timestamp(full_name, "event_time", source, time)
     require_columns_of(full_name, "columns", columns, source)
+    topics = (queries,) if isinstance(queries, Topic) else tuple(queries) if isinstance(queries, list | tuple) else ()
+    if not topics or not all(isinstance(each, Topic) for each in topics):
+        raise DeclarationError(f"{full_name}: queries is a topic or several; declare them with bronze.topic")
     extra = column_types(attributes, f"{full_name}: attributes") if attributes else {}
     rule = StandingQueries(
         reads=tuple(reads.items()),
@@ -98,7 +101,7 @@ def standing_queries(
         attributes=tuple(extra),
     )
     require_names(f"{full_name}: columns of a match", rule.result)
-    stored = stored_queries(f"{name}_queries", queries, extra, Conditions(rule.reads), f"The queries of {full_name}.")
+    stored = stored_queries(f"{name}_queries", topics, extra, Conditions(rule.reads), f"The queries of {full_name}.")
     made = Dataset(
         name=full_name,
         inputs={
@@ -159,7 +162,7 @@ def columns_read(dataset: str, source: Dataset, schema: str | None) -> dict[str,
 
 
 def stored_queries(
-    name: str, topics: Topic | Sequence[Topic], attributes: Mapping[str, str], conditions: Conditions, meaning: str
+    name: str, topics: Sequence[Topic], attributes: Mapping[str, str], conditions: Conditions, meaning: str
 ) -> Dataset:
     """The history of the queries: each version with what it is matched by."""
     made = history(
@@ -175,14 +178,10 @@ def stored_queries(
     )
     changes, lay = made.inputs["changes"].source, made.shape
     if not isinstance(changes, Dataset) or not isinstance(changes.specification, Events):
-        raise DeclarationError(f"silver.{name}: queries is a topic or several; declare them with bronze.topic")
+        raise TypeError(f"silver.{name} is not made of records")
     judged = event_dataset(
         changes.name,
-        sources=tuple(
-            each.source
-            for each in changes.inputs.values()
-            if isinstance(each.source, Topic) and not each.source.optional
-        ),
+        sources=tuple(topics),
         parsing=replace(changes.specification.parsing, conditions=conditions),
         distinct=changes.specification.distinct,
         idle_after=changes.idle_after,

@@ -7,6 +7,7 @@ is true of about one row in ten thousand. CPU seconds are those of the JVM, the 
 import os
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Annotated
@@ -108,12 +109,12 @@ def cpu_seconds(jvm: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def cost(jvm: int, run: Callable[[], object], times: int = 2) -> float:
-    """The CPU seconds of a run."""
+def cost(jvm: int, work: Callable[[], object], times: int = 2) -> float:
+    """The CPU seconds of some work."""
     found = []
     for _ in range(times):
         began = cpu_seconds(jvm)
-        run()
+        work()
         found.append(cpu_seconds(jvm) - began)
     return min(found)
 
@@ -131,8 +132,8 @@ def measure(spark: "SparkSession", jvm: int, folder: Path, counts: list[int], si
             line: list[object] = [kind, count]
             for size in sizes:
                 found = find_matches(rows[size], versions, rule)
-                matched = cost(jvm, lambda found=found: found.write.format("noop").mode("overwrite").save())
-                filtered = cost(jvm, lambda size=size, texts=texts: filters(rows[size], texts[:filters_timed]), 1)
+                matched = cost(jvm, partial(run, found))
+                filtered = cost(jvm, partial(filters, rows[size], texts[:filters_timed]), 1)
                 line += [found.count(), matched, filtered / filters_timed * count]
             table.append(line)
     header = [
@@ -141,10 +142,14 @@ def measure(spark: "SparkSession", jvm: int, folder: Path, counts: list[int], si
     print_table(["queries", "count", *header], table)
 
 
+def run(frame: "DataFrame") -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
 def filters(rows: "DataFrame", texts: list[str]) -> None:
     """A pass over the rows for each query."""
     for each in texts:
-        rows.where(each).write.format("noop").mode("overwrite").save()
+        run(rows.where(each))
 
 
 def main(
@@ -159,7 +164,7 @@ def main(
             trades(spark, 20_000), prepared(spark, predicates("mixed", 500), Path(folder, "warm")), rule
         )
         for _ in range(3):
-            warm.write.format("noop").mode("overwrite").save()
+            run(warm)
         print_plan(warm)
         measure(spark, jvm, Path(folder), counts, sizes)
 

@@ -123,7 +123,7 @@ def test_a_predicate_that_cannot_be_stored_is_told_why(sql: str, told: str) -> N
 )
 def test_a_declaration_that_cannot_work_is_told_why(options: dict[str, Any], told: str) -> None:
     with pytest.raises(DeclarationError) as error:
-        silver.standing_queries("alerts", **{"source": trades, "queries": queries} | options)
+        silver.standing_queries("alerts", **dict[str, Any](source=trades, queries=queries) | options)
     assert told in str(error.value)
 
 

@@ -7,13 +7,16 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from sluice import bronze, silver
 from sluice.model.ledger import RowCounts
+from sluice.shapes.standing import StandingQueries, find_matches, touched_by_queries
 from tests.kit import Lakehouse, text
 from tests.oracles.standing import is_match, versions_of
 
 if TYPE_CHECKING:
-    pass
+    from pyspark.sql import DataFrame, SparkSession
 
 # A table whose rows change, move and go; `noted_at` says which record is newer.
 things = silver.history(
@@ -128,23 +131,83 @@ def arrive(lakehouse: Lakehouse, facts: Sequence[Record], queries: Sequence[Reco
     return lakehouse.run()
 
 
-def test_matches_are_what_the_records_imply_in_whatever_order_they_arrive(lakehouse: Lakehouse, tmp_path: Path) -> None:
-    random = Random(seed)
-    facts, queries = drawn(random)
-    lakehouse.declare(alerts)
-    steps = [(50, 40), (51, 40), (51, 41), (60, 40), (60, 60), (len(facts), len(queries))]
-    seen = (0, 0)
-    for of_facts, of_queries in steps:
-        done = arrive(lakehouse, facts[seen[0] : of_facts], queries[seen[1] : max(of_queries, seen[1])])
-        seen = (of_facts, max(of_queries, seen[1]))
+@pytest.fixture(scope="module")
+def story() -> tuple[list[Record], list[Record]]:
+    return drawn(Random(seed))
+
+
+@pytest.fixture(scope="module")
+def begun(spark: "SparkSession", story: Any, tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A lakehouse that has most of the records."""
+    facts, queries = story
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("begun"), partitions=1).declare(alerts)
+    arrive(lakehouse, facts[:60], queries[:45])
+    assert found_in(lakehouse) == implied(facts[:60], queries[:45]), seed
+    return lakehouse
+
+
+def test_matches_are_what_the_records_imply_in_whatever_order_they_arrive(
+    begun: Lakehouse, story: Any, tmp_path: Path
+) -> None:
+    facts, queries = story
+    lakehouse = begun.copied_to(tmp_path)
+    seen = (60, 45)
+    # One thing, then one query, then all others at once.
+    for upto in ((61, 45), (61, 46), (len(facts), len(queries))):
+        done = arrive(lakehouse, facts[seen[0] : upto[0]], queries[seen[1] : upto[1]])
+        seen = upto
         assert found_in(lakehouse) == implied(facts[: seen[0]], queries[: seen[1]]), (seed, seen)
-        assert done.get("silver.alerts") is None or done["silver.alerts"].cause in ("first build", "changes")
+        assert done.get("silver.alerts") is None or done["silver.alerts"].cause == "changes"
     assert [law for law in lakehouse.laws() if law.broken] == []
     assert lakehouse.run() == {}
     again = lakehouse.run(rebuild=True)
     assert again["silver.alerts"].rows == RowCounts()
     # The other way round, and each record twice.
     other = Lakehouse(lakehouse.spark, tmp_path / "other").declare(alerts)
-    arrive(other, facts[::-1] * 2, queries[:3])
-    arrive(other, [], queries[::-1])
+    arrive(other, facts[::-1] * 2, queries[::-1])
     assert found_in(other) == found_in(lakehouse)
+
+
+def test_a_query_that_does_not_ask_for_the_past_is_matched_with_no_row_before_it(
+    begun: Lakehouse, story: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts, _ = story
+    lakehouse = begun.copied_to(tmp_path)
+    met = list[int]()
+
+    def counted(rows: "DataFrame", versions: "DataFrame", rule: StandingQueries) -> "DataFrame":
+        met.append(rows.count())
+        return find_matches(rows, versions, rule)
+
+    monkeypatch.setattr("sluice.shapes.standing.find_matches", counted)
+    late = query(Random(1), "late", 15.5) | {"condition": [[]], "is_deleted": False, "is_wrong": False}
+    arrive(lakehouse, [], [late | {"match_past": False}])
+    newest = {each["thing"]: each for each in sorted(facts[:60], key=lambda each: each["noted_at"])}
+    there = [each["hour"] or 0 for each in newest.values() if not each["gone"]]
+    assert met == [sum(hour > 15 for hour in there)]
+    assert 0 < met[0] < len(there) / 2
+
+
+def of_new_rows_alone(changed: "DataFrame", versions: "DataFrame", own: "DataFrame", rule: Any) -> "DataFrame":
+    now = changed.where("_change_type IN ('insert', 'update_postimage')")
+    return find_matches(now, versions, rule).select(*rule.located)
+
+
+def of_new_versions_alone(
+    changed: "DataFrame", rows: "DataFrame", versions: "DataFrame", own: "DataFrame", rule: Any
+) -> "DataFrame":
+    return touched_by_queries(changed, rows, versions, own.limit(0), rule)
+
+
+@pytest.mark.parametrize("mutant", [of_new_rows_alone, of_new_versions_alone])
+def test_a_scope_that_forgets_what_was_is_noticed(
+    begun: Lakehouse, story: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Any
+) -> None:
+    facts, queries = story
+    is_of_rows = mutant is of_new_rows_alone
+    name = "touched_by_rows" if is_of_rows else "touched_by_queries"
+    monkeypatch.setattr(f"sluice.silver.standing.{name}", mutant)
+    lakehouse = begun.copied_to(tmp_path)
+    known = (len(facts), 45) if is_of_rows else (60, len(queries))
+    arrive(lakehouse, facts[60 : known[0]], queries[45 : known[1]])
+    assert found_in(lakehouse) != implied(facts[: known[0]], queries[: known[1]])

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from sluice import silver
 from sluice.model.condition import Condition, fault, operators
 from sluice.shapes import conditions
-from sluice.shapes.conditions import Conditions, condition_type, rank_most
+from sluice.shapes.conditions import Conditions, condition_type
 from sluice.shapes.standing import StandingQueries, find_matches
 from tests.laws.drawn_conditions import hostile, kinds, predicate, row, value
 from tests.oracles.standing import is_match
@@ -78,12 +78,12 @@ def drawn_condition(random: Random) -> Any:
 
 def test_stored_queries_match_what_sql_and_the_definition_say(spark: "SparkSession") -> None:
     random = Random(seed)
-    rows = [row(random) for _ in range(120)]
+    rows = [row(random) for _ in range(90)]
     rows += [row(random) | {"name": each} for each in texts_with_anything]
-    asked = {f"sql {number}": predicate(random) for number in range(150)}
+    asked = {f"sql {number}": predicate(random) for number in range(100)}
     written = {name: each.sql(random) for name, each in asked.items()}
     stored: dict[str, Any] = {name: silver.condition(sql, kinds) for name, sql in written.items()}
-    stored |= {f"data {number}": drawn_condition(random) for number in range(150)}
+    stored |= {f"data {number}": drawn_condition(random) for number in range(100)}
     stored |= {"all": [[]], "none": []}
     defined = {
         (name, at) for name, each in asked.items() for at, values in enumerate(rows) if each.truth(values) is True
@@ -99,11 +99,9 @@ def test_stored_queries_match_what_sql_and_the_definition_say(spark: "SparkSessi
     assert said == defined, f"seed {seed}: {describe(said ^ defined, rows, stored, written)}"
 
 
-real_blocks, real_key, real_rank = conditions.blocks, conditions.key, conditions.rank_of
+real_blocks, real_key = conditions.blocks, conditions.key
 mutants = {
     "a rank too few": ("blocks", lambda low, high, alternative: real_blocks(low, f"({high} - 1)", alternative)),
-    "ranks that fall": ("rank_of", lambda number, unit: f"({rank_most} - {real_rank(number, unit)})"),
-    "other keys": ("key", lambda alternative, kind, value, *more: real_key(alternative, kind, f"{value} + 1", *more)),
     "one alternative alone": ("key", lambda alternative, kind, value, *more: real_key("0", kind, value, *more)),
 }
 
@@ -113,8 +111,8 @@ def test_faults_in_how_queries_are_found_are_noticed(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
     random = Random(1)
-    rows = [row(random) for _ in range(60)]
-    stored: dict[str, Any] = {f"{number}": [[drawn_atom(random)], [drawn_atom(random)]] for number in range(40)}
+    rows = [row(random) for _ in range(40)]
+    stored: dict[str, Any] = {f"{number}": [[drawn_atom(random)], [drawn_atom(random)]] for number in range(30)}
     implied = {(name, at) for name, each in stored.items() for at, one in enumerate(rows) if is_match(each, one, kinds)}
     name, fault = mutants[mutant]
     monkeypatch.setattr(f"sluice.shapes.conditions.{name}", fault)
@@ -152,7 +150,7 @@ def test_a_condition_that_does_not_fit_the_columns_is_told_the_same_before_and_a
     spark: "SparkSession",
 ) -> None:
     random = Random(seed)
-    drawn = [spoilt(random, drawn_condition(random)) for _ in range(400)]
+    drawn = [spoilt(random, drawn_condition(random)) for _ in range(300)]
     drawn += [[[]] * 256, [[]] * 257, [[drawn_atom(random)] * 257]]
     listed = [
         (at, [[(a["column"], a["operator"], a["values"]) for a in c] for c in each]) for at, each in enumerate(drawn)
@@ -164,5 +162,5 @@ def test_a_condition_that_does_not_fit_the_columns_is_told_the_same_before_and_a
     }
     for at, each in enumerate(drawn):
         assert (judged[at] is None) == (fault(each, kinds) is None), (seed, each, judged[at], fault(each, kinds))
-    assert 50 < sum(each is None for each in judged.values()) < 350
+    assert 30 < sum(each is None for each in judged.values()) < 250
     assert set(judged.values()) >= set(conditions.faults[1:])

@@ -152,8 +152,8 @@ def test_matches_are_what_the_records_imply_in_whatever_order_they_arrive(
     facts, queries = story
     lakehouse = begun.copied_to(tmp_path)
     seen = (60, 45)
-    # One thing, then one query, then all others at once.
-    for upto in ((61, 45), (61, 46), (len(facts), len(queries))):
+    # One thing, then all others and queries at once; one query alone comes in the next test.
+    for upto in ((61, 45), (len(facts), len(queries))):
         done = arrive(lakehouse, facts[seen[0] : upto[0]], queries[seen[1] : upto[1]])
         seen = upto
         assert found_in(lakehouse) == implied(facts[: seen[0]], queries[: seen[1]]), (seed, seen)
@@ -171,7 +171,7 @@ def test_matches_are_what_the_records_imply_in_whatever_order_they_arrive(
 def test_a_query_that_does_not_ask_for_the_past_is_matched_with_no_row_before_it(
     begun: Lakehouse, story: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts, _ = story
+    facts, queries = story
     lakehouse = begun.copied_to(tmp_path)
     met = list[int]()
 
@@ -181,7 +181,9 @@ def test_a_query_that_does_not_ask_for_the_past_is_matched_with_no_row_before_it
 
     monkeypatch.setattr("sluice.shapes.standing.find_matches", counted)
     late = query(Random(1), "late", 15.5) | {"condition": [[]], "is_deleted": False, "is_wrong": False}
-    arrive(lakehouse, [], [late | {"match_past": False}])
+    late |= {"match_past": False}
+    arrive(lakehouse, [], [late])
+    assert found_in(lakehouse) == implied(facts[:60], [*queries[:45], late])
     newest = {each["thing"]: each for each in sorted(facts[:60], key=lambda each: each["noted_at"])}
     there = [each["hour"] or 0 for each in newest.values() if not each["gone"]]
     assert met == [sum(hour > 15 for hour in there)]

@@ -19,6 +19,8 @@ from sluice.model.rules import holds
 from sluice.model.times import is_time, micros_least, micros_most, paths
 from sluice.shapes import avro, encoded, record_columns, strict
 from sluice.shapes.canonical import digest
+from sluice.shapes.conditions import Conditions
+from sluice.shapes.conditions import faults as condition_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +79,8 @@ class Parsing:
     Times are RFC 3339, except in the columns of `time_formats`. An event before `event_time_min` is quarantined; None
     lets all through. `sent_time` and `received_time` correct a device's clock; a record is late when it
     was received more than `hold_later_than` after its event. It is quarantined under the names of all `expectations`
-    that it breaks. `from_record` says which columns are not fields of the value, but of the record around it.
+    that it breaks. `from_record` says which columns are not fields of the value, but of the record around it. The
+    column `condition` of stored queries is judged by `conditions`.
     """
 
     schema: str
@@ -94,6 +97,7 @@ class Parsing:
     time_formats: tuple[tuple[str, str], ...] = ()
     event_time_min: str | None = event_time_min_default
     from_record: tuple[tuple[str, str], ...] = ()
+    conditions: Conditions | None = None
 
     @property
     def is_debezium(self) -> bool:
@@ -191,6 +195,7 @@ class Parsing:
             ),
             *[f"{fault}_{name}" for name in times for fault in strict.faults_of_time],
             *[f"null_{name}" for name in self.required],
+            *(condition_faults if self.conditions else ()),
             *[each.name for each in self.expectations],
             *(time_rules(self.event_time, self.event_time_min) if self.event_time else ()),
             *([late] if self.hold_later_than else []),
@@ -405,6 +410,9 @@ def broken_rule(parsing: Parsing) -> "Column":
         rule = rule.when(F.col("_size").isNotNull() & ~known, "unknown_op")
     for name in parsing.required:
         rule = rule.when(F.col(name).isNull() & is_needed(parsing, name), f"null_{name}")
+    if parsing.conditions:
+        broken = F.when(F.col("_change") == "set", unless_held(parsing.conditions.fault("condition")))
+        rule = rule.when(broken.isNotNull(), broken)
     if parsing.expectations:
         broken = broken_expectations(parsing)
         rule = rule.when(broken != "", broken)

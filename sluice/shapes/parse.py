@@ -239,12 +239,10 @@ def parse(
     if isinstance(parsing.format, Encoding):
         records = encoded.with_text(records, parsing.format, parsing.record_bytes_max, schemas)
     parsed = records.select(is_held.alias("_held"), *parsing.once(texts_of))
-    named = parsed.withColumn("_read", parsing.once(read_of)).select("*", *parsing.once(row_of))
-    named = named.withColumn("_fault", parsing.once(fault_of))
-    if parsing.changes:
-        named = named.withColumns(parsing.once(change_of))
-    if parsing.event_time:
-        named = named.withColumns(parsing.once(times_of))
+    if parsing.is_debezium:
+        parsed = parsed.withColumn("_read", parsing.once(read_of))
+    # Spark analyses the whole plan at each step, so there are few.
+    named = parsed.select("*", *parsing.once(row_of)).withColumns(parsing.once(judged))
     return named.select(*parsing.once(lambda each: result_of(each, named), "result"))
 
 
@@ -297,7 +295,7 @@ def with_commands(records: "DataFrame", said: "DataFrame") -> "DataFrame":
 
 def row_of(parsing: Parsing) -> "list[Column]":
     """The columns of the row in a record."""
-    row = [each.value(F.col("_read").getField(name)).alias(name) for name, each in parsing.typed.items()]
+    row = [each.value(read(parsing).getField(name)).alias(name) for name, each in parsing.typed.items()]
     around = columns_of(parsing.record_columns)
     row += [record_columns.value(parsing, name, each).alias(name) for name, each in around.items()]
     if not parsing.is_debezium:
@@ -311,11 +309,20 @@ def row_of(parsing: Parsing) -> "list[Column]":
     ]
 
 
-def read_of(parsing: Parsing) -> "Column":
-    """The row as it was read; a deleted row has only its before image."""
-    if not parsing.is_debezium:
-        return F.col("_parsed")
+def read_of(_: Parsing) -> "Column":
+    """The row in Debezium's envelope; a deleted row has only its before image."""
     return F.expr(f"if({enveloped('op')} = 'd', {enveloped('before')}, {enveloped('after')})")
+
+
+def read(parsing: Parsing) -> "Column":
+    """The row as it was read."""
+    return F.col("_read" if parsing.is_debezium else "_parsed")
+
+
+def judged(parsing: Parsing) -> "dict[str, Column]":
+    """What is wrong with a row, what it changes, and when; each by the columns as they were read."""
+    changes = change_of(parsing) if parsing.changes else {}
+    return {"_fault": fault_of(parsing), **changes, **(times_of(parsing) if parsing.event_time else {})}
 
 
 def fault_of(parsing: Parsing) -> "Column":
@@ -325,7 +332,7 @@ def fault_of(parsing: Parsing) -> "Column":
     faults = [
         strict.text_fault(text, is_corrupt, F.col("_names"), options),
         F.when(is_corrupt, "wrong_type"),
-        strict.value_fault(parsing.typed, F.col("_read"), text),
+        strict.value_fault(parsing.typed, read(parsing), text),
     ]
     if parsing.is_debezium:
         faults.append(F.when(F.expr(f"{ts_ms} IS NOT NULL") & F.col("committed_at").isNull(), "invalid_committed_at"))

@@ -42,7 +42,7 @@ class Machines:
 
     @cached_property
     def schema(self) -> Any:
-        return fastavro.schema.load_schema(examples / "machines" / "schemas" / "report.avsc")
+        return fastavro.schema.load_schema(str(examples / "machines" / "schemas" / "report.avsc"))
 
     def overheated(self) -> list[tuple[object, ...]]:
         return rows_of(self.project, "SELECT machine, degrees_before, degrees_after FROM silver.overheated ORDER BY 1")

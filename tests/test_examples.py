@@ -1,17 +1,22 @@
 """The examples are run as they are."""
 
 import copy
+import io
 import json
 import shutil
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import fastavro
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
 from sluice import Project
 from sluice.errors import LogError
+from tests.kit import at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +60,52 @@ def test_the_tables_of_seats_are_what_was_decided(spark: "SparkSession", tmp_pat
         segments[-1].unlink()
         with pytest.raises(LogError, match="ends before decisions that have landed"):
             project.decider("seats")
+
+
+@dataclass
+class Machines:
+    """The machines' reports, in Avro."""
+
+    project: Project
+
+    def report(self, name: str, machine: str, *readings: tuple[float, float]) -> None:
+        """Appends a report of readings: the minutes since the first day began, and the degrees."""
+        taken = [{"read_at": at(minutes / 60), "degrees": degrees} for minutes, degrees in readings]
+        report = {"report_id": name, "sent_at": taken[-1]["read_at"], "readings": taken}
+        written = io.BytesIO()
+        fastavro.schemaless_writer(written, self.schema, report)
+        self.project.append("machine_reports", [written.getvalue()], key=machine)
+
+    @cached_property
+    def schema(self) -> Any:
+        return fastavro.schema.load_schema(str(examples / "machines" / "schemas" / "report.avsc"))
+
+    def overheated(self) -> list[tuple[object, ...]]:
+        return rows_of(self.project, "SELECT machine, degrees_before, degrees_after FROM silver.overheated ORDER BY 1")
+
+    def silent(self) -> list[tuple[object, ...]]:
+        return rows_of(self.project, "SELECT machine, degrees, _state FROM silver.silent ORDER BY 1, match_start")
+
+
+def test_a_late_report_changes_what_is_known_of_a_machine(spark: "SparkSession", tmp_path: Path) -> None:
+    shutil.copytree(examples / "machines", tmp_path, dirs_exist_ok=True)
+    with Project(tmp_path, spark=spark) as project:
+        machines = Machines(project)
+        machines.report("r1", "press", (0, 40), (10, 42), (20, 44), (30, 46))
+        machines.report("r2", "lathe", (0, 40), (10, 42), (30, 46))
+        machines.report("r3", "lathe", (100, 41))
+        machines.report("r4", "press", (100, 41))
+        project.run()
+        assert machines.overheated() == [("press", 40, 46)]
+        lathe, press = [(name, 41, "open") for name in ("lathe", "press")]
+        assert machines.silent() == [("lathe", 46, "complete"), lathe, ("press", 46, "complete"), press]
+        # What was missing: the lathe got hotter, and was never silent.
+        machines.report("r5", "lathe", (20, 44), (60, 45))
+        machines.report("r5", "lathe", (20, 44), (60, 45))
+        project.run()
+        assert machines.overheated() == [("lathe", 40, 46), ("press", 40, 46)]
+        assert machines.silent() == [lathe, ("press", 46, "complete"), press]
+        assert project.audit().balanced
 
 
 @pytest.mark.spark

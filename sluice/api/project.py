@@ -22,6 +22,7 @@ from sluice.api.quarantine import Quarantine
 from sluice.api.replays import Replays
 from sluice.api.results import Audit, Checked, Maintained, RunResult
 from sluice.api.sessions import EachCall, Given, Kept, Sessions
+from sluice.api.standing import Standing
 from sluice.api.subscribe import changes_of, deliver_changes
 from sluice.api.times import backfill_range, with_zone
 from sluice.engine import catalogue as catalogues
@@ -177,6 +178,11 @@ class Project:
     def quarantine(self) -> Quarantine:
         """The quarantined records: `list`, `records`, `add`, `release`."""
         return Quarantine(self._here)
+
+    @property
+    def standing(self) -> Standing:
+        """The stored queries of `silver.standing_queries`: `add`, `remove`, `list`."""
+        return Standing(self._here)
 
     @cached_property
     def replays(self) -> Replays:

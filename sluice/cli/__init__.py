@@ -19,6 +19,7 @@ from sluice.cli.publish import publish
 from sluice.cli.quarantine import quarantine_app
 from sluice.cli.replay import replay_app, rollback
 from sluice.cli.serve import serve_app
+from sluice.cli.standing import standing_app
 from sluice.cli.subscribe import subscribe
 from sluice.cli.ui import ui
 from sluice.errors import SluiceError
@@ -54,6 +55,7 @@ groups = {
     "serve": serve_app,
     "capture": capture_app,
     "quarantine": quarantine_app,
+    "standing": standing_app,
     "replay": replay_app,
 }
 

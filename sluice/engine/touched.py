@@ -26,7 +26,8 @@ def scope_of(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> Scop
     found = collect(union(touched))
     is_small = found.count <= rebuild_share * evaluation.own_count
     # A backfill range is never widened to the whole table, whatever it costs.
-    is_narrow = evaluation.dataset.is_fold or evaluation.backfill is not None or evaluation.can_adjust
+    dataset = evaluation.dataset
+    is_narrow = dataset.is_fold or dataset.is_sparse or evaluation.backfill is not None or evaluation.can_adjust
     return found if is_narrow or is_small else everything
 
 

@@ -157,6 +157,9 @@ class Dataset:
     an entity unchanged for a year does not show how far time has come. With `has_windows` its rows are those of
     windows; with `windows_merge` these are sessions.
 
+    With `is_sparse` its rows are few beside those that it is made from, so a scope of many of them is still little to
+    recompute, and is not widened to the whole table.
+
     `laws` are what `sluice audit` counts beside the fates: for each law, a query for the number of rows that break it.
     `bounded` is what should be rare: a description, and a query for the number of such rows, the
     number of all rows, and a remark. `with_expectations` gives the same dataset with the row rules of a suite; None
@@ -183,6 +186,7 @@ class Dataset:
     reached: "Callable[[DataFrame], DataFrame] | None" = None
     has_windows: bool = False
     windows_merge: bool = False
+    is_sparse: bool = False
     laws: "Mapping[str, str]" = field(default_factory=dict)
     bounded: "Mapping[str, tuple[str, str]]" = field(default_factory=dict)
     with_expectations: "Callable[[tuple[Expectation, ...]], Dataset] | None" = None

@@ -156,6 +156,20 @@ def of_matches(table: str, keys: Sequence[str], within_us: int, *, is_apart: boo
     return found
 
 
+def of_versions(table: str, queries: str, time: str) -> dict[str, str]:
+    """Every match is of a version of its query that was in effect at the time of its row."""
+    in_effect = (
+        "version.query_id = own.query_id AND version.valid_from = own.query_valid_from AND "
+        f'(version.matches_from IS NULL OR version.matches_from <= own."{time}") AND '
+        f'(version.valid_to IS NULL OR own."{time}" < version.valid_to)'
+    )
+    return {
+        f"matches without a version of {queries}": (
+            f"SELECT count(*) FROM {table} AS own ANTI JOIN {queries} AS version ON {in_effect}"
+        )
+    }
+
+
 def same(columns: Mapping[str, str]) -> str:
     """The condition that a row of the table is of a row of the source; nulls are equal."""
     return " AND ".join(f'own.{own} IS NOT DISTINCT FROM source."{name}"' for name, own in columns.items())

@@ -35,6 +35,8 @@ read_files_max = 256
 listed_files_max = 32
 # Each costs two requests, one after the other.
 read_objects_max = 4
+# As Spark has it.
+arrow_batch_rows = 10_000
 # What Spark and Arrow mean the same by.
 numbers = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp"}
 texts = {"string", "binary"}
@@ -59,9 +61,16 @@ def small_rows(
         rows = rows.select(F.col("row").cast(ArrayType(nullable(df.schema))).alias("row"))
     optimize(rows)
     with sized():
-        found = rows.toArrow()["row"].combine_chunks()
+        found = collected(rows)["row"].combine_chunks()
     kept = cast(pa.StructArray, cast("pa.ListArray[Any]", found).flatten())
     return pa.Table.from_struct_array(kept) if len(kept) == len(found) <= rows_max else None
+
+
+def collected(df: "DataFrame") -> pa.Table:
+    """The rows of a frame. `toArrow` also asks for settings that we know, at thirty calls to the JVM each time."""
+    if not is_classic(df):
+        return df.toArrow()
+    return pa.Table.from_batches(cast(Any, df)._collect_as_arrow(empty_list_if_zero_records=False))
 
 
 def requires_within(kind: DataType, *, is_within: bool = False) -> bool:
@@ -105,7 +114,14 @@ def is_local(df: "DataFrame") -> bool:
     """Whether a frame is made of rows that the driver has, and of nothing else, so that it costs little to compute."""
     if not is_classic(df):
         return False
-    leaves = df._jdf.queryExecution().optimizedPlan().collectLeaves()
+    plans = df._jdf.queryExecution()
+    # What has no other leaf as it was written is not optimised to find that out.
+    return has_local_leaves(plans.analyzed()) or has_local_leaves(plans.optimizedPlan())
+
+
+def has_local_leaves(plan: Any) -> bool:
+    """Whether all rows that a plan of the JVM reads are in it."""
+    leaves = plan.collectLeaves()
     return all(leaves.apply(index).nodeName() == "LocalRelation" for index in range(leaves.size()))
 
 
@@ -116,9 +132,11 @@ def local(df: "DataFrame", rows: pa.Table) -> "DataFrame":
 
 def frame_of(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -> "DataFrame":
     """A frame of rows that the driver has, in one partition, so that nothing of it is shuffled."""
+    is_remote = not hasattr(spark, "_jsparkSession")
     if rows is not None and rows.num_rows:
-        return spark.createDataFrame(rows, schema).coalesce(1)
-    if not hasattr(spark, "_jsparkSession"):
+        made = spark.createDataFrame(rows, schema) if is_remote else from_arrow(spark, rows, schema)
+        return made.coalesce(1)
+    if is_remote:
         return spark.createDataFrame([], schema)
     from pyspark.sql.classic.dataframe import DataFrame
 
@@ -126,6 +144,12 @@ def frame_of(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -
     session, jvm = spark._jsparkSession, cast(Any, spark._jvm)
     nothing = session.createDataFrame(jvm.java.util.ArrayList(), session.parseDataType(schema.json()))
     return DataFrame(nothing, spark).coalesce(1)
+
+
+def from_arrow(spark: "SparkSession", rows: pa.Table, schema: StructType) -> "DataFrame":
+    """What `createDataFrame` makes of rows, with the session's settings as we know them: it asks for each."""
+    make = cast(Any, spark)._create_from_arrow_table
+    return cast("DataFrame", make(rows, schema, "UTC", False, False, arrow_batch_rows))
 
 
 def is_plain(kind: DataType) -> bool:

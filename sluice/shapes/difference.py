@@ -23,18 +23,22 @@ def difference(own: "DataFrame", new: "DataFrame", grain: Sequence[str]) -> "Dat
     Comparison is null-safe; equal rows do not appear.
     """
     kind = F.when(F.col("before").isNull(), "inserted").when(F.col("after").isNull(), "deleted").otherwise("updated")
-    changed = differing_pairs(own, new, grain, new.columns)
+    changed = differing(own, new, grain, new.columns)
     return changed.select(kind.alias(operation), F.coalesce("after", "before").alias("row")).select("row.*", operation)
 
 
 def differing_pairs(own: "DataFrame", new: "DataFrame", grain: Sequence[str], columns: Sequence[str]) -> "DataFrame":
     """`key`, `before` and `after` of every key whose `columns` differ, as structs; null where there is no row."""
-    left = own.selectExpr(struct_of(grain, "key"), struct_of(columns, "before"))
-    right = new.selectExpr(struct_of(grain, "key"), struct_of(columns, "after"))
-    both = left.join(right, left["key"].eqNullSafe(right["key"]), "full_outer")
-    return both.where(~F.col("before").eqNullSafe(F.col("after"))).select(
-        F.coalesce(left["key"], right["key"]).alias("key"), "before", "after"
-    )
+    pairs = differing(own, new, grain, columns)
+    return pairs.selectExpr("coalesce(key_before, key_after) AS key", "before", "after")
+
+
+def differing(own: "DataFrame", new: "DataFrame", grain: Sequence[str], columns: Sequence[str]) -> "DataFrame":
+    """The same, with the key of either side by itself."""
+    left = own.selectExpr(struct_of(grain, "key_before"), struct_of(columns, "before"))
+    right = new.selectExpr(struct_of(grain, "key_after"), struct_of(columns, "after"))
+    both = left.join(right, F.expr("key_before <=> key_after"), "full_outer")
+    return both.where("NOT (before <=> after)")
 
 
 def sign() -> "Column":

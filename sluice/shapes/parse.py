@@ -19,6 +19,8 @@ from sluice.model.rules import holds
 from sluice.model.times import is_time, micros_least, micros_most, paths
 from sluice.shapes import avro, encoded, record_columns, strict
 from sluice.shapes.canonical import digest
+from sluice.shapes.conditions import Conditions
+from sluice.shapes.conditions import faults as condition_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +79,8 @@ class Parsing:
     Times are RFC 3339, except in the columns of `time_formats`. An event before `event_time_min` is quarantined; None
     lets all through. `sent_time` and `received_time` correct a device's clock; a record is late when it
     was received more than `hold_later_than` after its event. It is quarantined under the names of all `expectations`
-    that it breaks. `from_record` says which columns are not fields of the value, but of the record around it.
+    that it breaks. `from_record` says which columns are not fields of the value, but of the record around it. The
+    column `condition` of stored queries is judged by `conditions`.
     """
 
     schema: str
@@ -94,6 +97,7 @@ class Parsing:
     time_formats: tuple[tuple[str, str], ...] = ()
     event_time_min: str | None = event_time_min_default
     from_record: tuple[tuple[str, str], ...] = ()
+    conditions: Conditions | None = None
 
     @property
     def is_debezium(self) -> bool:
@@ -191,6 +195,7 @@ class Parsing:
             ),
             *[f"{fault}_{name}" for name in times for fault in strict.faults_of_time],
             *[f"null_{name}" for name in self.required],
+            *(condition_faults if self.conditions else ()),
             *[each.name for each in self.expectations],
             *(time_rules(self.event_time, self.event_time_min) if self.event_time else ()),
             *([late] if self.hold_later_than else []),
@@ -234,12 +239,10 @@ def parse(
     if isinstance(parsing.format, Encoding):
         records = encoded.with_text(records, parsing.format, parsing.record_bytes_max, schemas)
     parsed = records.select(is_held.alias("_held"), *parsing.once(texts_of))
-    named = parsed.withColumn("_read", parsing.once(read_of)).select("*", *parsing.once(row_of))
-    named = named.withColumn("_fault", parsing.once(fault_of))
-    if parsing.changes:
-        named = named.withColumns(parsing.once(change_of))
-    if parsing.event_time:
-        named = named.withColumns(parsing.once(times_of))
+    if parsing.is_debezium:
+        parsed = parsed.withColumn("_read", parsing.once(read_of))
+    # Spark analyses the whole plan at each step, so there are few.
+    named = parsed.select("*", *parsing.once(row_of)).withColumns(parsing.once(judged))
     return named.select(*parsing.once(lambda each: result_of(each, named), "result"))
 
 
@@ -292,7 +295,7 @@ def with_commands(records: "DataFrame", said: "DataFrame") -> "DataFrame":
 
 def row_of(parsing: Parsing) -> "list[Column]":
     """The columns of the row in a record."""
-    row = [each.value(F.col("_read").getField(name)).alias(name) for name, each in parsing.typed.items()]
+    row = [each.value(read(parsing).getField(name)).alias(name) for name, each in parsing.typed.items()]
     around = columns_of(parsing.record_columns)
     row += [record_columns.value(parsing, name, each).alias(name) for name, each in around.items()]
     if not parsing.is_debezium:
@@ -306,11 +309,20 @@ def row_of(parsing: Parsing) -> "list[Column]":
     ]
 
 
-def read_of(parsing: Parsing) -> "Column":
-    """The row as it was read; a deleted row has only its before image."""
-    if not parsing.is_debezium:
-        return F.col("_parsed")
+def read_of(_: Parsing) -> "Column":
+    """The row in Debezium's envelope; a deleted row has only its before image."""
     return F.expr(f"if({enveloped('op')} = 'd', {enveloped('before')}, {enveloped('after')})")
+
+
+def read(parsing: Parsing) -> "Column":
+    """The row as it was read."""
+    return F.col("_read" if parsing.is_debezium else "_parsed")
+
+
+def judged(parsing: Parsing) -> "dict[str, Column]":
+    """What is wrong with a row, what it changes, and when; each by the columns as they were read."""
+    changes = change_of(parsing) if parsing.changes else {}
+    return {"_fault": fault_of(parsing), **changes, **(times_of(parsing) if parsing.event_time else {})}
 
 
 def fault_of(parsing: Parsing) -> "Column":
@@ -320,7 +332,7 @@ def fault_of(parsing: Parsing) -> "Column":
     faults = [
         strict.text_fault(text, is_corrupt, F.col("_names"), options),
         F.when(is_corrupt, "wrong_type"),
-        strict.value_fault(parsing.typed, F.col("_read"), text),
+        strict.value_fault(parsing.typed, read(parsing), text),
     ]
     if parsing.is_debezium:
         faults.append(F.when(F.expr(f"{ts_ms} IS NOT NULL") & F.col("committed_at").isNull(), "invalid_committed_at"))
@@ -405,6 +417,9 @@ def broken_rule(parsing: Parsing) -> "Column":
         rule = rule.when(F.col("_size").isNotNull() & ~known, "unknown_op")
     for name in parsing.required:
         rule = rule.when(F.col(name).isNull() & is_needed(parsing, name), f"null_{name}")
+    if parsing.conditions:
+        broken = F.when(F.col("_change") == "set", unless_held(parsing.conditions.fault("condition")))
+        rule = rule.when(broken.isNotNull(), broken)
     if parsing.expectations:
         broken = broken_expectations(parsing)
         rule = rule.when(broken != "", broken)

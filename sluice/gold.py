@@ -1,15 +1,17 @@
-"""Gold: declares the aggregates, top lists, views and states that people read."""
+"""Gold: declares the aggregates, top lists, views and states that people read, and what changes a state."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, get_args
 
 from sluice.errors import DeclarationError
 from sluice.model import integrity
+from sluice.model.commands import Command, Commands, metadata, name_pattern, prepared
 from sluice.model.datasets import (
     Dataset,
     Input,
     Output,
+    Topic,
     checked_name,
     documented,
     require_columns,
@@ -25,9 +27,11 @@ from sluice.model.publication import Publication, checked_publication
 from sluice.model.query import keyed_rows
 from sluice.model.select import Select
 from sluice.model.specification import Specification
-from sluice.model.sql import backticked, columns_read, named_expression, quoted, require_known, tokens
+from sluice.model.sql import backticked, columns_read, named_expression, parse, quoted, require_known, tokens
 from sluice.shapes.aggregate import Groups
 from sluice.shapes.aggregate import aggregate as aggregate_rows
+from sluice.shapes.fates import Events
+from sluice.shapes.parse import Parsing
 from sluice.shapes.state import Reducer, fold
 from sluice.shapes.top import Order, Ties, Top
 from sluice.shapes.top import top as top_rows
@@ -36,7 +40,7 @@ from sluice.shapes.windows import Session, Window
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["aggregate", "publish", "state", "view"]
+__all__ = ["aggregate", "command", "commands", "publish", "state", "view"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class State(Specification):
     keys: tuple[str, ...]
     sequence_by: tuple[str, ...]
     reducer: Reducer
+    where: str = ""
 
 
 def aggregate(
@@ -370,6 +375,7 @@ def state(
     schema: str,
     initial: Mapping[str, str],
     reduce: Mapping[str, str],
+    where: str = "",
     meaning: str = "",
     owner: str = "",
     comments: Mapping[str, str] | None = None,
@@ -379,6 +385,7 @@ def state(
     `schema` is DDL for the state. `initial` and `reduce` give SQL for each of its columns, `reduce` over `state` (what
     was before) and `event` (a row of the source): `{"balance": "state.balance + event.amount"}`. `sequence_by`
     orders the events, and the log breaks ties. After a late event, the state is what replaying all events would give.
+    `where` is a SQL condition of the events that count.
     """
     full_name = checked_name("gold", name)
     types = column_types(schema, full_name)
@@ -397,22 +404,26 @@ def state(
         require_known(
             full_name, f"reduce {column}", reduce[column], {"state": columns, "event": source.columns, **of_keys}
         )
+    if where:
+        require_reads(full_name, "where", where, source)
     made = Dataset(
         name=full_name,
         inputs={"events": by_key(source, keys)},
         outputs=(Output(full_name, grain=tuple(keys), scope_columns=same_names(keys), cluster_by=tuple(keys)),),
-        shape=lambda rows, own: fold(rows["events"], tuple(keys), sequence, reducer),
-        specification=State(source.name, tuple(keys), sequence, reducer),
+        shape=lambda rows, own: fold(rows["events"], tuple(keys), sequence, reducer, where),
+        specification=State(source.name, tuple(keys), sequence, reducer, where),
         meaning=meaning,
         keys=tuple(keys),
         scope_of=lambda own: own.select(*keys),
         columns={**{name: type_of(source, name) for name in keys}, **types},
-        lineage=lambda: lineage_of_state(tuple(keys), sequence, reducer, source),
+        lineage=lambda: lineage_of_state(tuple(keys), sequence, reducer, source, where),
     )
     return documented(made, owner, comments)
 
 
-def lineage_of_state(keys: tuple[str, ...], sequence: tuple[str, ...], reducer: Reducer, source: Dataset) -> Lineage:
+def lineage_of_state(
+    keys: tuple[str, ...], sequence: tuple[str, ...], reducer: Reducer, source: Dataset, where: str
+) -> Lineage:
     """The lineage of a folded state: of a column also what the columns that it is computed from are made from."""
     read = {name: from_sql(text, "", ("event", "state", *keys)) for name, text in reducer.reduce.items()}
 
@@ -430,8 +441,10 @@ def lineage_of_state(keys: tuple[str, ...], sequence: tuple[str, ...], reducer: 
                 yield from sources(column, seen | {column}, decides=only_decides)
 
     columns = {name: replace(made, sources=unique(sources(name, frozenset([name])))) for name, made in read.items()}
-    rows = (*taken(source.name, keys, "group by"), *taken(source.name, sequence, "sort"))
-    return Lineage({**same(source.name, keys), **columns}, rows)
+    rows = [*taken(source.name, keys, "group by"), *taken(source.name, sequence, "sort")]
+    if where:
+        rows += read_by([where], source.name, source.columns, "filter")
+    return Lineage({**same(source.name, keys), **columns}, unique(rows))
 
 
 def publish(source: Dataset, *, postgres: str | None = None, kafka: str | None = None) -> Publication:
@@ -443,3 +456,84 @@ def publish(source: Dataset, *, postgres: str | None = None, kafka: str | None =
     `SLUICE_PUBLISH_POSTGRES` and `SLUICE_PUBLISH_KAFKA` say.
     """
     return checked_publication(source, postgres, kafka)
+
+
+def command(
+    fields: str,
+    *,
+    rules: Mapping[str, str | tuple[str, str]],
+    event: str,
+    payload: Mapping[str, str] | None = None,
+    optional: Sequence[str] = (),
+) -> Command:
+    """A command: what may be asked of a state, when it is accepted, and the event that it becomes.
+
+    `fields` is DDL, and has the keys of the state. All fields must be given, except those that are `optional`. `rules`
+    are SQL conditions over `state` and `command`, by name; each must be true, and the first that is not is the reason
+    of the rejection: `{"seat_is_free": "NOT array_contains(state.sold, command.seat)"}`, or a condition with a sentence
+    for whoever asked. `command.decided_at` is the time of the decision. `payload` gives SQL for the columns of the
+    event, by default the fields beside the key.
+    """
+    return Command(fields, dict(rules), event, None if payload is None else dict(payload), tuple(optional))
+
+
+def commands(name: str, *, topic: Topic, state: Dataset, commands: Mapping[str, Command]) -> Commands:
+    """The commands that change a state: `sluice listen http --commands NAME` decides them one after the other.
+
+    A decision is a record of the `topic`: an event, or a rejection with its reason. `state` is a `gold.state` of the
+    topic's `silver.events`, with `where="outcome = 'accepted'"` and `sequence_by="version"`. It has one definition:
+    what decides commands folds events by the SQL that is declared there, without Spark. So only SQL whose values are
+    certain without Spark can be in it, and in rules: exact numbers, text, times and arrays of them; anything else is a
+    DeclarationError.
+    """
+    if not name_pattern.fullmatch(name):
+        raise DeclarationError(f"commands: '{name}' is no name; write lower-case letters, digits and _")
+    place = f"commands {name}"
+    if not isinstance(topic, Topic):
+        raise DeclarationError(f"{place}: topic is {topic!r}; declare it with bronze.topic")
+    folded = state.specification if isinstance(state, Dataset) else None
+    if not isinstance(folded, State):
+        raise DeclarationError(f"{place}: state is {getattr(state, 'name', state)!r}; declare it with gold.state")
+    if not commands:
+        raise DeclarationError(f"{place}: there are no commands; write one with gold.command")
+    if folded.sequence_by != ("version",) or parse(folded.where) != parse("outcome = 'accepted'"):
+        raise DeclarationError(
+            f"{place}: {state.name} must be folded from the commands that were accepted, in their order; write "
+            "where=\"outcome = 'accepted'\" and sequence_by='version'"
+        )
+    return prepared(
+        name,
+        topic=topic,
+        state=state,
+        columns=columns_of_decisions(place, topic, state),
+        types=column_types(folded.reducer.schema),
+        initial=folded.reducer.initial,
+        reduce=folded.reducer.reduce,
+        commands=commands,
+    )
+
+
+def columns_of_decisions(place: str, topic: Topic, state: Dataset) -> dict[str, str]:
+    """The columns of the decisions that a state is folded from; a DeclarationError where they are not as decided."""
+    decisions = state.inputs["events"].source
+    assert isinstance(decisions, Dataset)  # noqa: S101 - gold.state takes no other
+    said = decisions.specification
+    if not isinstance(said, Events) or decisions.topics != (topic.topic,):
+        raise DeclarationError(f"{place}: the source of {state.name} must be the silver.events of {topic.name}")
+    plain = Parsing(said.parsing.schema, said.parsing.required, said.parsing.event_time)
+    wrong = [each.name for each in fields(plain) if getattr(said.parsing, each.name) != getattr(plain, each.name)]
+    if wrong:
+        raise DeclarationError(
+            f"{place}: {decisions.name} has {', '.join(wrong)}, by which its rows are not those that were decided; "
+            "leave it out"
+        )
+    if decisions.outputs[-1].grain != ("command_id",):
+        raise DeclarationError(f"{place}: the keys of {decisions.name} must be command_id")
+    types = {name: str(kind) for name, kind in (decisions.columns or {}).items()}
+    for column, kind in metadata.items():
+        if types.get(column) != kind:
+            raise DeclarationError(
+                f"{place}: the schema of {decisions.name} lacks {column} {kind}. What every decision has: "
+                f"{', '.join(f'{each} {its}' for each, its in metadata.items())}"
+            )
+    return types

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ import pytest
 from nbclient import NotebookClient
 
 from sluice import Project
+from sluice.errors import LogError
 from tests.kit import at
 
 if TYPE_CHECKING:
@@ -22,8 +24,42 @@ if TYPE_CHECKING:
 examples = Path(__file__).parents[1] / "examples"
 
 
+def asked(name: str, command_id: str, **fields: object) -> bytes:
+    return json.dumps({"command": name, "command_id": command_id, "flight": "UA1", **fields}).encode()
+
+
 def rows_of(project: Project, sql: str) -> list[tuple[object, ...]]:
     return [tuple(each) for each in project.query(sql).rows]
+
+
+def test_the_tables_of_seats_are_what_was_decided(spark: "SparkSession", tmp_path: Path) -> None:
+    shutil.copytree(examples / "seats", tmp_path, dirs_exist_ok=True)
+    commands = [
+        asked("open_flight", "c-1", seats=2),
+        asked("sell_seat", "c-2", seat="1A", passenger="Ada"),
+        asked("sell_seat", "c-3", seat="1A", passenger="Bob"),
+        asked("sell_seat", "c-4", seat="1B", passenger="Bob"),
+        asked("return_seat", "c-5", seat="1A"),
+        asked("sell_seat", "c-6", seat="1A", passenger="Bob"),
+        asked("sell_seat", "c-7", seat="1C", passenger="Cem", expected_version=2),
+    ]
+    with Project(tmp_path, spark=spark) as project:
+        with project.decider("seats") as seats:
+            seats.decide(commands[:5])
+            seats.decide(commands)
+        project.run()
+        state = rows_of(project, "SELECT seats, list_sort(sold), version, is_gapless, is_sold_once FROM gold.flights")
+        assert state == [(2, ["1A", "1B"], 5, True, True)]
+        tickets = rows_of(project, "SELECT * FROM gold.tickets_by_passenger ORDER BY passenger")
+        assert tickets == [("Ada", 1), ("Bob", 2)]
+        refused = rows_of(project, "SELECT command_id, reason FROM silver.seat_rejections ORDER BY command_id")
+        assert refused == [("c-3", "seat_is_free"), ("c-7", "expected_version")]
+        assert project.audit().balanced
+        # A copy of an earlier time would decide again what was decided.
+        segments = sorted((tmp_path / ".sluice/log/seat_decisions/0").glob("*.jsonl"))
+        segments[-1].unlink()
+        with pytest.raises(LogError, match="ends before decisions that have landed"):
+            project.decider("seats")
 
 
 @dataclass

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import orjson
 import pika
 import pytest
@@ -685,7 +686,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "sluice.ingest.receivers.http", raising=False)
     monkeypatch.delattr("sluice.ingest.receivers.http", raising=False)
     with pytest.raises(UsageError, match=r"uvicorn is not installed.*sluice-lakehouse\[receivers\]"):
-        listen_over_http()
+        listen_over_http(click.Context(click.Command("http")))  # type: ignore[arg-type]
 
 
 # Records

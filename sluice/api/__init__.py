@@ -7,6 +7,8 @@ from sluice.api.results import Audit, Checked, Maintained, RunResult, TopicOffse
 from sluice.engine.runner import Event, Listener
 from sluice.log import Record
 from sluice.operate.audit import IntegrityCheck, Stopped
+from sluice.operate.commands import Answer as CommandAnswer
+from sluice.operate.commands import Decider
 from sluice.operate.describe import Column, Described, Expected
 from sluice.operate.erase import Erased
 from sluice.operate.explain import Origin, Value
@@ -31,6 +33,8 @@ __all__ = [
     "Change",
     "Checked",
     "Column",
+    "CommandAnswer",
+    "Decider",
     "Described",
     "Erased",
     "Event",

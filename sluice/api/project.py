@@ -43,6 +43,7 @@ from sluice.operate import (
     requests,
     status,
 )
+from sluice.operate.commands import Decider, require_all_there
 from sluice.operate.describe import Described
 from sluice.operate.doctor import Finding
 from sluice.operate.erase import Erased, Subject
@@ -197,6 +198,19 @@ class Project:
         {2: 1801}
         """
         return self.log.append(topic, records, key=key, key_field=key_field)
+
+    def decider(self, name: str) -> Decider:
+        """Decides the commands that `gold.commands(name, …)` declares, in this process, until it is closed.
+
+        >>> with project.decider("seats") as seats:
+        ...     (answer,) = seats.decide([b'{"command": "sell_seat", "command_id": "c-1", "flight": "UA1", …}'])
+
+        It reads all earlier decisions first. A UsageError for commands that are not declared, or a log on Kafka; a
+        LogError when another process decides them, or the log is not whole.
+        """
+        commands = self._here.catalogue().commands_of(name)
+        require_all_there(self._here.log, self._here.lake, commands)
+        return Decider(self._here.log, commands)
 
     def run(self, *datasets: str, rebuild: bool = False) -> RunResult:
         """Lands the new records of the log and refreshes all that depends on them, until caught up.

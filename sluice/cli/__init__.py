@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from sluice.api.failures import Foreign, message_of
 from sluice.cli import check, documents, look, project, run
+from sluice.cli.commands import deciders
 from sluice.cli.erase import erase
 from sluice.cli.export import export
 from sluice.cli.log import log_app
@@ -67,11 +68,13 @@ def print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     _: Annotated[
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """What every command takes; its help is that of the app."""
+    context.obj = deciders
 
 
 for name, command in commands.items():

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from sluice.errors import DeclarationError, UsageError, suggestion
+from sluice.model.commands import Commands
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.expectations import Expectation, Suite
 from sluice.model.publication import Publication
@@ -29,11 +30,12 @@ loading = threading.Lock()
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The topics and datasets of a project, upstream first, what is expected of them, and what is published."""
+    """The topics and datasets of a project, upstream first, what is expected of them, what is published and decided."""
 
     nodes: tuple[Node, ...]
     suites: Mapping[str, Suite] = field(default_factory=dict)
     publications: tuple[Publication, ...] = ()
+    commands: tuple[Commands, ...] = ()
 
     @property
     def topics(self) -> list[Topic]:
@@ -42,6 +44,14 @@ class Catalogue:
     @property
     def datasets(self) -> list[Dataset]:
         return [node for node in self.nodes if isinstance(node, Dataset)]
+
+    def commands_of(self, name: str) -> Commands:
+        """The commands that are declared by this name."""
+        for found in self.commands:
+            if found.name == name:
+                return found
+        there_are = ", ".join(each.name for each in self.commands) or "none"
+        raise UsageError(f"No commands {name} are declared (there are: {there_are}). Declare them with gold.commands.")
 
     def topic(self, name: str) -> Topic:
         """The topic of this name in the log."""
@@ -96,15 +106,17 @@ def load(project: Path) -> Catalogue:
             value
             for module in modules
             for value in vars(module).values()
-            if isinstance(value, Dataset | Topic | Publication)
+            if isinstance(value, Dataset | Topic | Publication | Commands)
         ]
         declared += declared_in(modules[0])
         if not declared:
             raise DeclarationError(f"{folder} declares no dataset.")
         published = unique(each for each in declared if isinstance(each, Publication))
-        nodes = [each.source if isinstance(each, Publication) else each for each in declared]
+        commands = decided(each for each in declared if isinstance(each, Commands))
+        nodes = [node_of(each) for each in declared]
         found = with_fingerprints(expecting(ordered(nodes), suites_of(project)))
-        return replace(found, publications=published)
+        require_decisions_count(commands, found)
+        return replace(found, publications=published, commands=commands)
 
 
 def files_of(project: Path) -> frozenset[tuple[Path, int, int]]:
@@ -127,6 +139,39 @@ def unique(publications: Iterable[Publication]) -> tuple[Publication, ...]:
             if found.setdefault(target, each) is not each:
                 raise DeclarationError(f"{' '.join(target)} is published to twice; a target belongs to one table.")
     return tuple(dict.fromkeys(found.values()))
+
+
+def decided(commands: Iterable[Commands]) -> tuple[Commands, ...]:
+    """Each declaration of commands once; two with one name or one topic are an error."""
+    found: dict[str, Commands] = {}
+    for each in dict.fromkeys(commands):
+        if found.setdefault(each.name, each) is not each:
+            raise DeclarationError(f"The commands {each.name} are declared twice; give one of them another name.")
+        others = [other.name for other in found.values() if other is not each and other.topic is each.topic]
+        if others:
+            raise DeclarationError(
+                f"{others[0]} and {each.name} decide in one topic, {each.topic.topic}; give each its own."
+            )
+    return tuple(found.values())
+
+
+def require_decisions_count(commands: Iterable[Commands], catalogue: Catalogue) -> None:
+    """A DeclarationError for a row rule that would take decisions out of the state that commands are decided by."""
+    for each in commands:
+        decisions = each.state.inputs["events"].source.name
+        rules = catalogue.suites[decisions].row_rules if decisions in catalogue.suites else ()
+        if rules:
+            raise DeclarationError(
+                f"{decisions}: {rules[0].name} would quarantine what was decided; make it a rule of the commands "
+                f"{each.name}, or critical or warn"
+            )
+
+
+def node_of(declared: Node | Publication | Commands) -> Node:
+    """The dataset or topic that something declared is, or is of."""
+    if isinstance(declared, Publication):
+        return declared.source
+    return declared.state if isinstance(declared, Commands) else declared
 
 
 def is_project(project: Path) -> bool:

@@ -19,13 +19,14 @@ changes only by an erasure or by compaction, which replace it atomically. A cras
 `{"partitions": 4, "starts": {"0": 1200}}`. So a missing folder, or a missing first segment, is noticed. A topic that
 lacks the file, of an older release or another program, has the partitions whose folders are there. It may also have
 `retention`, what of the topic stays after it has landed, `compacted`, the offsets before which it was compacted, and
-`compacting`, those of a compaction that was begun.
+`compacting`, those of a compaction that was begun. A topic with an `owner` is appended to by that alone.
 """
 
 from sluice.errors import UsageError
 from sluice.log.any_log import AnyLog, Batch
 from sluice.log.kafka import KafkaLog, KafkaSecurity
 from sluice.log.log import Log
+from sluice.log.owned import OwnedTopic
 from sluice.log.records import Record, StoredRecord, partition_of
 from sluice.log.segments import Segment, head_digest, verified_end
 from sluice.log.topic_file import Retention
@@ -52,6 +53,7 @@ __all__ = [
     "KafkaLog",
     "KafkaSecurity",
     "Log",
+    "OwnedTopic",
     "Record",
     "Retention",
     "Segment",

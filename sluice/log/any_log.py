@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from sluice.log.owned import OwnedTopic
 from sluice.log.records import Record, StoredRecord
 from sluice.log.topic_file import Retention
 from sluice.model.erasure import Removals
@@ -60,6 +61,12 @@ class AnyLog(Protocol):
 
     def append(self, topic: str, records: Iterable[Record]) -> dict[int, int]:
         """Adds records, each to the partition of its key; returns how many each partition got, once they are kept."""
+
+    def own(self, topic: str, owner: str) -> OwnedTopic:
+        """A topic that this process alone appends to; a UsageError where that cannot be made sure."""
+
+    def owner(self, topic: str) -> str | None:
+        """Who alone appends to a topic; None where everybody may."""
 
     def offsets(self, topic: str) -> dict[int, range]:
         """The offsets in each partition."""

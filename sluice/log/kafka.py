@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.errors import LogError, LogUnreachable, UsageError
 from sluice.log.kafka_batch import KafkaBatch, next_batch
+from sluice.log.owned import OwnedTopic
 from sluice.log.records import Record, StoredRecord
 from sluice.log.topic_file import Retention
 from sluice.log.verify import Verified
@@ -281,6 +282,16 @@ class KafkaLog:
             if partition in landed
         }
         return {partition: offsets for partition, offsets in found.items() if offsets}
+
+    def own(self, topic: str, owner: str) -> OwnedTopic:  # noqa: ARG002
+        """A UsageError: brokers have no lock that a process holds."""
+        raise UsageError(
+            f"Commands are decided in the embedded log alone: on Kafka nothing here keeps others from writing {topic}. "
+            "Set SLUICE_LOG to a folder for the project that has them."
+        )
+
+    def owner(self, topic: str) -> None:
+        """Nobody owns a topic of Kafka."""
 
     def retention(self, topic: str) -> Retention | None:  # noqa: ARG002
         """None: how long Kafka keeps records is a setting of its topics."""

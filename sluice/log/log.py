@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from sluice.errors import LogError, LogGap, UsageError
 from sluice.log.compact import compact
 from sluice.log.erase import erase, marks_after
+from sluice.log.owned import OwnedTopic, own, require_free
 from sluice.log.records import Record, StoredRecord, encode, partition_of
 from sluice.log.segment_batch import SegmentBatch, as_compacted, missing_before, next_batch, offsets_reused
 from sluice.log.segments import (
@@ -123,6 +124,7 @@ class Log:
         Returns the next offset of each partition that got some. Makes the topic when it is not there.
         """
         self.create(topic)
+        self.require_no_owner(topic, "only it may append to it")
         count = len(self.partitions(topic))
         waiting: dict[int, list[Record]] = defaultdict(list)
         ends: dict[int, int] = {}
@@ -154,6 +156,28 @@ class Log:
             ) from error
         except OSError as error:
             raise LogError(f"The log {self.root} cannot be written: {error.strerror or error}.") from error
+
+    def own(self, topic: str, owner: str) -> OwnedTopic:
+        """A topic that this process alone appends to until it lets go; made when it is not there."""
+        if not topic_name.fullmatch(topic):
+            raise UsageError(
+                f"'{topic}' cannot name a topic; use lower-case letters, digits and _, beginning with a letter."
+            )
+        try:
+            return own(self, topic, owner)
+        except OSError as error:
+            raise LogError(f"The log {self.root} cannot be written: {error.strerror or error}.") from error
+
+    def owner(self, topic: str) -> str | None:
+        """Who alone appends to a topic; None where everybody may."""
+        said = read_topic_file(self.root / topic) if self.exists(topic) else None
+        return None if said is None else said.owner
+
+    def require_no_owner(self, topic: str, why: str) -> None:
+        """A UsageError for a topic that has an owner."""
+        owner = self.owner(topic)
+        if owner is not None:
+            raise UsageError(f"Topic {topic} has what the commands {owner} decided: {why}.")
 
     def segments(self, topic: str) -> list[Segment]:
         """The segments of a topic by partition and age."""
@@ -197,6 +221,8 @@ class Log:
 
     def erase(self, topic: str, removals: Removals) -> int:
         """Removes what erasures name from the segments of a topic; returns how many were written again."""
+        if self.owner(topic) is not None:
+            require_free(self, topic)
         return erase(self, topic, removals)
 
     def marks_after(
@@ -213,6 +239,7 @@ class Log:
 
     def retain(self, topic: str, retention: Retention) -> None:
         """Says how long records of a topic stay after they have landed."""
+        self.require_no_owner(topic, "they follow from all of its records, so it retains them")
         self.change(topic, lambda said: said.model_copy(update={"retention": retention}))
 
     def trim(
@@ -220,8 +247,11 @@ class Log:
     ) -> int:
         """Removes the oldest segments that end before an offset, and are older than a time or too much by their size.
 
-        Returns how many. Those before one that stays are all removed, so that offsets stay contiguous.
+        Returns how many. Those before one that stays are all removed, so that offsets stay contiguous. Nothing of a
+        topic that has an owner is removed.
         """
+        if self.owner(topic) is not None:
+            return 0
         folder = self.folder(topic, partition)
         with FileLock(folder / ".lock", timeout=self.lock_seconds):
             segments = self.segments_of(topic, partition)
@@ -238,7 +268,7 @@ class Log:
 
     def compact(self, topic: str, partition: int, before_offset: int, oldest_tombstone: datetime) -> int:
         """Empties the records of segments before an offset whose key has a newer record; returns how many."""
-        return compact(self, topic, partition, before_offset, oldest_tombstone)
+        return 0 if self.owner(topic) is not None else compact(self, topic, partition, before_offset, oldest_tombstone)
 
     def emptied_before(self, topic: str) -> dict[int, int]:
         """The offsets before which compaction may have emptied records, of the partitions where it has been."""

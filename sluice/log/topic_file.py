@@ -37,7 +37,8 @@ class TopicFile(BaseModel):
     """The number of partitions, and the first offset of each whose oldest records were removed or given up.
 
     Before the offsets in `compacted`, a partition was compacted; a compaction that was begun and may have been killed
-    goes as far as `compacting` says. Fields that a newer release adds are kept.
+    goes as far as `compacting` says. A topic with an `owner` is written by that alone, and keeps all of its records
+    (`owned.py`). Fields that a newer release adds are kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -47,6 +48,7 @@ class TopicFile(BaseModel):
     retention: Retention | None = None
     compacted: dict[int, int] | None = None
     compacting: dict[int, int] | None = None
+    owner: str | None = None
 
     def start(self, partition: int) -> int:
         return self.starts.get(partition, 0)
@@ -103,14 +105,14 @@ def write_topic_file(folder: Path, content: TopicFile) -> None:
         raise LogError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
-def make_topic(folder: Path, partitions: int) -> None:
+def make_topic(folder: Path, partitions: int, owner: str | None = None) -> None:
     """Makes a topic's folder with its partitions, whole or not at all; one that another made meanwhile stays."""
     make_folder(folder.parent)
     aside = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
     aside.mkdir()
     for partition in range(partitions):
         (aside / str(partition)).mkdir()
-    write_topic_file(aside, TopicFile(partitions=partitions))
+    write_topic_file(aside, TopicFile(partitions=partitions, owner=owner))
     try:
         aside.rename(folder)
     except OSError:

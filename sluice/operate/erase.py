@@ -11,6 +11,7 @@ import pyarrow as pa
 from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError
 from sluice.log import AnyLog, erasures, require_open
+from sluice.model.commands import metadata
 from sluice.model.datasets import Topic
 from sluice.model.erasure import Erasure, Removal, erased_header, remainder
 from sluice.operate.query import connected
@@ -89,6 +90,7 @@ def require_sense(log: AnyLog, catalogue: Catalogue, subject: Subject) -> None:
         raise UsageError("Say which records: --key KEY, or --where CONDITION.")
     require_open(subject.topic)
     catalogue.topic(subject.topic)
+    require_decisions_stay(log, catalogue, subject)
     # Of no record: an error where a log cannot erase.
     log.erase(subject.topic, {})
     for dataset in catalogue.datasets:
@@ -100,6 +102,21 @@ def require_sense(log: AnyLog, catalogue: Catalogue, subject: Subject) -> None:
                     f"{dataset.name} needs {', '.join(sorted(needed))}, and would quarantine the records. Erase other "
                     "fields, or all of the records: without --fields."
                 )
+
+
+def require_decisions_stay(log: AnyLog, catalogue: Catalogue, subject: Subject) -> None:
+    """A UsageError where decisions of commands would be gone: versions, and ids that must not be decided again."""
+    owner = log.owner(subject.topic)
+    if owner is None:
+        return
+    keys = [key for each in catalogue.commands if each.name == owner for key in each.keys]
+    needed = {*metadata, *keys} & set(subject.fields)
+    if not subject.fields or needed:
+        raise UsageError(
+            f"{subject.topic} has what the commands {owner} decided, and versions follow from all of it: "
+            f"{', '.join(sorted(needed)) or 'whole records'} must stay. Name other fields to erase: "
+            "--fields …"
+        )
 
 
 def matching(

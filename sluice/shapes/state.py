@@ -31,14 +31,20 @@ class Reducer:
         return f"named_struct({', '.join(fields)})"
 
 
-def fold(events: "DataFrame", keys: tuple[str, ...], sequence_by: tuple[str, ...], reducer: Reducer) -> "DataFrame":
-    """One row per key: the state that its events leave, one after the other by `sequence_by` and then as in the log."""
+def fold(
+    events: "DataFrame", keys: tuple[str, ...], sequence_by: tuple[str, ...], reducer: Reducer, where: str = ""
+) -> "DataFrame":
+    """One row per key: the state that its events leave, one after the other by `sequence_by` and then as in the log.
+
+    Only the events count for which the SQL condition `where` is true.
+    """
     names = [name for name in events.columns if not name.startswith("_")]
     line = F.array_sort(F.collect_list(F.struct(*sequence_by, *order, F.struct(*names).alias("_event"))))
     reduced = reducer.struct(reducer.reduce)
     state = f"aggregate(_line._event, {reducer.struct(reducer.initial)}, (state, event) -> {reduced})"
     return (
-        events.groupBy(*keys)
+        (events.where(where) if where else events)
+        .groupBy(*keys)
         .agg(line.alias("_line"))
         .select(*keys, F.expr(state).alias("_state_of"), F.size("_line").alias("_events"))
         .select(*keys, "_state_of.*", "_events")

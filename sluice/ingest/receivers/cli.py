@@ -6,16 +6,21 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
 from sluice.errors import UsageError
-from sluice.log import require_open
+from sluice.log import AnyLog, require_open
 from sluice.runtime.settings import read_settings
+
+if TYPE_CHECKING:
+    from sluice.ingest.receivers.commands import Decides
+    from sluice.ingest.receivers.http import Options
 
 listen_app = typer.Typer(
     no_args_is_help=True, help="Let records into the log by HTTP, AMQP, MQTT, ZeroMQ or StatsD, until stopped."
@@ -30,8 +35,15 @@ IdField = Annotated[
 loopback = ("127.0.0.1", "::1", "localhost")
 
 
+class OpensDeciders(Protocol):
+    """Opens the declared commands of a project, by their names. A receiver knows no project: `sluice` gives it this."""
+
+    def __call__(self, project: Path, names: Sequence[str]) -> AbstractContextManager[Sequence["Decides"]]: ...
+
+
 @listen_app.command()
 def http(  # noqa: PLR0917 - options, each given by its name
+    context: typer.Context,
     project: Project = Path(),
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")] = 8000,
@@ -46,6 +58,10 @@ def http(  # noqa: PLR0917 - options, each given by its name
             "is the record's key.",
         ),
     ] = None,
+    commands: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also decide the commands of this declaration, at /commands/NAME."),
+    ] = None,
     webhook_seconds_max: Annotated[float, typer.Option(min=1, help="Requests signed longer ago are refused.")] = 300.0,
     request_bytes_max: Annotated[int, typer.Option(min=1, help="Larger requests are refused (413).")] = 1024 * 1024,
     request_seconds_max: Annotated[float, typer.Option(min=0.1, help="Slower requests are ended (408).")] = 30.0,
@@ -58,6 +74,8 @@ def http(  # noqa: PLR0917 - options, each given by its name
     """POST /topics/TOPIC: a record, or a batch of lines; answered when the log has it. Needs SLUICE_HTTP_TOKEN.
 
     POST /webhooks/TOPIC: a record that its sender signed, with a secret in SLUICE_WEBHOOK_SECRETS.
+
+    POST /commands/NAME: a command, or a batch of lines; answered with what was decided. It needs the same token.
     """
     with extra_needed():
         from sluice.ingest.receivers import http as receiver
@@ -65,7 +83,7 @@ def http(  # noqa: PLR0917 - options, each given by its name
         from sluice.ingest.receivers.webhooks import webhooks_of
     settings = read_settings(project)
     token = settings.http_token.get_secret_value()
-    if not token and not webhook:
+    if not token and (commands or not webhook):
         raise UsageError(
             "The receiver needs a token. Set SLUICE_HTTP_TOKEN, such as to what `openssl rand -hex 32` prints."
         )
@@ -87,12 +105,24 @@ def http(  # noqa: PLR0917 - options, each given by its name
         certificate_key=certificate_key,
     )
     require_certificate(certificate, certificate_key)
+    open_deciders: OpensDeciders = context.obj
+    with open_deciders(project, commands or ()) as deciders:
+        for each in deciders:
+            echo(f"Deciding the commands of {each.name}: {each.decisions:,} decisions are in the topic {each.topic}")
+        listen(settings.open_log(), replace(options, deciders=tuple(deciders)), host, port)
+
+
+def listen(log: AnyLog, options: "Options", host: str, port: int) -> None:
+    """Answers requests by HTTP until it is stopped."""
+    from sluice.ingest.receivers import http as receiver
+
+    certificate = options.certificate
     listening = receiver.opened_socket(host, port)
     scheme = "https" if certificate else "http"
-    echo(f"Listening on {scheme}://{address(listening)}, for the log {settings.open_log()}")
+    echo(f"Listening on {scheme}://{address(listening)}, for the log {log}")
     if host not in loopback and certificate is None:
         echo("Warning: this is open to other machines, without TLS. Give --certificate and --certificate-key.")
-    receiver.serve(settings.open_log(), options, listening)
+    receiver.serve(log, options, listening)
 
 
 @listen_app.command()

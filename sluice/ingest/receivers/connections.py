@@ -1,6 +1,7 @@
 """The connections of the HTTP receiver: bounded for each client and in all, with the idle ones making room."""
 
 import asyncio
+import socket
 from dataclasses import dataclass, field
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -52,6 +53,8 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
         self.host = peer[0] if peer else None
+        # asyncio does so for sockets that it makes itself; else the body of an answer waits 40 ms for its head's ACK.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.is_admitted = self.among.admit(self)
         self.wait_for_head(self.among.head_seconds_max if self.is_admitted else refused_seconds_max)
 

@@ -2,23 +2,23 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
-from sluice.log import Record
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 
-Offsets = dict[int, int]
 
-
-class Group:
+class Group(Generic[Item, Done]):
     """Appends to one topic for many callers, each of whom waits until its own records are durable."""
 
-    def __init__(self, append: Callable[[Sequence[Record]], Offsets]) -> None:
+    def __init__(self, append: Callable[[Sequence[Item]], Done]) -> None:
         self.append_now = append
-        self.waiting: list[tuple[Sequence[Record], asyncio.Future[Offsets]]] = []
+        self.waiting: list[tuple[Sequence[Item], asyncio.Future[Done]]] = []
         self.under_way: asyncio.Task[None] | None = None
 
-    async def append(self, records: Sequence[Record]) -> Offsets:
-        """Returns the next offset of each partition when these records are durable; raises what their append raised."""
-        appended: asyncio.Future[Offsets] = asyncio.get_running_loop().create_future()
+    async def append(self, records: Sequence[Item]) -> Done:
+        """Returns what their append returned, when these records are durable; raises what it raised."""
+        appended: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
         self.waiting.append((records, appended))
         if self.under_way is None:
             self.under_way = asyncio.create_task(self.append_waiting())
@@ -28,7 +28,7 @@ class Group:
         while self.waiting:
             group, self.waiting = self.waiting, []
             together = [record for records, _ in group for record in records]
-            outcome: Offsets | Exception
+            outcome: Done | Exception
             try:
                 outcome = await asyncio.to_thread(self.append_now, together)
             except Exception as error:  # noqa: BLE001 - each waiting request gets the error, whatever it is
@@ -38,7 +38,7 @@ class Group:
         self.under_way = None
 
 
-def settle(appended: "asyncio.Future[Offsets]", outcome: Offsets | Exception) -> None:
+def settle(appended: "asyncio.Future[Done]", outcome: Done | Exception) -> None:
     if appended.done():  # The request has gone.
         return
     if isinstance(outcome, Exception):

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sluice.errors import DoorError, LogError, UsageError
+from sluice.ingest.receivers.commands import CommandDoor, Decides
 from sluice.ingest.receivers.connections import Connection, Connections
 from sluice.ingest.receivers.group import Group
 from sluice.ingest.receivers.records import append, key_in, object_in, with_field
@@ -39,12 +40,13 @@ class Options:
 
     Without `topics`, every topic that exists; with `create`, also those that do not exist yet. `id_field` names a field
     of JSON objects that the idempotency key is written into as well, where a declaration's keys can reach it.
-    `webhooks` are the topics that are written by signed requests.
+    `webhooks` are the topics that are written by signed requests, and `deciders` decide commands.
     """
 
     tokens: tuple[Token, ...]
     webhooks: Mapping[str, Webhook] = field(default_factory=dict)
     webhook_seconds_max: float = 300.0
+    deciders: tuple[Decides, ...] = ()
     topics: tuple[str, ...] = ()
     create: bool = False
     id_field: str | None = None
@@ -89,14 +91,15 @@ def opened_socket(host: str, port: int) -> socket.socket:
 
 
 class Receiver:
-    """The requests: `POST /topics/{topic}`, `POST /webhooks/{topic}`, `GET /health` and `GET /ready`."""
+    """The requests: POST to `/topics/{topic}`, `/webhooks/{topic}` or `/commands/{name}`; GET `/health` or `/ready`."""
 
     def __init__(self, log: AnyLog, options: Options) -> None:
         self.log = log
         self.options = options
         self.known: set[str] = set()
         self.requests_waiting = 0
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, Group[Record, dict[int, int]]] = {}
+        self.commands = {each.name: CommandDoor(each) for each in options.deciders}
         self.refusals = Refusals(say)
 
     def application(self) -> Starlette:
@@ -104,6 +107,7 @@ class Receiver:
             routes=[
                 Route("/topics/{topic}", self.post, methods=["POST"]),
                 Route("/webhooks/{topic}", self.take_webhook, methods=["POST"]),
+                Route("/commands/{name}", self.decide, methods=["POST"]),
                 Route("/health", self.health, methods=["GET"]),
                 Route("/ready", self.ready, methods=["GET"]),
             ],
@@ -131,10 +135,28 @@ class Receiver:
 
     async def post(self, request: Request) -> Response:
         """Appends the record or the records of a request, and answers when they are durable."""
-        self.authorise(request)
+        self.authorise(request, request.path_params["topic"])
         topic = await self.existing(request.path_params["topic"])
         shape = shape_of(request)
         return await self.append(topic, shape.records(await self.body_of(request), self.options.id_field))
+
+    async def decide(self, request: Request) -> Response:
+        """Decides the command or the commands of a request, and answers when the decisions are durable."""
+        name = request.path_params["name"]
+        door = self.commands.get(name)
+        self.authorise(request, name if door is None else door.decider.topic)
+        if door is None:
+            there_are = ", ".join(self.commands) or "none; name them with --commands"
+            raise HTTPException(404, f"This receiver decides no commands {name}; there are {there_are}.", closing)
+        if request.query_params:
+            raise HTTPException(400, "Commands have no parameters: they are JSON in the body.", closing)
+        require_plain(request)
+        body = await self.body_of(request)
+        self.requests_waiting += 1
+        try:
+            return await door.answer(request, body)
+        finally:
+            self.requests_waiting -= 1
 
     async def take_webhook(self, request: Request) -> Response:
         """Appends the body of a signed request as one record, and answers when it is durable."""
@@ -181,7 +203,7 @@ class Receiver:
             self.requests_waiting -= 1
         return JSONResponse({"topic": topic, "records": len(records), "next_offsets": next_offsets}, 201)
 
-    def authorise(self, request: Request) -> None:
+    def authorise(self, request: Request, topic: str) -> None:
         """Refuses a request without a valid token (401), or whose token is not for its topic (403)."""
         scheme, _, sent = request.headers.get("authorization", "").partition(" ")
         valid = matching(self.options.tokens, sent.strip()) if scheme.lower() == "bearer" else []
@@ -189,7 +211,6 @@ class Receiver:
             raise HTTPException(
                 401, "Send the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"} | closing
             )
-        topic = request.path_params["topic"]
         if is_reserved(topic) or not any(each.allows(topic) for each in valid):
             raise HTTPException(403, f"This token may not write the topic {topic}.", closing)
 
@@ -205,6 +226,9 @@ class Receiver:
                     404, f"There is no topic {topic}. The receiver makes topics with --create.", closing
                 )
             await asyncio.to_thread(self.log.create, topic)
+        owner = await asyncio.to_thread(self.log.owner, topic)
+        if owner is not None:
+            raise HTTPException(403, f"Only commands write the topic {topic}: POST /commands/{owner}.", closing)
         self.known.add(topic)
         return topic
 
@@ -226,7 +250,7 @@ class Receiver:
             raise HTTPException(408, f"The request was not whole after {seconds:g} s.", closing) from error
         return bytes(body)
 
-    def group_of(self, topic: str) -> Group:
+    def group_of(self, topic: str) -> Group[Record, dict[int, int]]:
         if topic not in self.groups:
             self.groups[topic] = Group(partial(append, self.log, topic))
         return self.groups[topic]

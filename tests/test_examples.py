@@ -80,6 +80,9 @@ class Machines:
     def schema(self) -> Any:
         return fastavro.schema.load_schema(str(examples / "machines" / "schemas" / "report.avsc"))
 
+    def alerts(self) -> list[tuple[object, ...]]:
+        return rows_of(self.project, "SELECT query_id, machine, degrees, engineer FROM silver.alerts ORDER BY ALL")
+
     def overheated(self) -> list[tuple[object, ...]]:
         return rows_of(self.project, "SELECT machine, degrees_before, degrees_after FROM silver.overheated ORDER BY 1")
 
@@ -95,16 +98,19 @@ def test_a_late_report_changes_what_is_known_of_a_machine(spark: "SparkSession",
         machines.report("r2", "lathe", (0, 40), (10, 42), (30, 46))
         machines.report("r3", "lathe", (100, 41))
         machines.report("r4", "press", (100, 41))
+        project.standing.add("silver.alerts", "hot", "degrees > 45", past=True, attributes={"engineer": "Ada"})
         project.run()
         assert machines.overheated() == [("press", 40, 46)]
         lathe, press = [(name, 41, "open") for name in ("lathe", "press")]
         assert machines.silent() == [("lathe", 46, "complete"), lathe, ("press", 46, "complete"), press]
+        assert machines.alerts() == [("hot", name, 46, "Ada") for name in ("lathe", "press")]
         # What was missing: the lathe got hotter, and was never silent.
-        machines.report("r5", "lathe", (20, 44), (60, 45))
-        machines.report("r5", "lathe", (20, 44), (60, 45))
+        machines.report("r5", "lathe", (20, 44), (60, 48))
+        machines.report("r5", "lathe", (20, 44), (60, 48))
         project.run()
         assert machines.overheated() == [("lathe", 40, 46), ("press", 40, 46)]
         assert machines.silent() == [lathe, ("press", 46, "complete"), press]
+        assert machines.alerts()[:2] == [("hot", "lathe", 46, "Ada"), ("hot", "lathe", 48, "Ada")]
         assert project.audit().balanced
 
 

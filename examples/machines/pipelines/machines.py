@@ -1,4 +1,4 @@
-"""Reports in Avro, each with several readings; and what readings that follow each other mean."""
+"""Reports in Avro, each with several readings; what readings that follow each other mean, and which people ask for."""
 
 from pathlib import Path
 
@@ -39,4 +39,13 @@ silent = silver.pattern(
     within="1 hour",
     measures={"degrees": "SEEN.degrees"},
     meaning="Readings after which a machine says nothing for an hour.",
+)
+alerts = silver.standing_queries(
+    "alerts",
+    source=readings,
+    queries=bronze.topic("machine_queries", meaning="Readings that people want to hear of."),
+    event_time="read_at",
+    columns=["machine", "degrees"],
+    attributes="engineer string",
+    meaning="Readings with each stored query that is true of them.",
 )

@@ -339,6 +339,12 @@ def test_what_is_no_subscription_is_told(wrong: list[str]) -> None:
         filters_of(wrong)
 
 
+@pytest.mark.parametrize("wrong", ["a/#/b=c", "a+/b=c", "a/b#=c"])
+def test_a_filter_that_a_broker_cannot_read_is_told(wrong: str) -> None:
+    with pytest.raises(UsageError, match="is no filter of MQTT"):
+        filters_of([wrong])
+
+
 def test_a_filter_may_have_any_sign() -> None:
     assert filters_of(["$share/g/a=b/+=c", "#=d"]) == {"$share/g/a=b/+": "c", "#": "d"}
     assert mqtt.identifier_of("a", "b") != mqtt.identifier_of("a", "c")

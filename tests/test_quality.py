@@ -93,7 +93,7 @@ def test_of_changes_only_those_that_set_values_are_judged(lakehouse: Lakehouse) 
 
 row_rule = 'expect("column_values_to_not_be_null", column="{column}", severity="{severity}")'
 misplaced = {
-    "there is a suite of silver.order, but no such dataset; did you mean silver.orders": (
+    "there is a suite of silver.order (expectations/silver/order.py), but no such dataset; did you mean": (
         "silver/order.py",
         "order_id",
     ),

@@ -107,6 +107,7 @@ def log_tail(
                 "key": record.key,
                 "timestamp": record.timestamp,
                 "value": None if record.value is None else record.value.decode(errors="replace"),
+                "headers": dict(record.headers),
             },
             indent=None,
         )

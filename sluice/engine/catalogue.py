@@ -5,6 +5,7 @@ import importlib.util
 import pkgutil
 import sys
 import threading
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -219,7 +220,8 @@ def expecting(catalogue: Catalogue, suites: Mapping[str, Suite]) -> Catalogue:
     for name in suites:
         if name not in names:
             hint = suggestion(name, names, f"there are {', '.join(names)}.")
-            raise DeclarationError(f"there is a suite of {name}, but no such dataset; {hint}")
+            file = f"{expectations_package}/{name.replace('.', '/')}.py"
+            raise DeclarationError(f"there is a suite of {name} ({file}), but no such dataset; {hint}")
     found: dict[str, Node] = {}
     for node in catalogue.nodes:
         made = node
@@ -263,9 +265,19 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
     except DeclarationError:
         raise
     except Exception as error:
-        raise DeclarationError(f"{project / package} cannot be imported: {type(error).__name__}: {error}") from error
+        place = place_of(error, project) or str(project / package)
+        raise DeclarationError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(project))
+
+
+def place_of(error: Exception, project: Path) -> str | None:
+    """The file and the line of the project where an error came from, nearest to it; None where it is elsewhere."""
+    folders = [project.resolve() / each for each in (package, expectations_package)]
+    folders = [project.resolve() / each for each in (package, expectations_package)]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if any(Path(each.filename).resolve().is_relative_to(folder) for folder in folders)]
+    return f"{own[-1].filename}, line {own[-1].lineno}," if own else None
 
 
 def ordered(nodes: Iterable[Node]) -> Catalogue:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sluice.errors import DeclarationError
 from sluice.model.plain import fault
-from sluice.model.sql import backticked, fold, parse, quoted, require_closed, tokens
+from sluice.model.sql import backticked, fold, parse, quoted, require_closed, statement_word, tokens
 
 if TYPE_CHECKING:
     from sqlglot import Token, exp
@@ -90,6 +90,9 @@ class Expressions:
         if not isinstance(self.text, str):
             raise DeclarationError(f"{self.dataset}: {self.option} is {self.text!r}; write a SQL expression")
         require_closed(self.dataset, self.option, self.text)
+        word = statement_word(self.text)
+        if word:
+            raise self.fault(f"{word} begins a statement of SQL; write the name in backticks: {backticked(word)}")
         found = parse(self.text)
         if found is None:
             raise self.fault("this SQL cannot be read")
@@ -233,6 +236,8 @@ class Expressions:
 
     def condition(self, own: str) -> Condition:
         self.require_expression(())
+        if isinstance(self.parsed.unnest(), numbers_and_texts()):
+            raise self.fault("it is a number or a text, and a condition is true or false; compare it with something")
         plain, seen = self.unqualified(0, len(self.tokens))
         others = sorted(each for each in seen if each not in (None, own))
         if others:
@@ -307,6 +312,13 @@ class Expressions:
         sql, variable = self.of_one(begin, closing)
         call = f"{self.tokens[number].text}({sql})"
         return call if variable is None else f"{call} FILTER (WHERE {is_of(variable)})"
+
+
+def numbers_and_texts() -> tuple[type, ...]:
+    """What is never true or false, whatever it is made from."""
+    from sqlglot import exp
+
+    return exp.Literal, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.DPipe
 
 
 def value_at(sql: str, variable: str | None, rows: int, *, is_first: bool) -> str:

@@ -227,6 +227,18 @@ def tokens(text: str) -> "list[Token] | None":
         return None
 
 
+def statement_word(text: str) -> str | None:
+    """The word that an expression begins with, where it begins a statement of SQL to the parser; None elsewhere."""
+    from sqlglot import Dialect
+
+    found, spark = tokens(text) or [], Dialect.get_or_raise(dialect)
+    statements = {*spark.parser_class.STATEMENT_PARSERS, *spark.tokenizer_class.COMMANDS}
+    if not found or found[0].token_type not in statements:
+        return None
+    is_call = text[found[0].end + 1 :].lstrip().startswith("(")
+    return None if is_call or quoted(found[0]) else found[0].text
+
+
 def is_text(token: "Token") -> bool:
     return token.token_type.name.endswith("STRING") and token.end - token.start >= 1 + len(token.text)
 

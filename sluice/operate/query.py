@@ -244,6 +244,10 @@ def answering() -> Iterator[None]:
     """A UsageError says what is wrong with a query."""
     try:
         yield
+    except duckdb.CatalogException as error:
+        # A table that is only declared is unknown to DuckDB, which then guesses at its own.
+        said = f"The query cannot be answered: {error}\nA declared table is there after its first run: sluice run"
+        raise UsageError(said) from error
     except duckdb.Error as error:
         raise UsageError(f"The query cannot be answered: {error}") from error
     except MemoryError as error:

@@ -503,7 +503,15 @@ def test_a_schema_is_stated_where_there_is_no_registry(tmp_path: Path) -> None:
         (1, "AVRO", 0),
         (2, "PROTOBUF", 1),
     ]
-    for number, name, says in ((3, "c.avsc", "cannot be the schema of id 3"), (3, "no.avsc", "cannot be read")):
+    # The same again is no second record, and another one would count for nothing.
+    log.add_schema(1, tmp_path / "a.avsc")
+    assert len(log.tail("sluice_schemas")) == 2
+    for number, name, says in (
+        (3, "c.avsc", "cannot be the schema of id 3"),
+        (3, "no.avsc", "cannot be read"),
+        (1, "d.proto", "Id 1 has another schema in the log already"),
+        (-1, "a.avsc", "-1 is no id of a schema"),
+    ):
         with pytest.raises(UsageError, match=says):
             log.add_schema(number, tmp_path / name)
 

@@ -84,6 +84,13 @@ class Gone(Exception):
     """The broker is away, or ended the connection."""
 
 
+def is_filter(name: str) -> bool:
+    """Whether a broker can read a filter: its wildcards are levels of their own, and # is the last one."""
+    levels = name.split("/")
+    has_wildcards = [each for each in levels if "+" in each or "#" in each]
+    return all(each in ("+", "#") for each in has_wildcards) and "#" not in levels[:-1]
+
+
 def filters_of(said: Sequence[str]) -> dict[str, str]:
     """The topic of each filter; a UsageError for what is no such pair."""
     found: dict[str, str] = {}
@@ -91,6 +98,11 @@ def filters_of(said: Sequence[str]) -> dict[str, str]:
         name, _, topic = each.rpartition("=")
         if not name or not topic:
             raise UsageError(f"--subscribe {each} cannot be read; write {form}.")
+        if not is_filter(name):
+            raise UsageError(
+                f"--subscribe {each}: {name} is no filter of MQTT. A + stands for a whole level, and # for all that "
+                "follow, as the last one: plants/+/heat, plants/#."
+            )
         require_open(topic)
         if name in found:
             raise UsageError(f"--subscribe {name} is given twice; let a filter have one topic.")

@@ -78,6 +78,16 @@ def test_a_late_fact_and_one_that_gives_way_are_named(lived: Lakehouse) -> None:
     assert set(gone[1].origins[0].records) == {f"sales/{partition}/8", f"sales/{partition}/10"}
 
 
+def test_a_window_that_becomes_complete_is_a_change(lived: Lakehouse) -> None:
+    lived.publish("sales", sale("next day", "tea", 30), key="s", hours=31).run()
+    before, after = explained(lived, revenue(), product="tea", window_start=text(7))
+    assert [each.row and (each.row["revenue"], each.row["_state"]) for each in (before, after)] == [
+        (2, "open"),
+        (2, "complete"),
+    ]
+    assert [each.by for each in after.origins] == ["watermark"]
+
+
 def test_a_changed_declaration_is_named(lived: Lakehouse) -> None:
     changed = revenue("-sum(pieces * price.price)")
     lived.declare(changed).run()

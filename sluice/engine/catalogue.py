@@ -274,7 +274,6 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
 def place_of(error: Exception, project: Path) -> str | None:
     """The file and the line of the project where an error came from, nearest to it; None where it is elsewhere."""
     folders = [project.resolve() / each for each in (package, expectations_package)]
-    folders = [project.resolve() / each for each in (package, expectations_package)]
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if any(Path(each.filename).resolve().is_relative_to(folder) for folder in folders)]
     return f"{own[-1].filename}, line {own[-1].lineno}," if own else None

@@ -116,7 +116,9 @@ class Explainer:
             yield from self.records(images, path)
             return
         moved = list(self.moved(dataset, before, commit, images, path))
-        yield from moved or [Origin(commit.entry.cause, path, detail={"watermark": str(commit.entry.watermark)})]
+        # Where no input says anything new of these rows, time has come further for them.
+        cause = "watermark" if commit.entry.cause == "changes" else commit.entry.cause
+        yield from moved or [Origin(cause, path, detail={"watermark": str(commit.entry.watermark)})]
 
     def records(self, images: "DataFrame", path: tuple[str, ...]) -> Iterator[Origin]:
         """The records that rows of a dataset without upstream datasets are, or were."""
@@ -167,8 +169,8 @@ def whole_changes(changed: "DataFrame", bearing: "DataFrame", source: Dataset) -
 
 
 def visible_changes(images: "DataFrame") -> "DataFrame":
-    """The images of visible changes: a row in which only bookkeeping changed is left out."""
-    values = [name for name in images.columns if not name.startswith("_")]
+    """The images of visible changes: a row in which only bookkeeping changed is left out, except for its state."""
+    values = [name for name in images.columns if name == "_state" or not name.startswith("_")]
     same = Window.partitionBy("_commit_version", *values)
     is_silent = F.sum(sign()).over(same) == 0
     return images.withColumn("_is_silent", is_silent).where("NOT _is_silent").drop("_is_silent")

@@ -256,9 +256,7 @@ class Reader:
             once = {(atom["column"], atom["operator"], *atom["values"]): atom for atom in each}
             found.setdefault(tuple(sorted(once)), list(once.values()))
             if len(once) > atoms_max:
-                raise UsageError(
-                    f"The condition {shortened(self.sql)} joins more than {atoms_max} comparisons by AND"
-                )
+                raise UsageError(f"The condition {shortened(self.sql)} joins more than {atoms_max} comparisons by AND")
             if len(found) > alternatives_max:
                 raise UsageError(
                     f"The condition {shortened(self.sql)} has more than {alternatives_max} alternatives, written out "
@@ -407,8 +405,10 @@ class Reader:
                 return as_number(f"{sign}{node.this}", kind)
             case exp.Literal(is_string=True) if not sign and (not of or is_time_of(node.this, of, kind)):
                 return as_time(node.this, kind, of)
-            case exp.Concat() if not sign and not of and all(isinstance(each, exp.Literal) for each in node.expressions):
-                return as_time("".join(each.this for each in node.expressions), kind, of)
+            case exp.Concat(expressions=parts) if not (sign or of) and all(
+                isinstance(each, exp.Literal) for each in parts
+            ):
+                return as_time("".join(each.this for each in parts), kind)
         raise self.refused(written)
 
     def refused(self, node: "exp.Expr") -> UsageError:
@@ -434,7 +434,7 @@ def is_exact(text: str, of: str, kind: str | None) -> bool:
     """Whether a number, cast to the type `of`, is what it says: 5L is, and 0.1F is another number than 0.1."""
     if of in integers:
         return text.isdecimal()
-    return not of or (of == "double" and kind in ("float", "double"))
+    return not of or (of == "double" and kind in (None, "float", "double"))
 
 
 def as_number(text: str, kind: str | None) -> str:

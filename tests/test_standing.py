@@ -2,21 +2,26 @@
 
 import ast
 import itertools
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from sluice import Project, bronze, gold, silver
 from sluice.errors import DeclarationError, UsageError
 from sluice.model.condition import from_sql, text_of
 from sluice.model.datasets import Dataset
+from sluice.shapes.conditions import Conditions, condition_type
+from sluice.shapes.standing import StandingQueries, find_matches, touched_by_queries
 from tests.commands import sluice
 from tests.documents import Block, blocks, root, sluice_commands
+from tests.kit import rows_of
 from tests.test_webhook import receiving, secret
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 columns = {
     "name": "string",
@@ -60,6 +65,9 @@ queries = bronze.topic("alert_queries")
          "`at` > '2026-01-01T00:00:00Z' AND `at` < '2026-01-02T02:00:00Z'"),
         ("local = '2026-01-01 10:00:00' AND day = DATE'2026-01-01'",
          "`local` = '2026-01-01T10:00:00' AND `day` = '2026-01-01'"),
+        ("local = TIMESTAMP '2026-01-01 00:00:00+02:00'", "`local` = '2025-12-31T22:00:00'"),
+        ("at >= DATE'2026-01-01' AND count > 5L AND ratio = 5D",
+         "`at` >= '2026-01-01T00:00:00Z' AND `count` > '5' AND `ratio` = '5'"),
     ],
 )  # fmt: skip
 def test_a_predicate_becomes_alternatives_of_comparisons(sql: str, meaning: str) -> None:
@@ -79,6 +87,20 @@ def test_a_predicate_becomes_alternatives_of_comparisons(sql: str, meaning: str)
         ("name = 3", "write '3'"),
         ("day = '2026-02-30'", "is no date"),
         ("good > TRUE", "not for that"),
+        # Casts that change a value, and what Spark compares as another type than the column's.
+        ("ratio > CAST(5.7 AS INT)", "compares columns with values"),
+        ("ratio = 0.1F", "compares columns with values"),
+        ("price = 5.7D", "compares columns with values"),
+        ("at >= CAST('2026-01-01 12:00' AS DATE)", "compares columns with values"),
+        ("name = DATE '2026-01-01'", "compares columns with values"),
+        ("name = TRUE", "compares columns with values"),
+        ("name", "takes a boolean"),
+        ("NOT name IS TRUE", "takes a boolean"),
+        ("count LIKE '05'", "takes a string"),
+        ("count = 9007199254740993e0", "is no bigint"),
+        ("day = '20260131'", "is no date"),
+        ("at = '2026-01-01 12:00:00,5'", "is no timestamp"),
+        (" AND ".join(f"count <> {at}" for at in range(300)), "more than 256 comparisons"),
         ("tags = 'a'", "there is no column tags"),
         ("count > price", "compares columns with values"),
         ("count + 1 > 3", "compares columns with values"),
@@ -119,6 +141,8 @@ def test_a_predicate_that_cannot_be_stored_is_told_why(sql: str, told: str) -> N
         ({"schema": "price double"}, "in silver.trades it is a decimal(10,2)"),
         ({"schema": "tags array<string>"}, "no query can compare"),
         ({"queries": trades}, "declare them with bronze.topic"),
+        ({"source": queries}, "source is a table"),
+        ({"attributes": "Matches_From timestamp"}, "Matches_From"),
     ],
 )
 def test_a_declaration_that_cannot_work_is_told_why(options: dict[str, Any], told: str) -> None:
@@ -141,6 +165,60 @@ def test_a_declaration_says_its_columns_and_what_decides_its_rows() -> None:
     assert [each.name for each in alerts.upstream] == ["silver.trades", "silver.alerts_queries"]
     other = silver.standing_queries("alerts", source=trades, schema="price decimal(10,2)", **options)
     assert judged(alerts).fingerprint != judged(other).fingerprint, "records are judged again when the columns change"
+
+
+readings = "name string, key decimal(38,10), slot int, at timestamp"
+rule = StandingQueries((("key", "decimal(38,10)"),), grain=("name", "slot"), time="at", columns=("key",), attributes=())
+most = "9999999999999999999999999999.9999999999"
+
+
+def stored(spark: "SparkSession", *conditions: str) -> "DataFrame":
+    """Versions of queries without end, one for each condition."""
+    made = [(sql, json.dumps(from_sql(sql, dict(rule.reads)))) for sql in conditions]
+    versions = spark.createDataFrame(made, "query_id string, condition string").selectExpr(
+        "query_id",
+        f"from_json(condition, '{condition_type}') AS condition",
+        "timestamp_seconds(0) AS valid_from",
+        "CAST(NULL AS timestamp) AS valid_to",
+        "CAST(NULL AS timestamp) AS matches_from",
+        "'a' AS began",
+    )
+    return Conditions(rule.reads).prepared(versions)
+
+
+def rows(spark: "SparkSession", *keys: str) -> "DataFrame":
+    plain = spark.createDataFrame([(key,) for key in keys], "key string")
+    return plain.selectExpr(
+        "key AS name", "CAST(key AS decimal(38,10)) AS key", "1 AS slot", "timestamp_seconds(60) AS at"
+    )
+
+
+def test_decimals_of_all_their_digits_are_compared_in_columns_of_any_name(spark: "SparkSession") -> None:
+    nearly, least = f"{most[:-1]}8", f"-{most}"
+    found = find_matches(
+        rows(spark, most, nearly, least, "0"), stored(spark, f"key = {most}", f"key < {most}", "key < 0"), rule
+    )
+    assert rows_of(found, "query_id", "name") == sorted(
+        [
+            (f"key = {most}", most),
+            (f"key < {most}", nearly),
+            (f"key < {most}", least),
+            (f"key < {most}", "0"),
+            ("key < 0", least),
+        ],
+        key=repr,
+    )
+
+
+def test_queries_can_have_an_attribute_of_any_name(spark: "SparkSession") -> None:
+    versions = stored(spark, "key > 0")
+    changed, own = versions.withColumn("_change_type", F.lit("insert")), rows(spark).selectExpr("'' AS query_id", "*")
+    assert touched_by_queries(changed, rows(spark, "1", "0"), versions, own, rule).count() == 1
+
+
+def test_a_column_of_another_type_than_was_declared_is_an_error(spark: "SparkSession") -> None:
+    with pytest.raises(DeclarationError, match="read key as a decimal"):
+        find_matches(rows(spark, "1").withColumn("key", F.lit(1.5)), stored(spark, "key > 1"), rule)
 
 
 def judged(alerts: Dataset) -> Dataset:

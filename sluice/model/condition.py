@@ -255,6 +255,8 @@ class Reader:
         for each in (alternative for part in parts for alternative in part):
             once = {(atom["column"], atom["operator"], *atom["values"]): atom for atom in each}
             found.setdefault(tuple(sorted(once)), list(once.values()))
+            if len(once) > atoms_max:
+                raise UsageError(f"The condition {shortened(self.sql)} joins more than {atoms_max} comparisons by AND")
             if len(found) > alternatives_max:
                 raise UsageError(
                     f"The condition {shortened(self.sql)} has more than {alternatives_max} alternatives, written out "
@@ -279,13 +281,13 @@ class Reader:
         }
         match node:
             case exp.Column():
-                yield self.atom(node, "=", ["false" if is_negated else "true"])
+                yield self.atom(self.column(node, "boolean"), "=", ["false" if is_negated else "true"])
             case exp.NullSafeEQ() | exp.NullSafeNEQ():
                 yield from self.null_safe(node, isinstance(node, exp.NullSafeEQ) != is_negated)
             case exp.Is(expression=exp.Null()):
                 yield self.atom(self.column(node.this), "is not null" if is_negated else "is null", [])
             case exp.Is(expression=exp.Boolean()):
-                column, wanted = self.column(node.this), str(bool(node.expression.this)).lower()
+                column, wanted = self.column(node.this, "boolean"), str(bool(node.expression.this)).lower()
                 yield self.atom(column, "<>" if is_negated else "=", [wanted])
                 if is_negated:
                     yield self.atom(column, "is null", [])
@@ -348,16 +350,27 @@ class Reader:
             )
         begins, ends = not pattern.startswith("%"), not pattern.endswith("%")
         operator = "=" if begins and ends else "starts with" if begins else "ends with" if ends else "contains"
-        yield self.atom(self.column(node.this), negations[operator] if is_negated else operator, [inner])
+        column = self.column(node.this, "string")
+        yield self.atom(column, negations[operator] if is_negated else operator, [inner])
 
-    def column(self, node: "exp.Expr") -> "exp.Column":
+    def column(self, node: "exp.Expr", of_kind: str | None = None) -> "exp.Column":
+        """The column that an expression is; one of a type where that is asked, as far as types are known."""
         from sqlglot import exp
 
         while isinstance(node, exp.Paren):
             node = node.this
         if not isinstance(node, exp.Column) or len(node.parts) > 1 or isinstance(node.this, exp.Star):
             raise self.refused(node)
+        kind = self.kind(node)
+        if of_kind is not None and kind not in (None, of_kind):
+            raise UsageError(
+                f"The condition {shortened(self.sql)} uses {node.name}, a {kind}, where Spark takes a {of_kind}"
+            )
         return node
+
+    def kind(self, column: "exp.Column") -> str | None:
+        """The type of a column; None where it is not known."""
+        return None if self.columns is None else self.columns.get(self.name(column))
 
     def atom(self, column: "exp.Column", operator: str, values: list[str]) -> Atom:
         return {"column": self.name(self.column(column)), "operator": operator, "values": values}
@@ -371,31 +384,32 @@ class Reader:
         """The value of a literal as text, in the form that the column's type has; None for null."""
         from sqlglot import exp
 
-        kind = None if self.columns is None else self.columns.get(self.name(column))
-        sign = ""
+        kind, sign, of = self.kind(column), "", ""
         while isinstance(node, exp.Paren | exp.Neg):
             sign = sign if isinstance(node, exp.Paren) else "" if sign else "-"
             node = node.this
-        of = ""
+        written = node
         if isinstance(node, exp.Cast):
             of, node = node.to.sql("spark").partition("(")[0].lower(), node.this
         match node:
             case exp.Null():
                 return None
-            case exp.Boolean() if not sign:
+            case exp.Boolean() if not sign and not of and kind in (None, "boolean"):
                 return str(bool(node.this)).lower()
-            case exp.Literal(is_string=False):
+            case exp.Literal(is_string=False) if is_exact(node.this, of, kind):
                 if kind == "string":
                     raise UsageError(
                         f"The condition {shortened(self.sql)} compares the text {column.name} with the number "
                         f"{node.this}; write '{node.this}'"
                     )
                 return as_number(f"{sign}{node.this}", kind)
-            case exp.Literal() if not sign:
-                return as_time(node.this, kind or of)
-            case exp.Concat() if not sign and all(isinstance(each, exp.Literal) for each in node.expressions):
-                return as_time("".join(each.this for each in node.expressions), kind or of)
-        raise self.refused(node)
+            case exp.Literal(is_string=True) if not sign and (not of or is_time_of(node.this, of, kind)):
+                return as_time(node.this, kind, of)
+            case exp.Concat(expressions=parts) if not (sign or of) and all(
+                isinstance(each, exp.Literal) for each in parts
+            ):
+                return as_time("".join(each.this for each in parts), kind)
+        raise self.refused(written)
 
     def refused(self, node: "exp.Expr") -> UsageError:
         return UsageError(
@@ -416,27 +430,57 @@ def operands(node: "exp.Expr") -> "list[exp.Expr]":
     return found
 
 
+def is_exact(text: str, of: str, kind: str | None) -> bool:
+    """Whether a number, cast to the type `of`, is what it says: 5L is, and 0.1F is another number than 0.1."""
+    if of in integers:
+        return text.isdecimal()
+    return not of or (of == "double" and kind in (None, "float", "double"))
+
+
 def as_number(text: str, kind: str | None) -> str:
-    """A number as its type has it: `1e3` is 1000 where whole numbers or decimals are."""
-    if kind is None or (kind not in integers and not decimal_kind.fullmatch(kind)):
+    """A number as its type has it: `1e3` is 1000 where whole numbers or decimals are.
+
+    Spark compares these with `1e3` as doubles, which are exact to 15 digits; a text of more is left as it is.
+    """
+    decimal = decimal_kind.fullmatch(kind or "")
+    if kind is None or (kind not in integers and decimal is None):
         return text
     try:
         found = Decimal(text)
     except InvalidOperation:
         return text
-    return format(found, "f") if abs(found.adjusted()) <= 60 else text
+    digits = found.adjusted() + 1 + (int(decimal[2]) if decimal else 0)
+    return format(found, "f") if "e" not in text.lower() or abs(digits) <= 15 else text
 
 
-def as_time(text: str, kind: str) -> str:
-    """A text as it is, and a time as RFC 3339: one without an offset is in UTC, as Spark's session is."""
+times = ("timestamp", "timestamp_ltz", "timestamp_ntz")
+
+
+def is_time_of(text: str, of: str, kind: str | None) -> bool:
+    """Whether a text, cast to the type `of`, is a time with all that the text says, for a column of times."""
+    if kind not in (None, "date", *times):
+        return False
+    return of in times or (of == "date" and re.fullmatch(day, text.strip()) is not None)
+
+
+def as_time(text: str, kind: str | None, of: str = "") -> str:
+    """A text as it is, and a time as RFC 3339: one without an offset is in UTC, as Spark's session is.
+
+    A time with an offset is one without, of a column of such times, as it is written; if it is a timestamp, as in UTC.
+    """
+    kind = kind or of
+    # Python also reads 20260131, 2026-W05-6 and fractions after a comma, which Spark refuses.
+    if re.match(day, text.strip()) is None or "," in text:
+        return text
     try:
         if kind == "date":
             return date.fromisoformat(text.strip()).isoformat()
-        if kind in ("timestamp", "timestamp_ltz", "timestamp_ntz"):
+        if kind in times:
             found = datetime.fromisoformat(text.strip())
-            if kind == "timestamp_ntz":
+            if kind == "timestamp_ntz" and of in ("", kind):
                 return found.replace(tzinfo=None).isoformat()
-            return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC).isoformat()[:-6] + "Z"
+            in_utc = (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC).isoformat()[:-6]
+            return in_utc if kind == "timestamp_ntz" else f"{in_utc}Z"
     except (ValueError, OverflowError):
         return text
     return text

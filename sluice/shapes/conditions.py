@@ -120,7 +120,8 @@ def compared(kind: str, value: str) -> str:
         # Zero has no sign.
         return f"CAST({value} AS double) + 0.0D"
     if kind.startswith("decimal"):
-        digits = f"lpad(replace(CAST(abs({value}) AS string), '.', ''), 39, '0')"
+        # Not by abs, which keeps 34 digits, and fails where those are rounded up to more than the type has.
+        digits = f"lpad(translate(CAST({value} AS string), '-.', ''), 39, '0')"
         below = f"concat('0', translate({digits}, '0123456789', '9876543210'))"
         return f"if({value} < 0, {below}, concat('1', {digits}))"
     if kind == "date":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from sluice.errors import DeclarationError
 from sluice.model.scope import Scope, collect
 from sluice.model.specification import Specification
 from sluice.model.sql import backticked
@@ -66,6 +67,7 @@ def find_matches(rows: "DataFrame", versions: "DataFrame", rule: StandingQueries
 
     Rows with `_query_id` are asked for that query alone.
     """
+    require_types(rows, rule)
     is_asked = "_query_id" in rows.columns
     ready = rows.withColumns(Conditions(rule.reads).of_rows).select(
         *[F.col(backticked(name)) for name in rule.of_row],
@@ -88,17 +90,21 @@ def find_matches(rows: "DataFrame", versions: "DataFrame", rule: StandingQueries
     return found.withColumnRenamed("_query_id", "query_id").select(*[backticked(name) for name in rule.result])
 
 
+def require_types(rows: "DataFrame", rule: StandingQueries) -> None:
+    """A DeclarationError where a column is of another type than queries read it as: it would be compared wrongly."""
+    found = dict(rows.dtypes)
+    for name, kind in rule.reads:
+        if found[name] != kind:
+            raise DeclarationError(f"Stored queries read {name} as a {kind}, and it is a {found[name]}: change schema.")
+
+
 def nearly_fitting(ready: "DataFrame", versions: "DataFrame") -> "DataFrame":
     """Each row with the alternatives of queries whose key it has."""
     index = versions.select(
         F.col("query_id").alias("_query_id"), F.col("valid_from").alias("query_valid_from"), F.inline("_keys")
     ).withColumnsRenamed({"alternative": "_alternative", "slot": "_slot", "key": "_key"})
     slots = index.agg(F.collect_set("_slot").alias("_slots"))
-    probes = (
-        ready.crossJoin(F.broadcast(slots))
-        .select("*", F.inline(F.expr(looked_up())))
-        .withColumnsRenamed({"slot": "_slot", "key": "_key"})
-    )
+    probes = ready.crossJoin(F.broadcast(slots)).select("*", F.inline(F.expr(looked_up())))
     return probes.drop("_slots", "_hashes", "_ranks").join(F.broadcast(index), ["_slot", "_key"])
 
 
@@ -144,12 +150,12 @@ def touched_by_queries(
 ) -> "DataFrame":
     """The matches that changed versions of queries had, and those that they have now, in the times that changed."""
     located = [backticked(name) for name in rule.located]
-    # What a version matches from counts as its begin, and its begin as one of the columns that a match takes from it.
-    reaching = changed.withColumns(
-        {"_began": F.col("valid_from"), "_since": F.expr(f"coalesce(matches_from, {since_ever})")}
-    )
-    reaching = reaching.drop("valid_from", "matches_from").withColumnsRenamed(
-        {"_began": "began", "_since": "valid_from"}
+    # What a version matches from counts as its begin, and its begin as one of the columns that a match takes from it:
+    # under the name that it has there, which no attribute can have.
+    reaching = (
+        changed.withColumn("query_valid_from", F.col("valid_from"))
+        .withColumn("valid_from", F.expr(f"coalesce(matches_from, {since_ever})"))
+        .drop("matches_from")
     )
     intervals = collect(changed_intervals(reaching, ["query_id"]))
     if intervals.count == 0:
@@ -178,7 +184,7 @@ def looked_up() -> str:
         f"WHEN {kind} = {of_null} THEN if({value} IS NULL, 0L, NULL) "
         f"ELSE CAST(shiftright(get(_ranks, CAST({column} AS int)), 2 * ({kind})) AS bigint) END"
     )
-    return f"filter(transform(_slots, s -> struct(s AS slot, {found} AS key)), k -> k.key IS NOT NULL)"
+    return f"filter(transform(_slots, s -> struct(s AS _slot, {found} AS _key)), k -> k._key IS NOT NULL)"
 
 
 def all_true(atoms: str) -> str:

@@ -43,6 +43,8 @@ query_schema = (
     f"query_id string, changed_at timestamp, condition {condition_type}, match_past boolean, is_deleted boolean"
 )
 query_bytes_max = 1024 * 1024
+# What a version has beside what its record says.
+columns_of_versions = ("valid_from", "valid_to", "matches_from", "is_current")
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ def standing_queries(
     are neither arrays nor structs; or those that `schema` names, with their types.
     """
     full_name = checked_name("silver", name)
+    if not isinstance(source, Dataset):
+        raise DeclarationError(f"{full_name}: source is a table; declare it first, for example with silver.events")
     reads = columns_read(full_name, source, schema)
     time = event_time or source.event_time
     if time is None:
@@ -101,6 +105,7 @@ def standing_queries(
         attributes=tuple(extra),
     )
     require_names(f"{full_name}: columns of a match", rule.result)
+    require_names(f"{full_name}: attributes of a query", (*extra, *columns_of_versions))
     stored = stored_queries(f"{name}_queries", topics, extra, Conditions(rule.reads), f"The queries of {full_name}.")
     made = Dataset(
         name=full_name,
@@ -199,7 +204,7 @@ def stored_queries(
         specification=StoredQueries(**vars(made.specification), reads=conditions.reads),
         columns={
             **{column: known.get(column) for column in made.columns or ()},
-            **dict.fromkeys(("valid_from", "valid_to", "matches_from"), "timestamp"),
+            **dict.fromkeys(columns_of_versions, "timestamp"),
             "is_current": "boolean",
         },
     )

@@ -429,6 +429,24 @@ def test_a_topic_that_is_moved_away_is_told_and_nothing_is_appended_beside_it(lo
         assert said(decider.decide([sell("a"), sell("b", "1B")])) == ["seat_sold 2", "seat_sold 3"]
 
 
+def test_a_batch_that_is_sent_again_reads_its_segment_once(
+    log: Log, seats: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = [opened, *(sell(str(each), str(each)) for each in range(50))]
+    reads: list[Segment] = []
+    read = owned.records_in
+
+    def counted(segment: Segment) -> Iterator[StoredRecord]:
+        reads.append(segment)
+        return read(segment)
+
+    with Decider(log, seats) as decider:
+        first = decider.decide(batch)
+        monkeypatch.setattr(owned, "records_in", counted)
+        assert decider.decide(batch) == first
+    assert len(reads) == 1
+
+
 def test_a_segment_that_could_not_be_read_is_folded_once(
     log: Log, seats: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,8 @@ class OwnedTopic:
         self.folder = log.folder(topic, 0)
         self.lock = lock
         self.bases = array("q")
+        # The segment that was asked for last: its first offset, and its records.
+        self.last_read: tuple[int, list[StoredRecord]] | None = None
         self.end = 0
 
     def close(self) -> None:
@@ -99,13 +101,23 @@ class OwnedTopic:
     def record(self, offset: int) -> StoredRecord:
         """One record that was read or appended before."""
         base = self.bases[bisect_right(self.bases, offset) - 1]
-        paths = self.paths(base)
-        for path in paths:
+        # A batch that is sent again asks for all records of a segment, one after the other.
+        if self.last_read is None or self.last_read[0] != base:
+            self.last_read = base, self.records_from(base)
+        for record in self.last_read[1][offset - base :]:
+            if record.offset == offset:
+                return record
+        raise self.missing(offset)
+
+    def records_from(self, base: int) -> list[StoredRecord]:
+        """The records of the segment that begins with an offset; a LogGap where it is gone."""
+        for path in self.paths(base):
             if path.exists():
-                for record in records_in(Segment(self.topic, 0, base, path)):
-                    if record.offset == offset:
-                        return record
-        raise LogGap(f"topic {self.topic}, partition 0: offset {offset} is missing from {paths[0]}. Restore it.")
+                return list(records_in(Segment(self.topic, 0, base, path)))
+        raise self.missing(base)
+
+    def missing(self, offset: int) -> LogGap:
+        return LogGap(f"topic {self.topic}, partition 0: offset {offset} is missing from {self.folder}. Restore it.")
 
 
 def own(log: "Log", topic: str, owner: str) -> OwnedTopic:

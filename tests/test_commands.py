@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from sluice import bronze, gold, silver
 from sluice.engine.catalogue import load
 from sluice.errors import DeclarationError, LogError, UsageError
-from sluice.log import KafkaLog, KafkaSecurity, Log, Record, Retention, StoredRecord, owned
-from sluice.log.segments import Segment
+from sluice.log import KafkaLog, KafkaSecurity, Log, Record, Retention, StoredRecord
+from sluice.log.segments import Segment, records_in
 from sluice.model.commands import Commands, metadata
 from sluice.model.erasure import Removal
 from sluice.model.evaluator import compiled
@@ -434,15 +434,14 @@ def test_a_batch_that_is_sent_again_reads_its_segment_once(
 ) -> None:
     batch = [opened, *(sell(str(each), str(each)) for each in range(50))]
     reads: list[Segment] = []
-    read = owned.records_in
 
     def counted(segment: Segment) -> Iterator[StoredRecord]:
         reads.append(segment)
-        return read(segment)
+        return records_in(segment)
 
     with Decider(log, seats) as decider:
         first = decider.decide(batch)
-        monkeypatch.setattr(owned, "records_in", counted)
+        monkeypatch.setattr("sluice.log.owned.records_in", counted)
         assert decider.decide(batch) == first
     assert len(reads) == 1
 
@@ -450,10 +449,8 @@ def test_a_batch_that_is_sent_again_reads_its_segment_once(
 def test_a_segment_that_could_not_be_read_is_folded_once(
     log: Log, seats: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = owned.records_in
-
     def failing(segment: Segment) -> Iterator[StoredRecord]:
-        yield next(read(segment))
+        yield next(records_in(segment))
         raise LogError("Input/output error")
 
     def unsynced(_: Path) -> None:
@@ -466,7 +463,7 @@ def test_a_segment_that_could_not_be_read_is_folded_once(
                 decider.decide([opened, sell("a")])
         for name, broken in {"sync": unsynced, "records_in": failing}.items():
             with monkeypatch.context() as patch:
-                patch.setattr(owned, name, broken)
+                patch.setattr(f"sluice.log.owned.{name}", broken)
                 with pytest.raises(LogError, match="Input/output error"):
                     decider.decide([opened])
         assert said(decider.decide([opened, sell("a")])) == ["flight_opened 1", "seat_sold 2"]

@@ -527,6 +527,11 @@ def columns_of_decisions(place: str, topic: Topic, state: Dataset) -> dict[str, 
             f"{place}: {decisions.name} has {', '.join(wrong)}, by which its rows are not those that were decided; "
             "leave it out"
         )
+    if said.parsing.event_time not in (None, "decided_at"):
+        raise DeclarationError(
+            f"{place}: the event time of {decisions.name} must be decided_at; a decision without a "
+            f"{said.parsing.event_time}, or with one in the future, would be quarantined, and not be in the state"
+        )
     if decisions.outputs[-1].grain != ("command_id",):
         raise DeclarationError(f"{place}: the keys of {decisions.name} must be command_id")
     types = {name: str(kind) for name, kind in (decisions.columns or {}).items()}

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from decimal import Decimal
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -23,7 +24,8 @@ from hypothesis import strategies as st
 from sluice import bronze, gold, silver
 from sluice.engine.catalogue import load
 from sluice.errors import DeclarationError, LogError, UsageError
-from sluice.log import KafkaLog, KafkaSecurity, Log, Record, Retention
+from sluice.log import KafkaLog, KafkaSecurity, Log, Record, Retention, StoredRecord
+from sluice.log.segments import Segment, records_in
 from sluice.model.commands import Commands, metadata
 from sluice.model.erasure import Removal
 from sluice.model.evaluator import compiled
@@ -123,7 +125,8 @@ def test_a_command_can_expect_a_version(log: Log, seats: Commands) -> None:
         (b'{"command_id": "a", "command_id": "b"}', "command_id twice"),
         (b"\xff{}", "is no JSON"),
         (b"[" * 100_000, "is no JSON"),
-        (b'{"a": 1e99999999999999999999999}', "is no JSON"),
+        (b'{"a": 1e99999999999999999999999}', "it is no JSON: 1e99999999999999999999999 is out of the range"),
+        (b"{" + b", ".join(b'"a%d": 1' % each for each in range(60_000)) + b', "a59999": 1}', "it has a59999 twice"),
         (b'{"a": NaN}', "is no JSON"),
         (b"{}", "command_id must be given"),
         (sell(""), "command_id must be given"),
@@ -171,6 +174,8 @@ sendings = st.binary(max_size=20) | st.dictionaries(names | st.text(max_size=2),
 @settings(max_examples=150, deadline=None)
 @given(sent=sendings)
 @example(sent=b'{"command_id": "open", "a": ' + b"[" * 900 + b"]" * 900 + b"}")
+@example(sent=b'{"command_id": "open", "a": 1e9999999}')
+@example(sent=b'{"command_id": "open", "a": 1e-999999999999999999}')
 def test_whatever_bytes_are_sent_there_is_an_answer(fuzzed: Decider, sent: bytes) -> None:
     (answer,) = fuzzed.decide([sent])
     assert set(answer.as_dict()) & {"error", "outcome"}
@@ -406,6 +411,64 @@ def test_an_append_that_fails_decides_nothing_or_everything(
     require_right(decisions_in(log))
 
 
+def test_a_topic_that_is_moved_away_is_told_and_nothing_is_appended_beside_it(log: Log, seats: Commands) -> None:
+    with Decider(log, seats) as decider:
+        decider.decide([opened])
+        older = shutil.copytree(log.root / "seat_decisions", log.root.parent / "older")
+        decider.decide([sell("a")])
+        newest = (log.root / "seat_decisions").rename(log.root.parent / "newest")
+        for says in ("is gone", "cannot be read"):
+            with pytest.raises(LogError, match=says):
+                decider.decide([sell("b", "1B")])
+        older.rename(log.root / "seat_decisions")
+        for _ in range(2):
+            with pytest.raises(LogError, match=r"01\.jsonl is gone"):
+                decider.decide([sell("b", "1B")])
+        shutil.rmtree(log.root / "seat_decisions")
+        newest.rename(log.root / "seat_decisions")
+        assert said(decider.decide([sell("a"), sell("b", "1B")])) == ["seat_sold 2", "seat_sold 3"]
+
+
+def test_a_batch_that_is_sent_again_reads_its_segment_once(
+    log: Log, seats: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = [opened, *(sell(str(each), str(each)) for each in range(50))]
+    reads: list[Segment] = []
+
+    def counted(segment: Segment) -> Iterator[StoredRecord]:
+        reads.append(segment)
+        return records_in(segment)
+
+    with Decider(log, seats) as decider:
+        first = decider.decide(batch)
+        monkeypatch.setattr("sluice.log.owned.records_in", counted)
+        assert decider.decide(batch) == first
+    assert len(reads) == 1
+
+
+def test_a_segment_that_could_not_be_read_is_folded_once(
+    log: Log, seats: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(segment: Segment) -> Iterator[StoredRecord]:
+        yield next(records_in(segment))
+        raise LogError("Input/output error")
+
+    def unsynced(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with Decider(log, seats) as decider:
+        with monkeypatch.context() as patch:
+            patch.setattr("sluice.log.segments.sync", unsynced)
+            with pytest.raises(LogError, match="Input/output error"):
+                decider.decide([opened, sell("a")])
+        for name, broken in {"sync": unsynced, "records_in": failing}.items():
+            with monkeypatch.context() as patch:
+                patch.setattr(f"sluice.log.owned.{name}", broken)
+                with pytest.raises(LogError, match="Input/output error"):
+                    decider.decide([opened])
+        assert said(decider.decide([opened, sell("a")])) == ["flight_opened 1", "seat_sold 2"]
+
+
 # Declarations
 
 
@@ -416,7 +479,7 @@ def declared(name: str = "seats", **options: Any) -> Commands:
     decisions = silver.events(
         "seat_decisions",
         source=options.get("source", topic),
-        schema=f"{columns}, flight string, seats int, ratio double",
+        schema=f"{columns}, flight string, seats int, ratio double, departs_at timestamp{options.get('columns', '')}",
         keys=options.get("keys", ["command_id"]),
         **options.get("events", {}),
     )
@@ -449,6 +512,7 @@ def declared(name: str = "seats", **options: Any) -> Commands:
         ({"source": bronze.topic("others")}, "must be the silver.events of bronze.seat_decisions"),
         ({"events": {"event_time": "decided_at", "hold_later_than": "1 hour"}}, "has hold_later_than"),
         ({"events": {"from_record": {"flight": "key"}}}, "has from_record"),
+        ({"events": {"event_time": "departs_at"}}, "the event time of silver.seat_decisions must be decided_at"),
         ({"keys": ["flight"]}, "the keys of silver.seat_decisions must be command_id"),
         ({"state_keys": ["decided_at"]}, "the key decided_at of gold.flights is a timestamp"),
         ({"schema": "seats double"}, "seats is a double, whose values only Spark knows"),
@@ -470,6 +534,16 @@ def declared(name: str = "seats", **options: Any) -> Commands:
             "is not decided without Spark",
         ),
         ({"command": {"rules": {"is_new": "try_cast(state.seats AS smallint) = 1"}}}, "try_cast is not known"),
+        # Spark reads `''` as a quotation mark, and the parser as the end of one text and the beginning of another.
+        ({"command": {"rules": {"is_new": "'it''s' = 'its'"}}}, "has two texts without an operator between"),
+        # Spark reads these comparisons from left to right, and the parser binds some closer.
+        ({"command": {"rules": {"is_new": "true = false < false"}}}, "put brackets around FALSE < FALSE"),
+        ({"command": {"rules": {"is_new": "true = false BETWEEN false AND true"}}}, "put brackets around"),
+        ({"command": {"rules": {"is_new": "command.seats BETWEEN SYMMETRIC 2 AND 1"}}}, "none of Spark"),
+        # Spark says true, also where the number is null.
+        ({"command": {"rules": {"is_new": "command.seats < 99999999999999999999"}}}, "no whole number is near"),
+        ({"command": {"rules": {"is_new": "abs(CAST(command.seats AS decimal(35,0))) = 1"}}}, "Spark rounds"),
+        ({"command": {"rules": {"is_new": "size(array_append(array(1.5), command.seats)) = 2"}}}, "CAST it"),
         ({"command": {"rules": {"out_of_range": "true"}}}, "out_of_range is a reason of its own"),
         ({"command": {"event": "Opened!"}}, "'Opened!' is no name"),
         ({"command": {"payload": {"seat": "1"}}}, "events have no column seat; did you mean seats?"),
@@ -559,6 +633,41 @@ def test_an_overflow_is_a_rejection(log: Log) -> None:
         )
     assert said([taken, refused, by_the_rule]) == ["opened 1", "out_of_range", "out_of_range"]
     assert "2147483648 is no int" in refused.as_dict()["message"]
+
+
+def test_decimals_have_all_of_their_digits(log: Log) -> None:
+    topic = bronze.topic("amounts")
+    columns = ", ".join(f"{column} {kind}" for column, kind in metadata.items())
+    decisions = silver.events(
+        "amounts", source=topic, schema=f"{columns}, account string, amount decimal(38,4)", keys=["command_id"]
+    )
+    state = gold.state(
+        "accounts", source=decisions, keys=["account"], where="outcome = 'accepted'", sequence_by="version",
+        schema="amount decimal(38,4)", initial={"amount": "0"}, reduce={"amount": "event.amount"},
+    )  # fmt: skip
+    fields = "account string, amount decimal(38,4)"
+    put = gold.command(fields, rules={}, event="was_put", payload={"amount": "command.amount"})
+    most = "9" * 34 + ".9999"
+
+    def of(amount: str) -> bytes:
+        return b'{"command": "put", "command_id": "a", "account": "A", "amount": %b}' % amount.encode()
+
+    with Decider(log, gold.commands("amounts", topic=topic, state=state, commands={"put": put})) as decider:
+        first, again, other, text = decider.decide([of(each) for each in (most, f"{most}00", f"{most[:-1]}8", "0.10")])
+        assert (first.kind, first.as_dict()["amount"]) == ("accepted", Decimal(most))
+        assert (again, other.kind, text.kind) == (first, "reused", "reused")
+
+
+def test_a_decision_that_no_record_can_hold_is_not_made(log: Log) -> None:
+    longer = {"fields": "flight string, note string", "rules": {}, "event": "noted"}
+    payload = {"note": " || ".join(["command.note"] * 11)}
+    noting = declared(columns=", note string", command={**longer, "payload": payload})
+    with Decider(log, noting) as decider:
+        refused, taken = decider.decide([
+            command("open", "a", flight="UA1", note="x" * 1_000_000), command("open", "b", flight="UA1", note="x")
+        ])  # fmt: skip
+    assert (refused.kind, taken.kind, taken.as_dict()["version"]) == ("wrong", "accepted", 1)
+    assert "and a record can have" in refused.as_dict()["error"]
 
 
 # HTTP

@@ -8,6 +8,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
@@ -33,6 +34,8 @@ class OwnedTopic:
         self.folder = log.folder(topic, 0)
         self.lock = lock
         self.bases = array("q")
+        # The segment that was asked for last: its first offset, and its records.
+        self.last_read: tuple[int, list[StoredRecord]] | None = None
         self.end = 0
 
     def close(self) -> None:
@@ -44,32 +47,52 @@ class OwnedTopic:
 
         A LogGap where one is missing.
         """
-        remove_leftovers(self.folder)
-        # What an append that failed left is there for good, or not yet.
-        sync(self.folder)
-        for segment in self.log.segments_of(self.topic, 0):
-            if segment.base_offset < self.end:
-                continue
-            expected = self.end
-            for record in records_in(segment):
-                if record.offset != expected:
-                    raise LogGap(
-                        f"topic {self.topic}, partition 0: offset {expected} is missing; {segment.path} has "
-                        f"{record.offset} in its place. Restore the segment from a copy."
-                    )
-                expected += 1
-                yield record
-            self.add(segment.base_offset, expected - segment.base_offset)
+        try:
+            remove_leftovers(self.folder)
+            # What an append that failed left is there for good, or not yet.
+            sync(self.folder)
+            segments = self.log.segments_of(self.topic, 0)
+        except OSError as error:
+            raise LogError(f"The log {self.log} cannot be read: {error.strerror or error}.") from error
+        for segment in segments:
+            if segment.base_offset >= self.end:
+                # Whole before the first is seen: a segment is read once, also if reading it fails the first time.
+                records = list(self.contiguous(segment))
+                self.add(segment.base_offset, len(records))
+                yield from records
+
+    def contiguous(self, segment: Segment) -> Iterator[StoredRecord]:
+        """The records of the next segment; a LogGap where they do not follow those before."""
+        for expected, record in enumerate(records_in(segment), start=self.end):
+            if record.offset != expected:
+                raise LogGap(
+                    f"topic {self.topic}, partition 0: offset {expected} is missing; {segment.path} has "
+                    f"{record.offset} in its place. Restore the segment from a copy."
+                )
+            yield record
 
     def append(self, records: Sequence[Record]) -> None:
         """Appends records as one segment, durable when it returns; a LogError when that is not certain."""
         base = self.end
+        self.require_last()
         try:
             lines = [encode(offset, record) for offset, record in enumerate(records, start=base)]
             publish(self.folder, base, lines, compress=self.log.compress)
         except OSError as error:
             raise LogError(f"The log {self.log} cannot be written: {error.strerror or error}.") from error
         self.add(base, len(records))
+
+    def require_last(self) -> None:
+        """A LogGap where the segment before is gone: an append would leave a gap, and no start could read over it."""
+        if self.bases and not any(path.exists() for path in self.paths(self.bases[-1])):
+            raise LogGap(
+                f"topic {self.topic}, partition 0: {self.paths(self.bases[-1])[0]} is gone, which was read or written "
+                "before. Restore the topic from its newest copy, and start again."
+            )
+
+    def paths(self, base: int) -> list[Path]:
+        """Where the segment from an offset on can be."""
+        return [self.folder / f"{base:020}.jsonl{ending}" for ending in ("", ".zst")]
 
     def add(self, base: int, count: int) -> None:
         self.bases.append(base)
@@ -78,13 +101,23 @@ class OwnedTopic:
     def record(self, offset: int) -> StoredRecord:
         """One record that was read or appended before."""
         base = self.bases[bisect_right(self.bases, offset) - 1]
-        paths = [self.folder / f"{base:020}.jsonl{ending}" for ending in ("", ".zst")]
-        for path in paths:
+        # A batch that is sent again asks for all records of a segment, one after the other.
+        if self.last_read is None or self.last_read[0] != base:
+            self.last_read = base, self.records_from(base)
+        for record in self.last_read[1][offset - base :]:
+            if record.offset == offset:
+                return record
+        raise self.missing(offset)
+
+    def records_from(self, base: int) -> list[StoredRecord]:
+        """The records of the segment that begins with an offset; a LogGap where it is gone."""
+        for path in self.paths(base):
             if path.exists():
-                for record in records_in(Segment(self.topic, 0, base, path)):
-                    if record.offset == offset:
-                        return record
-        raise LogGap(f"topic {self.topic}, partition 0: offset {offset} is missing from {paths[0]}. Restore it.")
+                return list(records_in(Segment(self.topic, 0, base, path)))
+        raise self.missing(base)
+
+    def missing(self, offset: int) -> LogGap:
+        return LogGap(f"topic {self.topic}, partition 0: offset {offset} is missing from {self.folder}. Restore it.")
 
 
 def own(log: "Log", topic: str, owner: str) -> OwnedTopic:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from functools import reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import DeclarationError, hint
 from sluice.model.ddl import column_types
-from sluice.model.sql import fold, parse, require_closed
+from sluice.model.sql import fold, is_text, parse, require_closed, tokens
 from sluice.model.values import (
     OutOfRange,
     decimal_type,
@@ -37,6 +38,8 @@ Row = Mapping[str, Mapping[str, Any]]
 Evaluate = Callable[[Row], Any]
 void = "void"
 digits_max = 38
+# Spark turns the sign of a decimal with the precision of IEEE 754's decimal128.
+negated_digits_max = 34
 interval_units = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 known = (
     "AND, OR, NOT, comparisons, <=>, IS NULL, BETWEEN, IN, CASE, if, coalesce, nvl, ifnull, nullif, greatest, least; "
@@ -47,10 +50,14 @@ known = (
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression with the type of its values, as a function of a row. It raises OutOfRange where Spark would."""
+    """An expression with the type of its values, as a function of a row. It raises OutOfRange where Spark would.
+
+    `written` is the value of a number that stands in the text.
+    """
 
     kind: str
     of: Evaluate
+    written: Decimal | None = None
 
 
 class Refused(ValueError):
@@ -65,6 +72,11 @@ def compiled(place: str, text: str, scopes: Mapping[str, Mapping[str, str]]) -> 
     require_closed(*two_parts(place), text)
     if "\\" in text:
         raise DeclarationError(f"{place} has a backslash, which texts of commands and states cannot have: {text}")
+    if any(is_text(one) and is_text(following) for one, following in pairwise(tokens(text) or [])):
+        raise DeclarationError(
+            f"{place} has two texts without an operator between: {text}. Join them with ||, and put a text with the "
+            'one quotation mark in the other: "it\'s"'
+        )
     parsed = parse(text)
     if parsed is None:
         raise DeclarationError(f"{place} cannot be read: {text}")
@@ -103,6 +115,13 @@ class Compiler:
 
     def all(self, nodes: "Sequence[exp.Expr]") -> list[Expression]:
         return [self.expression(each) for each in nodes]
+
+    def operands(self, *nodes: "exp.Expr") -> list[Expression]:
+        """What is compared. Where another comparison is among it, Spark binds it in another order than the parser."""
+        for node in nodes:
+            if type(node).__name__ in predicates:
+                raise Refused(f"put brackets around {node.sql()}, which is compared")
+        return self.all(nodes)
 
     def of_kind(self, node: "exp.Expr", kind: str) -> Expression:
         found = self.expression(node)
@@ -223,7 +242,7 @@ def either(compiler: Compiler, node: "exp.Or") -> Expression:
 
 def comparison(compare: Callable[[Any, Any], bool]) -> "Callable[[Compiler, exp.Binary], Expression]":
     def made(compiler: Compiler, node: "exp.Binary") -> Expression:
-        left, right = compiler.all([node.this, node.expression])
+        left, right = compiler.operands(node.this, node.expression)
         require_comparable(left, right)
         return strict("boolean", compare, left, right)
 
@@ -234,27 +253,37 @@ def require_comparable(*parts: Expression) -> None:
     kind = common([part.kind for part in parts])
     if element_of(kind) is not None:
         raise Refused("arrays are not compared here; use array_contains or size")
+    # Spark knows the answer without looking at the value, and so says it of a null, too.
+    if any(part.kind in integer_bits for part in parts):
+        for part in parts:
+            if part.written is not None and not -(1 << 63) <= part.written < 1 << 63:
+                raise Refused(f"no whole number is near {part.written:f}; leave the comparison out")
 
 
 def null_safe(compiler: Compiler, node: "exp.NullSafeEQ") -> Expression:
-    left, right = compiler.all([node.this, node.expression])
+    left, right = compiler.operands(node.this, node.expression)
     require_comparable(left, right)
     return Expression("boolean", lambda row: left.of(row) == right.of(row))
 
 
 def is_it(compiler: Compiler, node: "exp.Is") -> Expression:
     wanted = type(node.expression).__name__
+    (value,) = compiler.operands(node.this)
+    found = value.of
     if wanted == "Null":
-        found = compiler.expression(node.this).of
         return Expression("boolean", lambda row: found(row) is None)
     if wanted != "Boolean":
         raise Refused("IS is followed by NULL, TRUE or FALSE")
-    truth, found = bool(node.expression.this), compiler.of_kind(node.this, "boolean").of
+    if value.kind not in ("boolean", void):
+        raise Refused(f"{node.this.sql()} is a {value.kind}, and a boolean is needed")
+    truth = bool(node.expression.this)
     return Expression("boolean", lambda row: found(row) is truth)
 
 
 def between(compiler: Compiler, node: "exp.Between") -> Expression:
-    value, low, high = compiler.all([node.this, node.args["low"], node.args["high"]])
+    if node.args.get("symmetric"):
+        raise Refused("BETWEEN SYMMETRIC is none of Spark")
+    value, low, high = compiler.operands(node.this, node.args["low"], node.args["high"])
     require_comparable(value, low)
     require_comparable(value, high)
 
@@ -273,15 +302,20 @@ def between(compiler: Compiler, node: "exp.Between") -> Expression:
 def among(compiler: Compiler, node: "exp.In") -> Expression:
     if not node.expressions:
         raise Refused("IN is followed by values in brackets")
-    value, *options = compiler.all([node.this, *node.expressions])
+    (value,), options = compiler.operands(node.this), compiler.all(node.expressions)
     require_comparable(value, *options)
 
     def found(row: Row) -> bool | None:
         its = value.of(row)
         if its is None:
             return None
-        values = [option.of(row) for option in options]
-        return True if its in values else None if None in values else False
+        has_null = False
+        for option in options:
+            other = option.of(row)
+            if other is not None and other == its:
+                return True
+            has_null = has_null or other is None
+        return None if has_null else False
 
     return Expression("boolean", found)
 
@@ -345,6 +379,8 @@ def extreme(choose: Callable[[list[Any]], Any]) -> "Callable[[Compiler, exp.Expr
     def made(compiler: Compiler, node: "exp.Expr") -> Expression:
         found = compiler.all([node.this, *node.expressions])
         require_comparable(*found)
+        if len(found) < 2:
+            raise Refused("greatest and least are of two values or more")
         kind = common([each.kind for each in found])
         options = [converted(each, kind).of for each in found]
 
@@ -373,14 +409,14 @@ def number(text: str) -> Expression:
         value = int(text)
         for kind in ("int", "bigint"):
             if -(1 << (integer_bits[kind] - 1)) <= value < 1 << (integer_bits[kind] - 1):
-                return Expression(kind, lambda row: value)
+                return Expression(kind, lambda row: value, Decimal(value))
     elif not re.fullmatch(r"-?(\d+\.\d*|\.\d+)", text, re.ASCII):
         raise Refused(f"{text} is no exact number here; write its digits")
     digits = Decimal(text)
     after = max(0, -int(digits.as_tuple().exponent))
     found = decimal(max(0, digits.adjusted() + 1), after)
     value_of = fitted(found)(digits)
-    return Expression(found, lambda row: value_of)
+    return Expression(found, lambda row: value_of, value_of)
 
 
 def negative(compiler: Compiler, node: "exp.Neg") -> Expression:
@@ -390,8 +426,7 @@ def negative(compiler: Compiler, node: "exp.Neg") -> Expression:
     if found.kind in integer_bits:
         fit = in_range(found.kind)
         return strict(found.kind, lambda value: fit(-value), found)
-    require_number(found)
-    return strict(found.kind, exact.minus, found)
+    return strict(found.kind, exact.minus, short(found))
 
 
 def absolute(compiler: Compiler, node: "exp.Abs") -> Expression:
@@ -399,8 +434,15 @@ def absolute(compiler: Compiler, node: "exp.Abs") -> Expression:
     if found.kind in integer_bits:
         fit = in_range(found.kind)
         return strict(found.kind, lambda value: fit(abs(value)), found)
+    return strict(found.kind, exact.abs, short(found))
+
+
+def short(found: Expression) -> Expression:
+    """A decimal of which Spark makes the negative without rounding."""
     require_number(found)
-    return strict(found.kind, exact.abs, found)
+    if sum(digits_of(found.kind) or (0, 0)) > negated_digits_max:
+        raise Refused(f"Spark rounds the negative of a {found.kind}; CAST to {negated_digits_max} digits before")
+    return found
 
 
 def require_number(*parts: Expression) -> None:
@@ -519,6 +561,8 @@ def array_and_element(compiler: Compiler, node: "exp.Expr") -> tuple[Expression,
     kind = wider(element, value.kind)
     if void in (value.kind, kind):
         raise Refused("NULL has no type; CAST it, or leave it out")
+    if element != value.kind and decimal_type.fullmatch(kind):
+        raise Refused(f"{node.this.sql()} has elements of {element}, and this is a {value.kind}; CAST it")
     return converted(values, f"array<{kind}>"), converted(value, kind)
 
 
@@ -555,6 +599,8 @@ def size(compiler: Compiler, node: "exp.Expr") -> Expression:
     return strict("int", len, found)
 
 
+# What compares. Put together without brackets, these are read by Spark from left to right.
+predicates = frozenset(["EQ", "NEQ", "LT", "LTE", "GT", "GTE", "NullSafeEQ", "Is", "Between", "In", "Not", "And", "Or"])
 Make = Callable[[Compiler, Any], Expression]
 logic: dict[str, Make] = {
     "Paren": lambda compiler, node: compiler.expression(node.this),

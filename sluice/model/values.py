@@ -75,7 +75,8 @@ def fitted(kind: str) -> Callable[[Decimal], Decimal]:
         if number.adjusted() > before:
             raise OutOfRange(f"{shortened(number)} is no {kind}")
         found = number.quantize(unit, context=exact)
-        if abs(found) >= most:
+        # `abs` would round to the 28 digits of the default context.
+        if found.copy_abs() >= most:
             raise OutOfRange(f"{shortened(number)} is no {kind}")
         # There is no negative zero in Spark.
         return found if found else found.copy_abs()
@@ -180,7 +181,7 @@ def instant(found: Any) -> datetime:
     if not isinstance(found, str) or not time_text.fullmatch(found):
         raise NotOfType(wrong)
     try:
-        return datetime.fromisoformat(found).astimezone(UTC)
+        return datetime.fromisoformat(found.upper()).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise NotOfType(wrong) from error
 
@@ -200,11 +201,19 @@ def json_object(value: bytes) -> dict[str, Any]:
     """An object of JSON with its numbers as int and Decimal; raises NotOfType for anything else."""
     try:
         found = decoder.decode(value.decode())
-    except (ValueError, ArithmeticError, RecursionError) as error:
-        raise NotOfType(f"is no JSON: {shortened(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise NotOfType(f"it is no JSON: {error}") from error
     if not isinstance(found, dict):
-        raise NotOfType("is no object of JSON")
+        raise NotOfType("it is no object of JSON")
     return found
+
+
+def number_of(written: str) -> Decimal:
+    """A number with all of its digits."""
+    try:
+        return Decimal(written)
+    except InvalidOperation as error:
+        raise ValueError(f"{shortened(written)} is out of the range of numbers") from error
 
 
 def no_constant(name: str) -> None:
@@ -214,10 +223,12 @@ def no_constant(name: str) -> None:
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it has {shortened(twice)} twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"it has {shortened(name)} twice")
+            seen.add(name)
     return found
 
 
-decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=no_constant, object_pairs_hook=once)
+decoder = json.JSONDecoder(parse_float=number_of, parse_constant=no_constant, object_pairs_hook=once)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from hashlib import blake2b
 from typing import Any, Literal, Self
 
@@ -28,6 +28,7 @@ from sluice.model.commands import (
     version_differs,
 )
 from sluice.model.values import NotOfType, OutOfRange, as_json, json_object, reader_of, shortened
+from sluice.shapes.parse import Parsing
 from sluice.storage.delta import Lake
 
 # What became of a request: `wrong` is no command, and `reused` has the id of another one; neither is decided.
@@ -35,6 +36,10 @@ Kind = Literal["accepted", "rejected", "version_differs", "wrong", "reused"]
 Key = tuple[Any, ...]
 # By the digest of what a command said a repetition is known, also when fields were erased.
 digest_header = "command_digest"
+# A larger record would be quarantined, and so be in the state here and in no table.
+record_bytes_max = Parsing.record_bytes_max
+# For numbers that a client made up: no exponent overflows, and no digit is lost.
+unlimited = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 read_text, read_version = reader_of("string"), reader_of("bigint")
 
 
@@ -213,10 +218,12 @@ class Decider:
         key = tuple(asked.values[name] for name in self.commands.keys)
         known = self.aggregate(key, group.memory, self.memory)
         said, after = self.commands.decided(asked, known, datetime.now(UTC))
+        value = orjson.dumps({name: as_json(each) for name, each in said.items() if each is not None})
+        if len(value) > record_bytes_max:
+            raise NotOfType(f"its decision would have {len(value)} bytes, and a record can have {record_bytes_max}")
         if after is not known:
             group.memory.aggregates[key] = after
         group.memory.offsets[digest] = group.first_offset + len(group.records)
-        value = orjson.dumps({name: as_json(each) for name, each in said.items() if each is not None})
         group.records.append(Record(value, key=key_text(key), headers={digest_header: content_of(given)}))
         return answer_in(value)
 
@@ -259,9 +266,10 @@ def content_of(given: Mapping[str, Any]) -> str:
     return digest_of(text.encode()).hex()
 
 
-def plain(number: Any) -> str:
+def plain(number: Any) -> dict[str, str]:
+    """A number with a point or an exponent, all of its digits, and none that says nothing; no text is the same."""
     assert isinstance(number, Decimal)  # noqa: S101 - JSON has nothing else that is not JSON
-    return str(number.normalize())
+    return {"decimal": str(number.normalize(unlimited))}
 
 
 def key_text(key: Key) -> str:

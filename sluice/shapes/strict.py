@@ -242,7 +242,12 @@ def is_altered(value: "Column", text: "Column") -> "Column":
 
 
 def as_written(value: "Column") -> "Column":
-    return F.concat(F.lit(rf'[:\[,]{blank}"?+\Q'), value, F.lit(rf'\E"?+{blank}[,}}\]]'))
+    before, after = rf'[:\[,]{blank}"?+', rf'"?+{blank}[,}}\]]'
+    # A text that has these quotation marks itself.
+    quotation_mark = r'(?:\\"|\\u0022)'
+    as_text = F.concat(F.lit(before + quotation_mark), F.translate(value, '"', ""), F.lit(quotation_mark + after))
+    as_number = F.concat(F.lit(before + r"\Q"), value, F.lit(r"\E" + after))
+    return F.when(value.startswith('"'), as_text).otherwise(as_number)
 
 
 def is_rounded(number: "Column", text: "Column") -> "Column":

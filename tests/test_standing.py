@@ -10,11 +10,15 @@ import pytest
 from pyspark.sql import functions as F
 
 from sluice import Project, bronze, gold, silver
+from sluice.engine.catalogue import ordered
 from sluice.errors import DeclarationError, UsageError
+from sluice.log import Log
 from sluice.model.condition import from_sql, text_of
 from sluice.model.datasets import Dataset
+from sluice.operate import standing
 from sluice.shapes.conditions import Conditions, condition_type
 from sluice.shapes.standing import StandingQueries, find_matches, touched_by_queries
+from sluice.storage.delta import Lake
 from tests.commands import sluice
 from tests.documents import Block, blocks, root, sluice_commands
 from tests.kit import rows_of
@@ -51,6 +55,7 @@ queries = bronze.topic("alert_queries")
         ("name = 'it''s'", '`name` = "it\'s"'),
         ("NOT (count > 3 OR name IN ('a', 'b'))", "`count` <= '3' AND `name` not in ('a', 'b')"),
         ("NOT (count > 3 AND good)", "(`count` <= '3') OR (`good` = 'false')"),
+        ("(count) > 3", "`count` > '3'"),
         ("3 < COUNT AND count < 5", "`count` > '3' AND `count` < '5'"),
         ("count IN (1, NULL)", "`count` in ('1')"),
         ("count NOT IN (1, NULL)", "false"),
@@ -104,7 +109,7 @@ def test_a_predicate_becomes_alternatives_of_comparisons(sql: str, meaning: str)
         ("tags = 'a'", "there is no column tags"),
         ("count > price", "compares columns with values"),
         ("count + 1 > 3", "compares columns with values"),
-        ("upper(name) = 'A'", "compares columns with values"),
+        ("upper(name) = 'A'", "has UPPER(name), which cannot be stored"),
         ("name RLIKE 'a'", "compares columns with values"),
         ("name LIKE 'a_'", "no other sign of a pattern"),
         ("count IN (SELECT 1)", "compares columns with values"),
@@ -122,6 +127,15 @@ def test_a_predicate_that_cannot_be_stored_is_told_why(sql: str, told: str) -> N
         from_sql(sql, columns)
     assert told in str(error.value)
     assert len(str(error.value)) < 1_000
+
+
+def test_a_query_that_nobody_has_stored_cannot_be_removed(tmp_path: Path) -> None:
+    log, lake = Log(tmp_path / "log"), Lake(str(tmp_path / "lake"))
+    alerts = ordered([silver.standing_queries("alerts", source=trades, queries=queries)])
+    standing.add(log, alerts, "silver.alerts", "large", "price > 100", past=False, valid_from=None, attributes={})
+    standing.remove(log, lake, alerts, "silver.alerts", "large", valid_to=None)
+    with pytest.raises(UsageError, match=r"silver\.alerts has no query lrge; list them"):
+        standing.remove(log, lake, alerts, "silver.alerts", "lrge", valid_to=None)
 
 
 @pytest.mark.parametrize(

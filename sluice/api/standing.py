@@ -43,8 +43,12 @@ class Standing:
         )
 
     def remove(self, dataset: str, query_id: str, *, valid_to: datetime | None = None) -> None:
-        """Ends a query at an event time, by default now; its matches before that stay."""
-        standing.remove(self._here.log, self._here.catalogue(), dataset, query_id, valid_to=valid_to)
+        """Ends a query at an event time, by default now; its matches before that stay.
+
+        A UsageError for a query that nobody has stored.
+        """
+        here = self._here
+        standing.remove(here.log, here.lake, here.catalogue(), dataset, query_id, valid_to=valid_to)
 
     def list(self, dataset: str, *, all_versions: bool = False) -> list[StoredQuery]:
         """The stored queries, as the last run took them in: those that are valid now, or all versions."""

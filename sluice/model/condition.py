@@ -310,7 +310,7 @@ class Reader:
         from sqlglot import exp
 
         left, right = node.this, node.expression
-        if not isinstance(left, exp.Column) and operator not in of_text:
+        if isinstance(right, exp.Column) and not isinstance(left, exp.Column) and operator not in of_text:
             left, right, operator = right, left, flipped.get(operator, operator)
         column = self.column(left)
         value = self.value(column, right)

@@ -1,6 +1,6 @@
 """Stored queries: add one, remove it, and list those that there are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -63,10 +63,23 @@ def add(
     append(log, dataset, query_id, valid_from, {"condition": condition, "match_past": past, **attributes})
 
 
-def remove(log: AnyLog, catalogue: Catalogue, name: str, query_id: str, *, valid_to: datetime | None) -> None:
-    """Appends that a query is deleted."""
+def remove(
+    log: AnyLog, lake: Lake, catalogue: Catalogue, name: str, query_id: str, *, valid_to: datetime | None
+) -> None:
+    """Appends that a query is deleted; a UsageError for one that nobody has stored."""
     dataset, _ = standing(catalogue, name)
+    landed = [each.query_id for each in stored(lake, catalogue, name, all_versions=True)]
+    if query_id not in landed and not is_in_log(log, topics_of(dataset), query_id):
+        raise UsageError(
+            f"{name} has no query {query_id}; {hint(query_id, landed)}list them with: sluice standing list {name}"
+        )
     append(log, dataset, query_id, valid_to, {"is_deleted": True})
+
+
+def is_in_log(log: AnyLog, topics: Sequence[str], query_id: str) -> bool:
+    """Whether a record of the topics has the id as its key."""
+    partitions = [(topic, each) for topic in topics if log.exists(topic) for each in log.partitions(topic)]
+    return any(record.key == query_id for place in partitions for record in log.read(*place))
 
 
 def append(log: AnyLog, dataset: Dataset, query_id: str, at: datetime | None, said: Mapping[str, Any]) -> None:
@@ -78,13 +91,14 @@ def append(log: AnyLog, dataset: Dataset, query_id: str, at: datetime | None, sa
         encoded = orjson.dumps(value)
     except TypeError as error:
         raise UsageError(f"The query cannot be written: {error}.") from error
-    log.append(topic_of(dataset), [Record(encoded, key=query_id)])
+    # Of several topics the first.
+    log.append(topics_of(dataset)[0], [Record(encoded, key=query_id)])
 
 
-def topic_of(dataset: Dataset) -> str:
-    """The topic in which the queries are stored; of several, the first."""
+def topics_of(dataset: Dataset) -> Sequence[str]:
+    """The topics in which the queries are stored."""
     (changes,) = dataset.inputs["queries"].source.upstream  # type: ignore[union-attr]
-    return changes.topics[0]
+    return changes.topics
 
 
 def stored(lake: Lake, catalogue: Catalogue, name: str, *, all_versions: bool) -> list[StoredQuery]:

@@ -26,7 +26,7 @@ export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui airflow servers images servers-down test test-unit test-spark test-servers durations soak soak-faults lint docs format lock benchmark bench-small logstore clean prerequisites
+.PHONY: help demo ui airflow servers images servers-down test test-unit test-spark test-servers durations soak soak-faults lint docs format lock benchmark bench-small mutants logstore clean prerequisites
 
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -115,6 +115,9 @@ benchmark: $(VENV)/.installed ## Time and CPU of a whole run, as ratios to two f
 
 bench-small: $(VENV)/.installed ## Bytes, statements and commits of small changes on two million rows, with their limits
 	@env -u SLUICE_LAKE -u SLUICE_LOG SLUICE_TEST_FACTS=2000000 $(BIN)/pytest -n 0 tests/laws/test_large_bases.py
+
+mutants: $(VENV)/.installed ## Faults that the random lakehouses must notice, also those that take minutes
+	@env -u SLUICE_LAKE -u SLUICE_LOG SLUICE_TEST_MUTANTS=1 $(BIN)/pytest -n 0 tests/laws/test_random_mutants.py
 
 lock: $(VENV)/.installed ## Resolve the dependencies again (needs uv)
 	@uv pip compile pyproject.toml --extra demo --extra dev --universal --python-version 3.11 \

@@ -961,11 +961,15 @@ class Producer:
         self.broker = broker
         self.queue = queue
         self.confirmed: set[str] = set()
+        self.goes_on = threading.Event()
         with self.broker.connection() as connection:
             connection.channel().queue_declare(queue, durable=True)
 
-    def publish(self, first: int, end: int) -> None:
-        """Confirmed publishes; a message whose confirmation was lost with the broker is published again."""
+    def publish(self, first: int, end: int, waits_at: int | None = None) -> None:
+        """Confirmed publishes; a message whose confirmation was lost with the broker is published again.
+
+        Before the message `waits_at` it waits until it `goes_on`.
+        """
         remaining = list(range(first, end))
         deadline = time.monotonic() + wait_seconds_max
         while remaining:
@@ -975,6 +979,8 @@ class Producer:
                     channel = connection.channel()
                     channel.confirm_delivery()
                     while remaining:
+                        if remaining[0] == waits_at:
+                            self.goes_on.wait(wait_seconds_max)
                         self.publish_one(channel, remaining[0])
                         remaining.pop(0)
             except (AMQPError, OSError):
@@ -1025,7 +1031,7 @@ def test_messages_come_again_after_a_kill_between_append_and_ack(rabbitmq: Rabbi
 def test_nothing_confirmed_is_lost_when_door_and_broker_are_killed(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     producer = Producer(rabbitmq, "killed")
-    publishing = threading.Thread(target=producer.publish, args=(0, 2000))
+    publishing = threading.Thread(target=producer.publish, args=(0, 2000, 1000))
     arguments = ["amqp", "--queue", "killed", "--topic", "orders", "--batch-records-max", "50", "--prefetch", "200"]
     with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as receiver:
         publishing.start()
@@ -1033,7 +1039,7 @@ def test_nothing_confirmed_is_lost_when_door_and_broker_are_killed(rabbitmq: Rab
         receiver.ends(signal.SIGKILL)
     with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as receiver:
         eventually(lambda: len(ids_of(log, "orders")) > 450, "more messages")
-        assert publishing.is_alive()
+        producer.goes_on.set()
         rabbitmq.kill()
         receiver.hears("(cannot be reached)")
         rabbitmq.start()

@@ -1,5 +1,9 @@
-"""The random lakehouses notice faults: code that is broken on purpose, with the seed and the law that tell."""
+"""The random lakehouses notice faults: code that is broken on purpose, with the seed and the law that tell.
 
+Some of them take a minute of CPU: `make mutants` tries those too.
+"""
+
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -86,6 +90,7 @@ class Mutant:
     life: int
     broken: tuple[tuple[Any, str, Any], ...]
     law: str = "what the records imply"
+    is_slow: bool = False
 
     def is_shown_by(self, finding: Finding) -> bool:
         # What is seen on the way is of no one table.
@@ -109,6 +114,7 @@ mutants = {
         "silver.stock",
         one_by_one,
         ((sys.modules["sluice.silver.history"], "keys_of_snapshots", keys_that_came),),
+        is_slow=True,
     ),
     "the columns of a measure are found by a regular expression": Mutant(
         4, "signs", "gold.cells", one_by_one, ((Groups, "used", words_of),), "it runs"
@@ -120,7 +126,7 @@ mutants = {
         1, "imitations", "silver.facts", at_once, ((fates, "key_text", plain_text),)
     ),
     "ended versions are pruned away": Mutant(
-        17, "inferred", "silver.joined", one_by_one, ((as_of, "last_begun", those_that_reach),)
+        17, "inferred", "silver.joined", one_by_one, ((as_of, "last_begun", those_that_reach),), is_slow=True
     ),
     "time goes back when a partition wakes up": Mutant(
         10,
@@ -137,13 +143,17 @@ mutants = {
         one_by_one,
         ((scope, "bounds_of_values", bounds_without_nulls), (scope, "bounds_of", ranges_without_nulls)),
         "a rebuild changes nothing",
+        is_slow=True,
     ),
 }
+tries_all = "SLUICE_TEST_MUTANTS" in os.environ
 
 
 @pytest.mark.parametrize("name", mutants)
 def test_the_laws_notice_that(name: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     mutant = mutants[name]
+    if mutant.is_slow and not tries_all:
+        pytest.skip("takes a minute of CPU; make mutants tries it")
     for each in mutant.broken:
         monkeypatch.setattr(*each)
     found = mutant.findings(spark)

@@ -23,7 +23,7 @@ lacks the file, of an older release or another program, has the partitions whose
 """
 
 from sluice.errors import UsageError
-from sluice.log.any_log import AnyLog, Batch
+from sluice.log.any_log import AnyLog, Batch, records_of_key
 from sluice.log.kafka import KafkaLog, KafkaSecurity
 from sluice.log.log import Log
 from sluice.log.owned import OwnedTopic
@@ -62,6 +62,7 @@ __all__ = [
     "head_digest",
     "is_reserved",
     "partition_of",
+    "records_of_key",
     "require_open",
     "verified_end",
     "verify",

@@ -120,3 +120,9 @@ class AnyLog(Protocol):
 
     def verify(self, topic: str) -> "Iterator[Verified]":
         """What is in each partition of a topic, every byte checked."""
+
+
+def records_of_key(log: AnyLog, topic: str, key: str) -> Iterator[StoredRecord]:
+    """The records of a topic that have a key; none where there is no topic."""
+    for partition in log.partitions(topic) if log.exists(topic) else ():
+        yield from (record for record in log.read(topic, partition) if record.key == key)

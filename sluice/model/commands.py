@@ -14,7 +14,7 @@ from sluice.errors import DeclarationError, suggestion
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.ddl import column_types
 from sluice.model.evaluator import Evaluate, Row, cast, compiled
-from sluice.model.values import NotOfType, OutOfRange, integer_bits, is_known, reader_of, shortened
+from sluice.model.values import NotOfType, OutOfRange, integer_bits, is_known, read_as, reader_of, shortened
 
 # The columns of every decision. `version` is that of the aggregate after the command.
 metadata = {
@@ -82,10 +82,7 @@ class Prepared:
             raise NotOfType(f"{shortened(unknown[0])} is no field of {self.name}; {said}")
         found = {}
         for name, read in self.readers.items():
-            try:
-                found[name] = read(given.get(name))
-            except NotOfType as error:
-                raise NotOfType(f"{name} {error}") from error
+            found[name] = read_as(name, read, given.get(name))
             if found[name] is None and name in self.needed:
                 raise NotOfType(f"{name} is missing, and {self.name} needs it")
         return found
@@ -155,12 +152,7 @@ class Commands:
 
     def read(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """A decision as it is in the log; a NotOfType that names what is wrong in it."""
-        found = {}
-        for name, read in self.readers.items():
-            try:
-                found[name] = read(record.get(name))
-            except NotOfType as error:
-                raise NotOfType(f"its {name} {error}") from error
+        found = {name: read_as(f"its {name}", read, record.get(name)) for name, read in self.readers.items()}
         missing = [name for name in (*self.keys, "command_id", "outcome", "version") if found[name] is None]
         if missing:
             raise NotOfType(f"it has no {missing[0]}")

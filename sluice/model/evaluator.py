@@ -214,30 +214,22 @@ def converted(found: Expression, kind: str) -> Expression:
 # Truth and choice
 
 
-def both(compiler: Compiler, node: "exp.And") -> Expression:
-    left, right = compiler.of_kind(node.this, "boolean").of, compiler.of_kind(node.expression, "boolean").of
+def connective(*, decides: bool) -> "Callable[[Compiler, exp.Binary], Expression]":
+    """AND, which a false decides alone, or OR, which a true does; unknown where a null is left."""
 
-    def value(row: Row) -> bool | None:
-        first = left(row)
-        if first is False:
-            return False
-        second = right(row)
-        return False if second is False else None if first is None or second is None else True
+    def made(compiler: Compiler, node: "exp.Binary") -> Expression:
+        left, right = compiler.of_kind(node.this, "boolean").of, compiler.of_kind(node.expression, "boolean").of
 
-    return Expression("boolean", value)
+        def value(row: Row) -> bool | None:
+            first = left(row)
+            second = first if first is decides else right(row)
+            if second is decides:
+                return decides
+            return None if first is None or second is None else not decides
 
+        return Expression("boolean", value)
 
-def either(compiler: Compiler, node: "exp.Or") -> Expression:
-    left, right = compiler.of_kind(node.this, "boolean").of, compiler.of_kind(node.expression, "boolean").of
-
-    def value(row: Row) -> bool | None:
-        first = left(row)
-        if first is True:
-            return True
-        second = right(row)
-        return True if second is True else None if first is None or second is None else False
-
-    return Expression("boolean", value)
+    return made
 
 
 def comparison(compare: Callable[[Any, Any], bool]) -> "Callable[[Compiler, exp.Binary], Expression]":
@@ -607,8 +599,8 @@ logic: dict[str, Make] = {
     "Column": lambda compiler, node: compiler.column(node),
     "Boolean": lambda compiler, node: Expression("boolean", lambda row, truth=bool(node.this): truth),  # type: ignore[misc]
     "Null": lambda compiler, node: Expression(void, lambda row: None),
-    "And": both,
-    "Or": either,
+    "And": connective(decides=False),
+    "Or": connective(decides=True),
     "Not": lambda compiler, node: strict("boolean", operator.not_, compiler.of_kind(node.this, "boolean")),
     "EQ": comparison(operator.eq),
     "NEQ": comparison(operator.ne),

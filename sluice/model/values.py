@@ -106,6 +106,14 @@ def reader_of(kind: str) -> Callable[[Any], Any]:
     return optional({"boolean": boolean, "string": text, "date": day, "timestamp": instant}[kind])
 
 
+def read_as(name: str, read: Callable[[Any], Any], found: Any) -> Any:
+    """What a reader makes of a field; a NotOfType that names the field."""
+    try:
+        return read(found)
+    except NotOfType as error:
+        raise NotOfType(f"{name} {error}") from error
+
+
 def optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda found: None if found is None else read(found)
 

@@ -27,7 +27,7 @@ from sluice.model.commands import (
     of_requests,
     version_differs,
 )
-from sluice.model.values import NotOfType, OutOfRange, as_json, json_object, reader_of, shortened
+from sluice.model.values import NotOfType, OutOfRange, as_json, json_object, read_as, reader_of, shortened
 from sluice.shapes.parse import Parsing
 from sluice.storage.delta import Lake
 
@@ -207,10 +207,7 @@ class Decider:
                 raise NotOfType(f"command is no text; {there_are}")
             hint = suggestion(name, self.commands.commands, there_are)
             raise NotOfType(f"there is no command {shortened(name)}; {hint}")
-        try:
-            expected = read_version(given.get("expected_version"))
-        except NotOfType as error:
-            raise NotOfType(f"expected_version {error}") from error
+        expected = read_as("expected_version", read_version, given.get("expected_version"))
         values = command.values({name: each for name, each in given.items() if name not in of_requests})
         return Asked(command, command_id, expected, values)
 
@@ -245,10 +242,7 @@ class Decider:
 
 
 def id_in(given: Mapping[str, Any]) -> str:
-    try:
-        found = read_text(given.get("command_id"))
-    except NotOfType as error:
-        raise NotOfType(f"command_id {error}") from error
+    found = read_as("command_id", read_text, given.get("command_id"))
     if found is None or not 0 < len(found) <= id_characters_max:
         raise NotOfType(
             f"command_id must be given: a text of 1 to {id_characters_max} characters, new for each command"

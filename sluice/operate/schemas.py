@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from sluice.errors import UsageError
-from sluice.log import AnyLog, Record
+from sluice.log import AnyLog, Record, records_of_key
 from sluice.shapes import avro, protobuf
 from sluice.shapes.fates import schemas
 
@@ -36,10 +36,7 @@ def add_schema(log: AnyLog, number: int, file: Path, references: Mapping[str, Pa
 
 def stated(log: AnyLog, number: int) -> Mapping[str, Any] | None:
     """The first schema that the log states for an id; None where there is none yet."""
-    if schemas.topic not in log.topics():
-        return None
-    ends = [available.stop for available in log.offsets(schemas.topic).values()]
-    of_id = [each for each in log.tail(schemas.topic, max(1, sum(ends))) if each.key == str(number) and each.value]
+    of_id = (each for each in records_of_key(log, schemas.topic, str(number)) if each.value)
     first = min(of_id, key=lambda each: each.offset, default=None)
     try:
         return None if first is None else dict(orjson.loads(first.value or b""))

@@ -9,7 +9,7 @@ import orjson
 
 from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError, hint
-from sluice.log import AnyLog, Record
+from sluice.log import AnyLog, Record, records_of_key
 from sluice.model.condition import from_sql, text_of
 from sluice.model.datasets import Dataset
 from sluice.operate.query import connection
@@ -69,17 +69,12 @@ def remove(
     """Appends that a query is deleted; a UsageError for one that nobody has stored."""
     dataset, _ = standing(catalogue, name)
     landed = [each.query_id for each in stored(lake, catalogue, name, all_versions=True)]
-    if query_id not in landed and not is_in_log(log, topics_of(dataset), query_id):
+    waiting = (record for topic in topics_of(dataset) for record in records_of_key(log, topic, query_id))
+    if query_id not in landed and next(waiting, None) is None:
         raise UsageError(
             f"{name} has no query {query_id}; {hint(query_id, landed)}list them with: sluice standing list {name}"
         )
     append(log, dataset, query_id, valid_to, {"is_deleted": True})
-
-
-def is_in_log(log: AnyLog, topics: Sequence[str], query_id: str) -> bool:
-    """Whether a record of the topics has the id as its key."""
-    partitions = [(topic, each) for topic in topics if log.exists(topic) for each in log.partitions(topic)]
-    return any(record.key == query_id for place in partitions for record in log.read(*place))
 
 
 def append(log: AnyLog, dataset: Dataset, query_id: str, at: datetime | None, said: Mapping[str, Any]) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sluice.ingest.receivers.batches import is_batch, lines_of
 from sluice.ingest.receivers.group import Group
 
 statuses = {"accepted": 201, "version_differs": 409, "rejected": 422, "reused": 422, "wrong": 400}
@@ -61,14 +61,11 @@ class CommandDoor:
 
     async def answer(self, request: Request, body: bytes) -> Response:
         """The answer to a request with one command, or with one in each line."""
-        is_batch = media_type(request) == "application/x-ndjson"
-        values = [line for line in body.split(b"\n") if line.strip()] if is_batch else [body]
-        if not values:
-            raise HTTPException(400, "The batch has no commands: send one a line.")
-        waiting = [Waiting(each) for each in values]
+        has_lines = is_batch(request)
+        waiting = [Waiting(each) for each in (lines_of(body, "commands") if has_lines else [body])]
         await self.group.append(waiting)
         said = [each.said for each in waiting if each.said is not None]
-        if not is_batch:
+        if not has_lines:
             return as_response(statuses[said[0].kind], said[0].body)
         lines = [b'{"status":%d,"answer":%b}' % (statuses[each.kind], each.body) for each in said]
         return as_response(200, b'{"answers":[%b]}' % b",".join(lines))
@@ -76,7 +73,3 @@ class CommandDoor:
 
 def as_response(status: int, body: bytes) -> Response:
     return Response(body, status, media_type="application/json")
-
-
-def media_type(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sluice.errors import DoorError, LogError, UsageError
+from sluice.ingest.receivers.batches import is_batch, lines_of
 from sluice.ingest.receivers.commands import CommandDoor, Decides
 from sluice.ingest.receivers.connections import Connection, Connections
 from sluice.ingest.receivers.group import Group
@@ -269,12 +270,9 @@ class Shape:
         """One record of the whole body, or one of each line that is not blank."""
         if not self.is_batch:
             return [self.record(body, self.idempotency_key, id_field)]
-        lines = [line for line in body.split(b"\n") if line.strip()]
-        if not lines:
-            raise HTTPException(400, "The batch has no records: send one a line.")
         return [
             self.record(line, self.idempotency_key and f"{self.idempotency_key}/{index}", id_field)
-            for index, line in enumerate(lines)
+            for index, line in enumerate(lines_of(body, "records"))
         ]
 
     def record(self, value: bytes, idempotency_key: str | None, id_field: str | None) -> Record:
@@ -292,13 +290,12 @@ def shape_of(request: Request) -> Shape:
     if unknown:
         raise HTTPException(400, f"{', '.join(sorted(unknown))}: the only parameter is key_field.", closing)
     require_plain(request)
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     key, key_field = header(request, "Sluice-Key"), request.query_params.get("key_field")
     if key is not None and key_field is not None:
         raise HTTPException(400, "Give Sluice-Key or key_field, not both.", closing)
     idempotency_key = header(request, "Idempotency-Key")
     require_length("Idempotency-Key", idempotency_key)
-    return Shape(media_type == "application/x-ndjson", key, key_field, idempotency_key)
+    return Shape(is_batch(request), key, key_field, idempotency_key)
 
 
 def require_plain(request: Request) -> None:

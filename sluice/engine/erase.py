@@ -186,7 +186,8 @@ def forget_versions(spark: "SparkSession", lake: Lake) -> list[str]:
 
 def note(lake: Lake, table: str, known: Commit, **numbers: int) -> None:
     """States in the ledger of a bronze table how far its erasures are."""
-    lake.move_cursor(table, known.unchanged(known.entry.model_copy(update=numbers)), known.fence)
+    said = {"cause": "erasure", "rows": no_rows, "because": None, "began_ms": None, **numbers}
+    lake.move_cursor(table, known.unchanged(known.entry.model_copy(update=said)), known.fence)
 
 
 def held(known: Commit, log: AnyLog, topic: Topic, erasures: Mapping[int, Erasure]) -> Iterator[tuple[int, int]]:

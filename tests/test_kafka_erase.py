@@ -189,6 +189,8 @@ def test_kafka_removes_the_records_later_and_the_erasure_ends_then(on_kafka: Lak
     assert (done.records, done.in_the_way) == ({}, ())
     assert project.search_files(subject) == []
     assert project.search_files("request 7")
+    ledger = on_kafka.lake.last_commit("bronze.sales").entry  # type: ignore[union-attr]
+    assert (ledger.erased, ledger.forgotten, ledger.gone) == (1, 1, 1)
     versions = on_kafka.versions()
     assert (on_kafka.run(), on_kafka.versions()) == ({}, versions)
 

@@ -248,6 +248,7 @@ def test_a_topic_that_was_made_again_keeps_its_records(on_kafka: Lakehouse, log:
     log.admin.delete_topics(["sales"])["sales"].result(20)
     while log.exists("sales"):
         time.sleep(0.05)
+    assert still_held(on_kafka.lake, log, on_kafka.catalogue.topics) == {}
     make(log, "sales", **quickly)
     append(log, ("other", sale("other")), ("k", sale("k")))
     with pytest.raises(UsageError, match="deleted and made again"):

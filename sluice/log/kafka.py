@@ -314,7 +314,8 @@ class KafkaLog:
         ranges, then = next_batch(topic, self.topic_id(topic), available, landed, records_max)
         options = {f"kafka.{name}": value for name, value in self.security.of_java().items()}
         options["kafka.bootstrap.servers"] = self.servers
-        return KafkaBatch(topic, ranges, then, options, blame=self.require, removals=self.removals(topic))
+        removals = self.removals(topic) if ranges else {}
+        return KafkaBatch(topic, ranges, then, options, blame=self.require, removals=removals)
 
     def lost(self, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:
         """The offsets of each partition that Kafka removed before they had landed."""

@@ -121,8 +121,8 @@ def everything(log: "KafkaLog", topic: str) -> Iterator["Message"]:
 
 
 def of_now(log: "KafkaLog", topic: str, removals: Removals) -> dict[int, dict[int, list[Removal]]]:
-    """The removals of a topic as it is: one that was made again has other records at the same offsets."""
-    if not removals:
+    """The removals of a topic as it is, if it is: one that was made again has other records at the same offsets."""
+    if not removals or not log.exists(topic):
         return {}
     known = (None, log.topic_id(topic))
     found = {

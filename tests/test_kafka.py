@@ -209,7 +209,10 @@ def test_a_compacted_topic_lands_what_is_left_and_its_tombstones(on_kafka: Lakeh
     on_kafka.declare(bronze.topic("compacted"))
     on_kafka.run()
     landed = on_kafka.rows("bronze.compacted", "offset", "key", "value")
-    assert landed == [(each.offset, (each.key or "").encode(), each.value) for each in found]
+    # Kafka may compact on meanwhile.
+    left = list(log.read("compacted", 0))
+    before, after = ({(each.offset, (each.key or "").encode(), each.value) for each in some} for some in (found, left))
+    assert after <= {*landed} <= before
     assert (40, b"other", b"last") in landed
     assert None in [value for _, key, value in landed if key == b"gone"]
 

@@ -13,7 +13,7 @@ from sluice.api.opened import Message, Opened
 from sluice.engine import land
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import Catalogue
-from sluice.engine.erase import forget_erased
+from sluice.engine.erase import forget_erased, still_held
 from sluice.engine.observer import Observer
 from sluice.engine.runner import Runner
 from sluice.engine.schemas import Learner
@@ -98,7 +98,8 @@ def performed(  # noqa: PLR0911 - one for each request
                 return land.skip(here.lake, here.log, catalogue.topic(request.topic), request.because)
             case "erase":
                 runner.until_caught_up()
-                return {"in_the_way": forget_erased(runner.spark, here.lake, here.log)}
+                in_the_way = forget_erased(runner.spark, here.lake, here.log, catalogue.topics)
+                return {"in_the_way": [*in_the_way, *still_held(here.lake, here.log, catalogue.topics).values()]}
             case "recompute":
                 rows = recompute.recompute(runner.spark, here.lake, datasets, request.share, request.seed)
                 return {each.dataset: each.model_dump(mode="json") for each in rows}

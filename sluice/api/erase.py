@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from sluice.api.driver import asked
 from sluice.api.opened import Opened
+from sluice.log import KafkaLog, is_reserved
 from sluice.operate import erase, requests
 from sluice.operate.erase import Erased, Subject
 
@@ -18,3 +19,11 @@ def erased(here: Opened, subject: Subject, reason: str, *, dry_run: bool) -> Era
         erase.state(here.log, subject, offsets, reason)
     done = asked(here, requests.Request(do="erase"))
     return replace(found, in_the_way=tuple(done["in_the_way"]))
+
+
+def searched_topics(here: Opened) -> list[str]:
+    """The topics on Kafka that a search reads: those that the project declares, and Sluice's own."""
+    if not isinstance(here.log, KafkaLog):
+        return []
+    declared = {each.topic for each in here.catalogue().topics}
+    return [name for name in here.log.topics() if name in declared or is_reserved(name)]

@@ -13,7 +13,7 @@ from sluice import scaffold
 from sluice.api import answers
 from sluice.api.answers import Answer
 from sluice.api.driver import asked, attended, driver, observing
-from sluice.api.erase import erased
+from sluice.api.erase import erased, searched_topics
 from sluice.api.export import export_table
 from sluice.api.log import ProjectLog, Value
 from sluice.api.opened import Message, Notify, Opened, to_logger
@@ -601,8 +601,12 @@ class Project:
         return erased(self._here, subject, reason, dry_run=dry_run)
 
     def search_files(self, value: str) -> list[Hit]:
-        """Where a value is found in any file of the log and the tables, older versions and statistics included."""
-        return search(self._here.lake, self._here.log, value)
+        """Where a value is found in any file of the log and the tables, older versions and statistics included.
+
+        Of a log on Kafka those topics are read that the project declares, and Sluice's own.
+        """
+        here = self._here
+        return search(here.lake, here.log, value, searched_topics(here))
 
     def doctor(self) -> list[Finding]:
         """Tries all that a run needs: Java, the jars, the log, the tables' place and what it promises."""

@@ -33,6 +33,8 @@ def erase(  # noqa: PLR0917 - options, each given by its name
 
     Their offsets stay, and everything is computed without them. It goes on where it was interrupted when it is run
     again, and with every run. --verify exits with 1 when it finds the value, and lists the files.
+
+    On Kafka a tombstone has the records removed, when Kafka compacts the topic; it has to have cleanup.policy=compact.
     """
     if verify is not None:
         search(project, verify, as_json=as_json)
@@ -47,7 +49,7 @@ def erase(  # noqa: PLR0917 - options, each given by its name
         done = "would be erased" if dry_run else "erased"
         out.print(f"{counted(found.count, 'record')} of {topic} {done}.", highlight=False)
     for each in found.in_the_way:
-        err.print(f"Older versions still have the old values, because {each}.", highlight=False, markup=False)
+        err.print(f"The old values are not gone everywhere: {each}.", highlight=False, markup=False)
     if found.in_the_way:
         raise typer.Exit(1)
 
@@ -56,10 +58,13 @@ def search(project: Path, value: str, *, as_json: bool) -> None:
     """Lists the files that have the value."""
     with opened(project) as here:
         hits = here.search_files(value)
+        is_on_kafka = here.settings.log.startswith("kafka://")
     if as_json:
         print_json([asdict(each) for each in hits])
     elif hits:
         print_table(["file", "in"], [[each.file, each.place] for each in hits])
+    elif is_on_kafka:
+        out.print("No file of the tables has it, and no record of the project's topics on Kafka.", highlight=False)
     else:
         out.print("No file of the log or the tables has it.", highlight=False)
     if hits:

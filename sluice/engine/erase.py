@@ -1,12 +1,13 @@
 """Erase: what an erasure names leaves the log and bronze, by the road of every commit; then no older version keeps it.
 
 Silver and gold follow as they follow any change. When all of them have, the old values are still in older versions:
-in files, images of changes, and statistics. Forgetting removes those. Each step can be repeated, and is, until the
-ledger of the bronze table says that it is done.
+in files, images of changes, and statistics. Forgetting removes those. A log that cannot change its records removes them
+later, and is asked whether it has. Each step can be repeated, and is, until the ledger of the bronze table says that it
+is done.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from sluice.engine.plan import Plan
 from sluice.log import AnyLog
 from sluice.log.erasures import erasures_in
 from sluice.model.datasets import Output, Topic, same_names
-from sluice.model.erasure import Removals, erased_header, remainder, removals_of
+from sluice.model.erasure import Erasure, Removals, erased_header, remainder, removals_of
 from sluice.model.ledger import Commit, RowCounts, no_rows
 from sluice.model.scope import collect
 from sluice.model.small_frames import frame_of, small_rows
@@ -53,10 +54,12 @@ def erase(spark: "SparkSession", lake: TableFormat, log: AnyLog, topic: Topic) -
     }
     if not pending:
         return None
-    removals = removals_of(pending, topic.topic)
-    log.erase(topic.topic, removals)
+    log.erase(topic.topic, removals_of(pending, topic.topic))
     if known is None:
         return None
+    # A topic that was made again under its name has other records.
+    ids = {None, *(each.head for each in known.entry.landed.values())}
+    removals = removals_of({number: each for number, each in pending.items() if each.topic_id in ids}, topic.topic)
     landed = log.marks_after(topic.topic, known.entry.landed, removals)
     said = {"cause": "erasure", "rows": no_rows, "landed": landed, "because": None, "erased": max(pending) + 1}
     said |= {"began_ms": int(time.time() * 1000), "changed_at": None, "changed_ms": None}
@@ -139,13 +142,25 @@ def table_of(rows: Iterable[tuple[object, ...]], names: Iterable[str]) -> pa.Tab
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
 
 
-def forget_erased(spark: "SparkSession", lake: Lake, log: AnyLog) -> list[str]:
+def forget_erased(spark: "SparkSession", lake: Lake, log: AnyLog, topics: Iterable[Topic]) -> list[str]:
     """Removes all older versions of the tables that erased records went into, and what else may quote them.
 
-    Returns what is in the way; the same is tried again by every run.
+    Returns what of the lake is in the way; the same is tried again by every run. Then what the log has of it is asked
+    for, until that is nothing.
     """
-    if not erasures_in(log):
+    erasures = erasures_in(log)
+    if not erasures:
         return []
+    in_the_way = forget_versions(spark, lake)
+    for topic in topics:
+        known = lake.last_commit(topic.name)
+        if known and known.entry.erased > known.entry.gone and not any(True for _ in held(known, log, topic, erasures)):
+            note(lake, topic.name, known, gone=known.entry.erased)
+    return in_the_way
+
+
+def forget_versions(spark: "SparkSession", lake: Lake) -> list[str]:
+    """Removes the older versions of all tables, unless something is in the way."""
     names = lake.tables()
     # Only of a topic is it known how far its erasures are.
     due = [name for name in names if name.startswith("bronze.") and is_remembered(lake.last_commit(name))]
@@ -165,9 +180,33 @@ def forget_erased(spark: "SparkSession", lake: Lake, log: AnyLog) -> list[str]:
     for table in due:
         known = lake.last_commit(table)
         if known:
-            done = known.unchanged(known.entry.model_copy(update={"forgotten": known.entry.erased}))
-            lake.move_cursor(table, done, known.fence)
+            note(lake, table, known, forgotten=known.entry.erased)
     return []
+
+
+def note(lake: Lake, table: str, known: Commit, **numbers: int) -> None:
+    """States in the ledger of a bronze table how far its erasures are."""
+    said = {"cause": "erasure", "rows": no_rows, "because": None, "began_ms": None, **numbers}
+    lake.move_cursor(table, known.unchanged(known.entry.model_copy(update=said)), known.fence)
+
+
+def held(known: Commit, log: AnyLog, topic: Topic, erasures: Mapping[int, Erasure]) -> Iterator[tuple[int, int]]:
+    """The erased records of a topic that its log still has."""
+    asked = {number: each for number, each in erasures.items() if known.entry.gone <= number < known.entry.erased}
+    return log.held(topic.topic, removals_of(asked, topic.topic))
+
+
+def still_held(lake: TableFormat, log: AnyLog, topics: Iterable[Topic]) -> dict[str, str]:
+    """By bronze table, how many erased records of its topic the log still has, in words."""
+    erasures, found = erasures_in(log), {}
+    for topic in topics:
+        known = lake.last_commit(topic.name) if erasures else None
+        count = sum(1 for _ in held(known, log, topic, erasures)) if known else 0
+        if count:
+            found[topic.name] = (
+                f"{topic.topic} on {log} still has {count:,} of the erased records, until it is compacted"
+            )
+    return found
 
 
 def is_remembered(bronze: Commit | None) -> bool:

@@ -57,6 +57,7 @@ def land(
         began_ms=began_ms,
         erased=known.entry.erased if known else 0,
         forgotten=known.entry.forgotten if known else 0,
+        gone=known.entry.gone if known else 0,
     )
     if watch is not None:
         watch.began(entry.cause)

@@ -100,7 +100,7 @@ class Runner:
             done += effective
             rebuild = False
             if not any(self.is_topic(event.name) for event in effective):
-                forget_erased(self.spark, self.lake, self.log)
+                forget_erased(self.spark, self.lake, self.log, self.catalogue.topics)
                 return done + [event for event in events if event.held or event.is_wrong]
 
     def continuously(
@@ -118,7 +118,7 @@ class Runner:
             try:
                 is_idle = not any(event.is_effective for event in runner.one_pass())
                 if is_idle:
-                    forget_erased(self.spark, self.lake, self.log)
+                    forget_erased(self.spark, self.lake, self.log, runner.catalogue.topics)
             except LogUnreachable as error:
                 self.listener(Event("waiting", str(error)))
                 is_idle = True

@@ -22,30 +22,15 @@ lacks the file, of an older release or another program, has the partitions whose
 `compacting`, those of a compaction that was begun. A topic with an `owner` is appended to by that alone.
 """
 
-from sluice.errors import UsageError
 from sluice.log.any_log import AnyLog, Batch, records_of_key
 from sluice.log.kafka import KafkaLog, KafkaSecurity
 from sluice.log.log import Log
 from sluice.log.owned import OwnedTopic
 from sluice.log.records import Record, StoredRecord, partition_of
+from sluice.log.reserved import is_reserved, require_open
 from sluice.log.segments import Segment, head_digest, verified_end
 from sluice.log.topic_file import Retention
 from sluice.log.verify import Verified, verify
-
-# The engine reads commands from these topics; a producer that could write them could release records.
-reserved_prefix = "sluice_"
-
-
-def is_reserved(topic: str) -> bool:
-    """Whether only Sluice's own commands may write a topic."""
-    return topic.startswith(reserved_prefix)
-
-
-def require_open(topic: str) -> None:
-    """A UsageError for a topic that only Sluice's own commands may write."""
-    if is_reserved(topic):
-        raise UsageError(f"Topics that begin with {reserved_prefix} are reserved for Sluice; choose another name.")
-
 
 __all__ = [
     "AnyLog",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from sluice.log.owned import OwnedTopic
 from sluice.log.records import Record, StoredRecord
 from sluice.log.topic_file import Retention
-from sluice.model.erasure import Removals
+from sluice.model.erasure import Offsets, Removals
 from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
@@ -110,8 +110,17 @@ class AnyLog(Protocol):
     def emptied_before(self, topic: str) -> dict[int, int]:
         """The offsets before which compaction may have emptied records, of the partitions where it has been."""
 
+    def topic_id(self, topic: str) -> str | None:
+        """What tells a topic from another one that is made under its name; None where that is told otherwise."""
+
+    def require_erasable(self, topic: str, offsets: Offsets, fields: Iterable[str]) -> None:
+        """A UsageError where these records, or fields of them, cannot be erased."""
+
     def erase(self, topic: str, removals: Removals) -> int:
-        """Removes what erasures name from a topic; what is gone already is no error."""
+        """Removes what erasures name from a topic, or has it removed; what is gone already is no error."""
+
+    def held(self, topic: str, removals: Removals) -> Iterator[tuple[int, int]]:
+        """The partition and offset of each erased record that is still there, as it is not removed at once."""
 
     def marks_after(
         self, topic: str, landed: Mapping[int, LandedPartition], removals: Removals

@@ -22,8 +22,7 @@ def add(log: AnyLog, erasure: Erasure) -> None:
 
 def erasures_in(log: AnyLog) -> dict[int, Erasure]:
     """All erasures of a log by their numbers."""
-    # Where records cannot be replaced there are none, and on Kafka to ask is a request.
-    if log.folder_of_files is None or not log.exists(erasures_topic):
+    if not log.exists(erasures_topic):
         return {}
     ends = tuple(sorted((partition, each.stop) for partition, each in log.offsets(erasures_topic).items()))
     return read(cast(Hashable, log), ends)

@@ -4,7 +4,7 @@ Rows go through Spark's own Kafka source. Offsets, small reads and appends go th
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import LogError, LogUnreachable, UsageError
+from sluice.log import kafka_erase
+from sluice.log.erasures import erasures_in
 from sluice.log.kafka_batch import KafkaBatch, next_batch
 from sluice.log.owned import OwnedTopic
 from sluice.log.records import Record, StoredRecord
+from sluice.log.reserved import is_reserved
 from sluice.log.topic_file import Retention
 from sluice.log.verify import Verified
-from sluice.model.erasure import Removals
+from sluice.model.erasure import Offsets, Removals, removals_of
 from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
@@ -112,7 +115,10 @@ class KafkaLog:
         return topic in self.partitions_by_topic()
 
     def create(self, topic: str) -> None:
-        """Makes a topic with as many replicas as the cluster gives by default; one that exists stays as it is."""
+        """Makes a topic with as many replicas as the cluster gives by default; one that exists stays as it is.
+
+        Those of Sluice's own keep all records for ever, as a new lake needs them.
+        """
         if not topic_name.fullmatch(topic):
             raise UsageError(f"'{topic}' cannot name a topic; use up to 249 letters, digits, dots, _ and -.")
         if self.exists(topic):
@@ -120,8 +126,9 @@ class KafkaLog:
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         with self.answering(f"topic {topic} could not be made") as admin:
-            made = admin.create_topics([NewTopic(topic, num_partitions=self.default_partitions, replication_factor=-1)])
-            made[topic].result(self.answer_seconds)
+            config = kafka_erase.kept_for_ever if is_reserved(topic) else {}
+            new = NewTopic(topic, num_partitions=self.default_partitions, replication_factor=-1, config=config)
+            admin.create_topics([new])[topic].result(self.answer_seconds)
         self.wait_until_known(topic)
 
     def wait_until_known(self, topic: str) -> None:
@@ -164,6 +171,15 @@ class KafkaLog:
             described = admin.describe_topics(TopicCollection([topic]))[topic].result(self.answer_seconds)
             return str(described.topic_id)
 
+    def configuration(self, topic: str) -> dict[str, str]:
+        """The settings of a topic."""
+        from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+        wanted = ConfigResource(ResourceType.TOPIC, topic)
+        with self.answering(f"topic {topic} could not be described") as admin:
+            found = admin.describe_configs([wanted])[wanted].result(self.answer_seconds)
+            return {name: str(each.value) for name, each in found.items()}
+
     def offsets(self, topic: str, *, with_open: bool = False) -> dict[int, range]:
         """The offsets in each partition now, as far as transactions have ended; or with those that have not."""
         from confluent_kafka import IsolationLevel, TopicPartition
@@ -196,9 +212,13 @@ class KafkaLog:
 
         Returns the next offset of each partition that got some. Makes the topic when it is not there.
         """
+        self.create(topic)
+        return self.send(topic, map(produced, records))
+
+    def send(self, topic: str, messages: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+        """Adds what a producer takes to a topic that is there; returns the same."""
         from confluent_kafka import KafkaError, KafkaException
 
-        self.create(topic)
         ends: dict[int, int] = {}
         refused: list[KafkaError] = []
 
@@ -211,11 +231,11 @@ class KafkaLog:
 
         with self.answering(f"records could not be appended to topic {topic}"):
             producer = self.producer
-            for record in records:
+            for each in messages:
                 while len(producer) >= unread_at_most:
                     producer.poll(0.1)
                 try:
-                    producer.produce(topic, **produced(record), on_delivery=delivered)
+                    producer.produce(topic, **each, on_delivery=delivered)
                 except KafkaException as error:
                     # Those before it are on their way: an append ends when they have come in, or never will.
                     refused.append(error.args[0])
@@ -229,17 +249,28 @@ class KafkaLog:
         return dict(sorted(ends.items()))
 
     def read(self, topic: str, partition: int, from_offset: int = 0) -> Iterator[StoredRecord]:
-        """The records of a partition from an offset on, as far as it reached when the reading began."""
+        """The records of a partition from an offset on, as far as it reached when the reading began.
+
+        They are as erasures leave them, whether or not Kafka has removed those that are erased.
+        """
         available = self.offsets(topic)[partition]
         start = max(available.start, from_offset)
         if start < available.stop:
-            yield from self.consumed(topic, partition, range(start, available.stop))
+            yield from kafka_erase.as_left(
+                map(stored, self.messages(topic, partition, range(start, available.stop))), self.removals(topic)
+            )
 
-    def consumed(self, topic: str, partition: int, wanted: range) -> Iterator[StoredRecord]:
-        """The records at some offsets, which must be in the partition."""
+    def messages(self, topic: str, partition: int, wanted: range, **settings: Any) -> Iterator["Message"]:
+        """The records at some offsets, which must be in the partition, as Kafka has them."""
+        with self.reader(topic, **settings) as read:
+            yield from read(partition, wanted)
+
+    @contextmanager
+    def reader(self, topic: str, **settings: Any) -> "Iterator[Callable[[int, range], Iterator[Message]]]":
+        """What reads offsets that are in a partition, one range of them after the other."""
         from confluent_kafka import Consumer, TopicPartition
 
-        settings = {
+        usual = {
             "group.id": "sluice-look",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -249,12 +280,23 @@ class KafkaLog:
             "fetch.wait.max.ms": 10,
         }
         with self.answering(f"topic {topic} could not be read"):
-            consumer = Consumer({**self.settings(), **settings})
+            consumer = Consumer({**self.settings(), **usual, **settings})
+
+            def read(partition: int, wanted: range) -> "Iterator[Message]":
+                if wanted:
+                    consumer.assign([TopicPartition(topic, partition, wanted.start)])
+                    yield from polled(consumer, wanted.stop, self.answer_seconds)
+
             try:
-                consumer.assign([TopicPartition(topic, partition, wanted.start)])
-                yield from polled(consumer, wanted.stop, self.answer_seconds)
+                yield read
             finally:
                 consumer.close()
+
+    def removals(self, topic: str) -> Removals:
+        """What is erased of a topic."""
+        if is_reserved(topic):
+            return {}
+        return kafka_erase.of_now(self, topic, removals_of(erasures_in(self), topic))
 
     def tail(self, topic: str, records_max: int = 10) -> list[StoredRecord]:
         """The newest records of a topic by time."""
@@ -272,7 +314,8 @@ class KafkaLog:
         ranges, then = next_batch(topic, self.topic_id(topic), available, landed, records_max)
         options = {f"kafka.{name}": value for name, value in self.security.of_java().items()}
         options["kafka.bootstrap.servers"] = self.servers
-        return KafkaBatch(topic, ranges, then, options, blame=self.require)
+        removals = self.removals(topic) if ranges else {}
+        return KafkaBatch(topic, ranges, then, options, blame=self.require, removals=removals)
 
     def lost(self, topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, range]:
         """The offsets of each partition that Kafka removed before they had landed."""
@@ -323,12 +366,17 @@ class KafkaLog:
         """Nowhere: what Kafka compacts leaves no record."""
         return {}
 
-    def erase(self, topic: str, removals: Removals) -> int:  # noqa: ARG002
-        """A UsageError: Kafka removes single records by its own compaction only."""
-        raise UsageError(
-            "sluice erase does not work on a log on Kafka yet: no record there can be changed. Write a tombstone for "
-            "the key to the topic, and let Kafka's compaction remove its records."
-        )
+    def require_erasable(self, topic: str, offsets: Offsets, fields: Iterable[str]) -> None:
+        """A UsageError where Kafka would never remove some of these records."""
+        kafka_erase.require_erasable(self, topic, offsets, fields)
+
+    def erase(self, topic: str, removals: Removals) -> int:
+        """Appends tombstones, so that Kafka removes what erasures name when it compacts the topic; returns how many."""
+        return kafka_erase.erase(self, topic, removals)
+
+    def held(self, topic: str, removals: Removals) -> Iterator[tuple[int, int]]:
+        """The partition and offset of each erased record that Kafka still has."""
+        return kafka_erase.held(self, topic, removals)
 
     def marks_after(
         self,
@@ -336,7 +384,7 @@ class KafkaLog:
         landed: Mapping[int, LandedPartition],
         removals: Removals,  # noqa: ARG002
     ) -> dict[int, LandedPartition]:
-        """The same: the id of a topic stays."""
+        """Nothing changes: the id of a topic stays."""
         return dict(landed)
 
     def verify(self, topic: str) -> Iterator[Verified]:  # noqa: ARG002
@@ -405,7 +453,7 @@ class KafkaLog:
             ) from error
 
 
-def polled(consumer: "Consumer", end: int, answer_seconds: float) -> Iterator[StoredRecord]:
+def polled(consumer: "Consumer", end: int, answer_seconds: float) -> "Iterator[Message]":
     """The records that a consumer gets, until its partition ends or it has come to an offset."""
     from confluent_kafka import KafkaError, KafkaException
 
@@ -420,7 +468,7 @@ def polled(consumer: "Consumer", end: int, answer_seconds: float) -> Iterator[St
             raise KafkaException(error)
         offset = message.offset() or 0
         if offset < end:
-            yield stored(message)
+            yield message
         if offset >= end - 1:
             return
 

@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sluice.errors import LogGap, LogRecreated, LogTruncated
+from sluice.log.kafka_erase import numbers_in
+from sluice.model.erasure import Removals, erased_header
 from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+columns = ("topic", "partition", "offset", "key", "value", "timestamp")
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class KafkaBatch:
     options: Mapping[str, str]
     # Spark's error for unreachable brokers is long, so the brokers are probed instead.
     blame: Callable[[], None]
+    # What is erased of the topic, by erasures of any time.
+    removals: Removals = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -47,7 +53,31 @@ class KafkaBatch:
             .option("includeHeaders", "true")
             .load()
         )
-        return messages.select("topic", "partition", "offset", "key", "value", "timestamp", headers())
+        return self.as_left(messages.select(*columns, headers()))
+
+    def as_left(self, rows: "DataFrame") -> "DataFrame":
+        """The records as the erasures leave them, without their tombstones: `kafka_erase.as_left`, by Spark."""
+        from pyspark.sql import functions as F
+
+        if not self.removals:
+            return rows
+        by = F.col("headers").getItem(erased_header)
+        is_bare = F.col("key").isNotNull() & F.col("value").isNull() & (F.size("headers") == 1)
+        rows = rows.where(~F.coalesce(is_bare & by.isin(*numbers_in(self.removals)), F.lit(False)))
+        places = [
+            (partition, offset, str(some[0].number))
+            for partition, each in self.removals.items()
+            for offset, some in each.items()
+            if offset in self.ranges.get(partition, ())
+        ]
+        if not places:
+            return rows
+        erased = rows.sparkSession.createDataFrame(places, "partition int, offset long, erased_by string")
+        is_erased = F.col("erased_by").isNotNull()
+        left = {name: F.when(~is_erased, F.col(name)) for name in ("key", "value")}
+        left["headers"] = F.when(is_erased, F.create_map(F.lit(erased_header), "erased_by")).otherwise(F.col("headers"))
+        found = rows.join(F.broadcast(erased), ["partition", "offset"], "left").withColumns(left)
+        return found.select(*columns, "headers")
 
 
 def next_batch(

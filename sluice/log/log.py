@@ -27,7 +27,7 @@ from sluice.log.segments import (
 )
 from sluice.log.topic_file import Retention, TopicFile, make_topic, read_topic_file, write_topic_file
 from sluice.log.verify import Verified, verify
-from sluice.model.erasure import Removals
+from sluice.model.erasure import Offsets, Removals
 from sluice.model.ledger import LandedPartition
 
 topic_name = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -219,11 +219,23 @@ class Log:
         """What is in each partition of a topic, every byte checked; a LogError when there is no such topic."""
         return verify(self, topic)
 
+    def topic_id(self, topic: str) -> None:
+        """None: the ledger knows a topic by what its segments say."""
+
+    def require_erasable(self, topic: str, offsets: Offsets, fields: Iterable[str]) -> None:  # noqa: ARG002
+        """Nothing to say: all that is in segments can be erased, unless somebody owns the topic now."""
+        if self.owner(topic) is not None:
+            require_free(self, topic)
+
     def erase(self, topic: str, removals: Removals) -> int:
         """Removes what erasures name from the segments of a topic; returns how many were written again."""
         if self.owner(topic) is not None:
             require_free(self, topic)
         return erase(self, topic, removals)
+
+    def held(self, topic: str, removals: Removals) -> Iterator[tuple[int, int]]:  # noqa: ARG002
+        """Nothing: what is erased is gone at once."""
+        return iter(())
 
     def marks_after(
         self, topic: str, landed: Mapping[int, LandedPartition], removals: Removals

@@ -25,6 +25,7 @@ class Erasure(BaseModel):
     """One erasure as its record states it: which offsets of which partitions, as ranges with both ends, and why.
 
     Of the records only these `fields` of their JSON become null; without any, all but offset and timestamp is removed.
+    `topic_id` tells the topic from another of its name, where the log has ids.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -33,13 +34,17 @@ class Erasure(BaseModel):
     ranges: dict[int, list[tuple[int, int]]]
     fields: tuple[str, ...] = ()
     reason: str
+    topic_id: str | None = None
     # When its record was appended, by the log.
     at: datetime | None = Field(default=None, exclude=True)
 
     @classmethod
-    def of(cls, topic: str, offsets: Offsets, fields: Iterable[str], reason: str) -> "Erasure":
+    def of(
+        cls, topic: str, offsets: Offsets, fields: Iterable[str], reason: str, topic_id: str | None = None
+    ) -> "Erasure":
         ranges = {partition: ranges_of(each) for partition, each in sorted(offsets.items())}
-        return cls(topic=topic, ranges=ranges, fields=tuple(sorted(set(fields))), reason=reason)
+        names = tuple(sorted(set(fields)))
+        return cls(topic=topic, ranges=ranges, fields=names, reason=reason, topic_id=topic_id)
 
     def offsets(self) -> Iterator[tuple[int, int]]:
         """Each partition and offset."""
@@ -51,10 +56,11 @@ class Erasure(BaseModel):
 
 @dataclass(frozen=True)
 class Removal:
-    """What one erasure, by its number, removes of a record: fields of its JSON, or all of it."""
+    """What one erasure, by its number, removes of a record of one topic: fields of its JSON, or all of it."""
 
     number: int
     fields: tuple[str, ...] = ()
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ def removals_of(erasures: Mapping[int, Erasure], topic: str) -> Removals:
     for number, each in sorted(erasures.items()):
         if each.topic == topic:
             for partition, offset in each.offsets():
-                removal = Removal(number, each.fields)
+                removal = Removal(number, each.fields, each.topic_id)
                 found.setdefault(partition, {}).setdefault(offset, []).append(removal)
     return found
 

@@ -127,7 +127,8 @@ class Entry(BaseModel):
     `began_ms` is when its rows began to be computed; the commit is their end.
 
     Of a bronze table, `erased` is the number after the last erasure that its rows and the log honour, and `forgotten`
-    after the last whose old values no version of a table, and no file beside it, has any more.
+    after the last whose old values no version of a table, and no file beside it, has any more. `gone` is the number
+    after the last whose records the log no longer has: Kafka removes them when it compacts.
 
     A table that was promoted or rolled back says by which `replay` and `because` of what, and after a rollback the
     fingerprint that was `rejected`.
@@ -150,6 +151,7 @@ class Entry(BaseModel):
     began_ms: int | None = None
     erased: int = 0
     forgotten: int = 0
+    gone: int = 0
     replay: str | None = None
     because: str | None = None
     rejected: str | None = None

@@ -8,10 +8,12 @@ import duckdb
 
 from sluice.engine.blocked import blocks
 from sluice.engine.catalogue import Catalogue
-from sluice.errors import SluiceError
+from sluice.engine.erase import still_held
+from sluice.errors import LogUnreachable, SluiceError
 from sluice.log import AnyLog
 from sluice.log.erasures import erasures_in
 from sluice.model.datasets import Dataset
+from sluice.model.erasure import erasures_topic
 from sluice.model.integrity import of_dataset
 from sluice.operate.query import connection
 from sluice.quality.conservation import Fates, fates_of, without_fates
@@ -88,7 +90,6 @@ def erased_by_none(lake: Lake, log: AnyLog, fates: Sequence[Fates]) -> list[Inte
 
     Who writes the log otherwise could make records look so.
     """
-    named = {(each.topic, *place) for each in erasures_in(log).values() if not each.fields for place in each.offsets()}
     sql = f'SELECT topic, "partition", "offset" FROM {fates_table} WHERE dataset = $dataset AND fate = \'erased\''
     datasets = dict.fromkeys(each.dataset for each in fates if each.erased)
     if not datasets:
@@ -96,6 +97,12 @@ def erased_by_none(lake: Lake, log: AnyLog, fates: Sequence[Fates]) -> list[Inte
     with connection(lake, versions={fates_table: None}) as found:
         erased = {name: set(found.execute(sql, {"dataset": name}).fetchall()) for name in datasets}
     law = "erased records that no erasure names"
+    try:
+        named = {
+            (each.topic, *place) for each in erasures_in(log).values() if not each.fields for place in each.offsets()
+        }
+    except LogUnreachable as error:
+        return [IntegrityCheck(name, law, 0, unknown=str(error)) for name in datasets]
     topics = {topic for places in erased.values() for topic, _, _ in places}
     ends = {topic: log.emptied_before(topic) for topic in topics}
     unnamed = {
@@ -127,12 +134,21 @@ def stopped(lake: Lake, catalogue: Catalogue) -> list[Stopped]:
 
 def erasures_left(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[Stopped]:
     """The topics of which an erasure has not come to its end: something still has the old values."""
-    erasures, found = erasures_in(log), []
+    try:
+        erasures, in_log = erasures_in(log), still_held(lake, log, catalogue.topics)
+    except LogUnreachable as error:
+        said = f"Whether erasures have come to their end is not known. {error}"
+        return [Stopped(erasures_topic, datetime.now(UTC), said)]
+    found = []
     for node in catalogue.topics:
         numbers = [number for number, each in erasures.items() if each.topic == node.topic]
         known = lake.last_commit(node.name) if numbers else None
-        left = [number for number in numbers if known and number >= min(known.entry.erased, known.entry.forgotten)]
-        if left:
-            since = erasures[left[0]].at or datetime.now(UTC)
-            found.append(Stopped(node.name, since, "An erasure of its records has not come to its end: sluice run"))
+        if known is None:
+            continue
+        done = min(known.entry.erased, known.entry.forgotten)
+        is_here = any(number >= done for number in numbers)
+        reason = "An erasure of its records has not come to its end: sluice run" if is_here else in_log.get(node.name)
+        if reason:
+            left = [erasures[number].at for number in numbers if number >= min(done, known.entry.gone)]
+            found.append(Stopped(node.name, left[0] or datetime.now(UTC), reason))
     return found

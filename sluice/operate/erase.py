@@ -58,13 +58,14 @@ def found(lake: Lake, log: AnyLog, catalogue: Catalogue, subject: Subject) -> di
 
     A UsageError for what cannot be looked for, or cannot be erased.
     """
-    require_sense(log, catalogue, subject)
+    require_sense(lake, log, catalogue, subject)
     nodes = [node for node in catalogue.topics if node.topic == subject.topic]
     offsets: dict[int, set[int]] = {}
     for partition, offset, value in matching(lake, log, nodes, subject):
         is_less = remainder(value, [Removal(0, tuple(subject.fields))]).value != value
         if not subject.fields or is_less:
             offsets.setdefault(partition, set()).add(offset)
+    log.require_erasable(subject.topic, offsets, subject.fields)
     return {partition: sorted(each) for partition, each in sorted(offsets.items())}
 
 
@@ -74,7 +75,8 @@ def state(log: AnyLog, subject: Subject, offsets: Mapping[int, Sequence[int]], r
         raise UsageError("Say why: --reason TEXT. It stays in the log.")
     if any(Wanted(each).is_in(reason) for each in texts_in(subject)):
         raise UsageError("The reason stays in the log, so it must not name the key, or a text of the condition.")
-    erasures.add(log, Erasure.of(subject.topic, offsets, subject.fields, reason))
+    topic_id = log.topic_id(subject.topic)
+    erasures.add(log, Erasure.of(subject.topic, offsets, subject.fields, reason, topic_id))
 
 
 def texts_in(subject: Subject) -> list[str]:
@@ -85,14 +87,15 @@ def texts_in(subject: Subject) -> list[str]:
     return [each.strip("%").replace("''", "'") for each in re.findall(r"'((?:[^']|'')+)'", without_names)]
 
 
-def require_sense(log: AnyLog, catalogue: Catalogue, subject: Subject) -> None:
+def require_sense(lake: Lake, log: AnyLog, catalogue: Catalogue, subject: Subject) -> None:
     if (subject.key is None) == (subject.where is None):
         raise UsageError("Say which records: --key KEY, or --where CONDITION.")
     require_open(subject.topic)
     catalogue.topic(subject.topic)
     require_decisions_stay(log, catalogue, subject)
-    # Of no record: an error where a log cannot erase.
-    log.erase(subject.topic, {})
+    # Before the records are looked for.
+    log.require_erasable(subject.topic, {}, subject.fields)
+    require_landed_topic(lake, log, catalogue, subject.topic)
     for dataset in catalogue.datasets:
         parts = dataset.specification
         if isinstance(parts, Events) and subject.topic in dataset.topics:
@@ -102,6 +105,18 @@ def require_sense(log: AnyLog, catalogue: Catalogue, subject: Subject) -> None:
                     f"{dataset.name} needs {', '.join(sorted(needed))}, and would quarantine the records. Erase other "
                     "fields, or all of the records: without --fields."
                 )
+
+
+def require_landed_topic(lake: Lake, log: AnyLog, catalogue: Catalogue, topic: str) -> None:
+    """A UsageError where bronze has the records of another topic of this name, which have the same offsets."""
+    now = log.topic_id(topic)
+    for node in catalogue.topics:
+        known = lake.last_commit(node.name) if now and node.topic == topic else None
+        if known and any(each.head != now for each in known.entry.landed.values()):
+            raise UsageError(
+                f"{node.name} has the records of a topic {topic} that was deleted and made again. Restore that one, or "
+                "land the new one in another table or lake, and erase there."
+            )
 
 
 def require_decisions_stay(log: AnyLog, catalogue: Catalogue, subject: Subject) -> None:

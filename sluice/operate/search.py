@@ -5,7 +5,7 @@ import json
 import re
 import unicodedata
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from sluice.errors import UsageError
-from sluice.log import AnyLog
+from sluice.log import AnyLog, KafkaLog, kafka_erase
 from sluice.storage.delta import Lake
 from sluice.storage.files import Files
 
@@ -36,26 +36,28 @@ class Hit:
     place: str
 
 
-def search(lake: Lake, log: AnyLog, value: str) -> list[Hit]:
-    """Where a value is found, and not as a part of a longer word; a UsageError for one that is too short."""
+def search(lake: Lake, log: AnyLog, value: str, topics: Iterable[str] = ()) -> list[Hit]:
+    """Where a value is found, and not as a part of a longer word; a UsageError for one that is too short.
+
+    On Kafka only these topics are read, each as a whole.
+    """
     if len(value) < characters_min:
         raise UsageError(f"A value to search for has {characters_min} characters at least.")
     wanted = Wanted(value)
     found = list(in_files(lake.root, wanted))
-    if log.folder_of_files is None:
-        found += in_records(log, wanted)
-    elif log.folder_of_files.is_dir():
+    if isinstance(log, KafkaLog):
+        found += (hit for topic in topics for hit in in_topic(log, topic, wanted))
+    elif log.folder_of_files and log.folder_of_files.is_dir():
         found += in_files(str(log.folder_of_files), wanted)
     return found
 
 
-def in_records(log: AnyLog, wanted: "Wanted") -> Iterator[Hit]:
-    """The records of a log that is not in files."""
-    for topic in log.topics():
-        for partition, offsets in log.offsets(topic).items():
-            for record in log.read(topic, partition, offsets.start):
-                if any(map(wanted.is_in, (record.key, record.value, dict(record.headers)))):
-                    yield Hit(f"{topic}/{partition}", f"offset {record.offset}")
+def in_topic(log: KafkaLog, topic: str, wanted: "Wanted") -> Iterator[Hit]:
+    """The records of a topic on Kafka, those too that were erased, or that a transaction has aborted."""
+    for message in kafka_erase.everything(log, topic):
+        headers = [part for each in message.headers() or [] for part in each]
+        if any(map(wanted.is_in, (message.key(), message.value(), headers))):
+            yield Hit(f"{topic}/{message.partition()}", f"offset {message.offset()}")
 
 
 def in_files(root: str, wanted: "Wanted") -> Iterator[Hit]:

@@ -214,15 +214,11 @@ class KafkaTopic:
 
     def require_compacted(self, topic: str) -> None:
         """A PublishError where the broker would remove rows because they are old."""
-        from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
-
-        wanted = ConfigResource(ResourceType.TOPIC, topic)
-        with self.log.answering(f"topic {topic} could not be described") as admin:
-            found = admin.describe_configs([wanted])[wanted].result(self.log.answer_seconds)
-        if found["cleanup.policy"].value != "compact":
+        policy = self.log.configuration(topic)["cleanup.policy"]
+        if policy != "compact":
             raise PublishError(
-                f"{self.name}: {topic} has cleanup.policy={found['cleanup.policy'].value}, so Kafka would forget rows "
-                "that are still there. Set it to compact."
+                f"{self.name}: {topic} has cleanup.policy={policy}, so Kafka would forget rows that are still there. "
+                "Set it to compact."
             )
 
     def replace_all(self, commit: Commit) -> int:

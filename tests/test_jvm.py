@@ -95,6 +95,32 @@ def test_a_jvm_reads_its_classes_from_the_archive(spark: "SparkSession") -> None
     assert archive in process.joinpath("maps").read_text(), "the JVM refused it"
 
 
+def test_statements_of_many_rows_run_as_the_session_is_made(spark: "SparkSession") -> None:
+    def compiled() -> str | None:
+        return own.conf.get("spark.sql.codegen.factoryMode")
+
+    own = spark.newSession()
+    as_made = compiled()
+    own.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
+    with session.sized_for(own, 10):
+        assert compiled() == "NO_CODEGEN"
+        with session.sized_for(own, None):
+            assert compiled() == as_made
+        assert compiled() == "NO_CODEGEN"
+    assert compiled() == "FALLBACK"
+
+
+def test_the_rows_of_the_driver_are_converted_as_its_session_is_set(lakehouse: Lakehouse) -> None:
+    """Else Java would compile code for each form of them."""
+    metrics: Any = lakehouse.spark._jvm
+    compilations = metrics.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    lakehouse.declare(sales).publish("sales", sale(0)).run()
+    lakehouse.publish("sales", sale(1))
+    before = compilations.getCount()
+    assert lakehouse.run()["silver.sales"].rows.inserted == 1
+    assert compilations.getCount() == before
+
+
 @pytest.mark.process
 def test_an_archive_is_of_one_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A JVM refuses one that was written from jars elsewhere, or from others at the same place."""

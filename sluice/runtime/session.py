@@ -69,6 +69,13 @@ spark_settings = {
     "spark.databricks.delta.merge.materializeSource": "none",
 }
 
+# Half of a driver's work in its first hundred passes would be that of the second compiler, for code that hardly runs:
+# it waits ten times as long as Java's default.
+compiled_when_hot = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+
 # For a few rows planning takes the time: no adaptive planning, and no code generated for each projection.
 unadapted = {"spark.sql.adaptive.enabled": "false", "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
 uncompiled = unadapted | {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -77,9 +84,10 @@ settings_up_to_rows = {1_000: uncompiled, 1_000_000: unadapted}
 
 @contextmanager
 def sized_for(spark: "SparkSession", rows: int | None) -> Iterator[None]:
-    """Runs statements with the settings that suit this number of rows; None: many."""
+    """Runs statements with the settings that suit this number of rows; None: many, as the session is made."""
     fitting = [settings for most, settings in settings_up_to_rows.items() if rows is not None and rows <= most]
-    wanted: dict[str, str | None] = dict.fromkeys(uncompiled) | (fitting[0] if fitting else {})
+    usual = {name: spark_settings.get(name) for name in uncompiled}
+    wanted = usual | (fitting[0] if fitting else {})
     before = {name: spark.conf.get(name, None) for name in wanted}
     change(spark, wanted)
     try:
@@ -214,6 +222,8 @@ def named_jobs(spark: "SparkSession", name: str) -> "Iterator[SparkSession]":
     try:
         spark.sparkContext.setJobGroup(name, name)
         own = spark.newSession()
+        # Rows that the driver has are converted as the active session is set.
+        getattr(own._jvm, "org.apache.spark.sql.SparkSession").setActiveSession(own._jsparkSession)
     except Exception as error:
         if is_alive(spark):
             raise
@@ -339,7 +349,7 @@ def scratch_prefix(settings: Settings) -> str:
 def sized(settings: Settings) -> dict[str, str]:
     """What depends on the machines: one shuffle task per core, memory, and who may reach the driver."""
     log4j = Path(__file__).with_name("log4j2.properties")
-    options = f"-Dlog4j2.configurationFile={log4j} -XX:+UseParallelGC {settings.java_options}"
+    options = f"-Dlog4j2.configurationFile={log4j} -XX:+UseParallelGC {compiled_when_hot} {settings.java_options}"
     here = {
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": options,

@@ -17,6 +17,7 @@ import pytest
 
 from sluice import bronze, gold, silver
 from sluice.model.ledger import RowCounts
+from sluice.runtime import session as sessions
 from tests.kit import Lakehouse, day_one, statements, text
 
 if TYPE_CHECKING:
@@ -89,15 +90,10 @@ class Cost:
 def bases(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> dict[int, Base]:
     """A small base and a large one, on which each change was made once: the first late version makes an index."""
     # Of so many rows generated code pays for itself.
-    compiled = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
-    before = {name: str(spark.conf.get(name)) for name in compiled}
-    for name, value in compiled.items():
-        spark.conf.set(name, value)
-    try:
+    compiled = {name: value for name, value in sessions.spark_settings.items() if "codegen" not in name}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sessions, "spark_settings", compiled)
         made = {facts: base(spark, tmp_path_factory.mktemp(str(facts)), facts) for facts in (small, large)}
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
     for each in made.values():
         each.first_costs |= {name: cost_of(each, name) for name in changes}
     return made

@@ -1,5 +1,6 @@
 """What a value or a key holds never decides what it is: corrections are kept, and hostile keys are keys like others."""
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,19 +118,26 @@ corrections: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def test_a_correction_that_moves_a_value_is_kept_and_reaches_gold(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(levels, hourly)
-    for number, (wrong, _) in enumerate(corrections):
-        lakehouse.publish("things", change(f"t{number}", 1, **wrong))
-        lakehouse.publish("readings", reading(f"r{number}", f"t{number}", 2))
-    lakehouse.publish("readings", *[reading(f"other {number}", "other", number) for number in range(40)])
+@pytest.fixture(scope="module")
+def all_read(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A reading of everything whose name is hostile, and of everything that is corrected later."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("all-read")).declare(levels, hourly)
+    lakehouse.publish("things", *[change(f"t{number}", 1, **wrong) for number, (wrong, _) in enumerate(corrections)])
+    lakehouse.publish("things", *[change(name, 1, x=name) for name in hostile])
+    lakehouse.publish("readings", *[reading(f"r{number}", f"t{number}", 2) for number in range(len(corrections))])
+    lakehouse.publish("readings", b"broken", *[reading(name, name, 2) for name in hostile])
     lakehouse.run()
+    return lakehouse
+
+
+def test_a_correction_that_moves_a_value_is_kept_and_reaches_gold(all_read: Lakehouse, tmp_path: Path) -> None:
+    lakehouse = all_read.copied_to(tmp_path)
     for number, (_, right) in enumerate(corrections):
         if right:
             lakehouse.publish("things", change(f"t{number}", 1, **right), hours=1)
     lakehouse.publish("things", change("t0", 1, y="A"), hours=2)
     lakehouse.run()
-    assert [fate[:2] for fate in lakehouse.fates()] == [("duplicate", "same_payload")]
+    assert ("duplicate", "same_payload") in [fate[:2] for fate in lakehouse.fates()]
     found = {row[0]: row[1:] for row in lakehouse.rows("silver.things", "thing", "x", "y", "b", "n")}
     assert (found["t0"], found["t5"]) == ((None, "A", None, None), (None, None, None, 1))
     tags = {row[0]: row[1] for row in lakehouse.rows("silver.things", "thing", "tags")}
@@ -140,17 +148,15 @@ def test_a_correction_that_moves_a_value_is_kept_and_reaches_gold(lakehouse: Lak
 
 @pytest.mark.parametrize("is_small", [True, False], ids=["by the driver", "by Spark"])
 def test_hostile_keys_are_keys_like_others(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
+    all_read: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
 ) -> None:
+    lakehouse = all_read.copied_to(tmp_path)
     if not is_small:
         monkeypatch.setattr(small_frames, "replaced_terms_max", 0)
     # No scope is large enough to be everything.
     monkeypatch.setattr(touched, "rebuild_share", 1e9)
-    lakehouse.declare(levels, hourly)
-    lakehouse.publish("things", *[change(name, 1, x=name) for name in hostile])
-    lakehouse.publish("readings", b"broken", *[reading(name, name, 2) for name in hostile])
-    lakehouse.run()
-    assert len(lakehouse.rows("silver.readings")) == len(lakehouse.rows("gold.levels")) == len(hostile)
+    count = len(hostile) + len(corrections)
+    assert len(lakehouse.rows("silver.readings")) == len(lakehouse.rows("gold.levels")) == count
     late = {name: number for number, name in enumerate(["${x}", "${env:HOME}", "it's", "nul\x00"], start=1)}
     for names in list(late)[:2], list(late)[2:]:
         for name in names:
@@ -160,7 +166,8 @@ def test_hostile_keys_are_keys_like_others(
             )
         lakehouse.run()
     expected = [(name, None, name, 2, 1 + late[name]) if name in late else (name, name, None, 1, 1) for name in hostile]
-    assert lakehouse.rows("gold.levels") == sorted(expected, key=repr)
+    found = [row for row in lakehouse.rows("gold.levels") if row[0] in hostile]
+    assert found == sorted(expected, key=repr)
     assert lakehouse.audit()["silver.readings"].duplicate == len(late)
     assert is_as_rebuilt(lakehouse)
     explained = Explainer(lakehouse.spark, lakehouse.lake).explain(readings, {"reading": "${env:HOME}"})
@@ -189,21 +196,34 @@ def test_structs_lists_and_fractions_are_keys(lakehouse: Lakehouse, monkeypatch:
         (("x", "${x}"), [""], -2.5),
     ]
     lakehouse.declare(by_nested)
-    for number, (key, values, fraction) in enumerate(keys):
-        made = {"key": {"a": key[0], "b": key[1]}, "list": values, "number": fraction, "n": number}
-        lakehouse.publish("nested", made, made | {"number": -0.0} if fraction == 0 else made)
+    # Of keys that look alike, the one comes when the other is there.
+    for arriving in keys[::2], keys[1::2]:
+        for number, (key, values, fraction) in enumerate(arriving):
+            made = {"key": {"a": key[0], "b": key[1]}, "list": values, "number": fraction, "n": number}
+            lakehouse.publish("nested", made, made | {"number": -0.0} if fraction == 0 else made)
         lakehouse.run()
     assert len(lakehouse.rows("silver.nested")) == len(lakehouse.rows("gold.by_nested")) == len(keys)
     assert lakehouse.audit()["silver.nested"].duplicate == len(keys)
     assert is_as_rebuilt(lakehouse)
 
 
-@pytest.mark.parametrize("number", ["-0.0", "0.0", "NaN", "Infinity", "-Infinity", "1.5"])
-def test_a_scope_of_fractions_finds_its_rows_in_files(spark: "SparkSession", tmp_path: Path, number: str) -> None:
-    lake, name = Lake(str(tmp_path)), "gold.fractions"
-    numbers = ["0.0", "NaN", "Infinity", "-Infinity", "1.5"]
+numbers = ["0.0", "NaN", "Infinity", "-Infinity", "1.5"]
+
+
+@pytest.fixture(scope="module")
+def fractions(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, name = tmp_path_factory.mktemp("fractions") / "lake", "gold.fractions"
     known = spark.createDataFrame([(each, index) for index, each in enumerate(numbers)], "k string, n int")
-    lake.replace_rows(known.selectExpr("CAST(k AS double) k", "n").repartition(5, "n"), name, Entry(dataset=name), 0)
+    rows = known.selectExpr("CAST(k AS double) k", "n").repartition(5, "n")
+    Lake(str(folder)).replace_rows(rows, name, Entry(dataset=name), 0)
+    return folder
+
+
+@pytest.mark.parametrize("number", ["-0.0", *numbers])
+def test_a_scope_of_fractions_finds_its_rows_in_files(
+    spark: "SparkSession", fractions: Path, tmp_path: Path, number: str
+) -> None:
+    lake, name = Lake(str(shutil.copytree(fractions, tmp_path / "lake"))), "gold.fractions"
     rows = spark.createDataFrame([(number,)], "k string").selectExpr("CAST(k AS double) k")
     scope = collect(rows)
     # By Delta's log, and by the files only.
@@ -305,15 +325,20 @@ def aged(lakehouse: Lakehouse) -> None:
         writer.option("userMetadata", entry.to_json()).save(lake.path(name))
 
 
-@pytest.fixture
-def old(lakehouse: Lakehouse) -> Lakehouse:
+@pytest.fixture(scope="module")
+def older(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
     """A lakehouse of an older version."""
-    lakehouse.declare(*shops)
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("older")).declare(*shops)
     for name in ("east", "west"):
         lakehouse.publish(name, {"id": "a", "n": 1}, {"id": "a", "n": 1}, {"id": "b", "n": 1}, b"broken")
     lakehouse.run()
     aged(lakehouse)
     return lakehouse
+
+
+@pytest.fixture
+def old(older: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return older.copied_to(tmp_path)
 
 
 def kinds(lakehouse: Lakehouse) -> set[str]:

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sluice.ingest.receivers import records
@@ -73,10 +73,14 @@ def struck(original: Callable[..., Any], moment: str, kind: str, count: int) -> 
     return called
 
 
-if __name__ == "__main__":
-    kind, point, count = sys.argv[1:4]
+def run(kind: str, point: str, count: int, arguments: Sequence[str]) -> None:
+    """The command, with a fault armed."""
     from sluice.cli import main
 
-    arm(kind, point, int(count))
-    sys.argv = ["sluice", *sys.argv[5:]]
+    arm(kind, point, count)
+    sys.argv = ["sluice", *arguments]
     main()
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[5:])

@@ -5,6 +5,7 @@ while another strikes the run. The seed of a life says which: it replays them.
 """
 
 import json
+import multiprocessing
 import os
 import random
 import resource
@@ -20,8 +21,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 from unittest import mock
 
 from deltalake.exceptions import DeltaError
@@ -34,11 +36,13 @@ from sluice.engine import runner as run
 from sluice.errors import LogError, SluiceError
 from sluice.log import Log, Record, StoredRecord
 from sluice.storage.delta import Lake
-from tests.faults.points import of_log
+from tests.faults import points
 from tests.kit import Lakehouse, at, rows_of, text
 from tests.shop import priced, prices, sales
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from pyspark.sql import SparkSession
 
 sold = gold.aggregate("sold", source=priced, group_by=["product"], measures={"pieces": "sum(pieces)"})
@@ -89,8 +93,11 @@ class Life:
         return self.lakehouse.log  # type: ignore[no-any-return]
 
     def round(self) -> str:
+        """One round of any faults."""
+        return self.round_of(self.chance.choice(list(writings)), self.chance.choice(list(runnings)))
+
+    def round_of(self, writing: str, running: str) -> str:
         """One round; returns what was tried in it. AssertionError where a promise is broken."""
-        writing, running = self.chance.choice(list(writings)), self.chance.choice(list(runnings))
         writings[writing](self)
         runnings[running](self)
         for tried in (writing, running):
@@ -178,19 +185,14 @@ def writer(life: Life, kind: str, limit: int | None = None, strikes_at: int | No
     values = life.some_sales()
     file = life.outside / "lines.jsonl"
     file.write_bytes(b"\n".join(values) + b"\n")
-    point, count = life.chance.choice(of_log), strikes_at or life.chance.randint(1, 3)
-    command = ["log", "append", "sales", str(file)]
-    done = subprocess.run(
-        [*struck_by(kind, point, count), *command],
-        env=environment(life),
-        check=False,
-        capture_output=True,
-        preexec_fn=None if limit is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    assert b"Traceback" not in done.stderr, done.stderr.decode()
-    if done.returncode == 0:
+    point, count = life.chance.choice(points.of_log), strikes_at or life.chance.randint(1, 3)
+    with struck(life, kind, point, count, ["log", "append", "sales", str(file)], limit) as (process, said):
+        found = said.read()
+        process.join()
+    assert "Traceback" not in found, found
+    if process.exitcode == 0:
         life.acknowledge(values)
-    return done.returncode == 0
+    return process.exitcode == 0
 
 
 def writer_on_full_disk(life: Life) -> None:
@@ -201,7 +203,7 @@ def writer_on_full_disk(life: Life) -> None:
 
 def receiver(life: Life, kind: str) -> None:
     """The HTTP receiver is struck while it is sent sales; a client sends again what was not acknowledged."""
-    point, count = life.chance.choice(of_log), life.chance.randint(1, 6)
+    point, count = life.chance.choice(points.of_log), life.chance.randint(1, 6)
     with listening(life, kind, point, count) as address:
         for value in life.some_sales(4):
             if posted(address, value):
@@ -223,20 +225,9 @@ def receiver_stopped(life: Life) -> None:
 @contextmanager
 def listening(life: Life, kind: str, point: str, count: int) -> Iterator[str]:
     """The receiver as a process of its own; its address, with its pid behind a #."""
-    command = [*struck_by(kind, point, count), "listen", "http", "--port", "0", "--create"]
-    process = subprocess.Popen(command, env=environment(life), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    assert process.stderr is not None
-    try:
-        address = next(word for line in process.stderr for word in line.decode().split() if word.startswith("http://"))
+    with struck(life, kind, point, count, ["listen", "http", "--port", "0", "--create"]) as (process, said):
+        address = next(word for line in said for word in line.split() if word.startswith("http://"))
         yield f"{address.rstrip('.,')}#{process.pid}"
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stderr.close()
 
 
 def posted(address: str, value: bytes, seconds: float = 10) -> bool:
@@ -250,13 +241,46 @@ def posted(address: str, value: bytes, seconds: float = 10) -> bool:
         return False
 
 
-def struck_by(kind: str, point: str, count: int) -> list[str]:
-    return [sys.executable, "-m", "tests.faults.points", kind, point, str(count), "--"]
+# Most of the work of a short command is to import what it is made of: a process that has done so forks for each.
+imported = multiprocessing.get_context("forkserver")
+imported.set_forkserver_preload(["__main__", "sluice.cli", "tests.faults.points"])
+
+
+@contextmanager
+def struck(  # noqa: PLR0917 - what strikes, and what is struck
+    life: Life, kind: str, point: str, count: int, arguments: list[str], limit: int | None = None
+) -> Iterator[tuple[BaseProcess, TextIO]]:
+    """A command as a process of its own that a fault strikes, and what it says; it is ended at the end."""
+    reader, writer = imported.Pipe(duplex=False)
+    process = imported.Process(
+        target=run_struck, args=(environment(life), writer, limit, kind, point, count, arguments)
+    )
+    process.start()
+    writer.close()
+    with open(reader.fileno(), encoding="utf-8", closefd=False) as said:
+        try:
+            yield process, said
+        finally:
+            process.terminate()
+            process.join(10)
+            process.kill()
+            process.join()
+    reader.close()
+
+
+def run_struck(environment: dict[str, str], said: "Connection", limit: int | None, *fault_and_arguments: Any) -> None:
+    """What the process does."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.dup2(said.fileno(), sys.stderr.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    points.run(*fault_and_arguments)
 
 
 def environment(life: Life) -> dict[str, str]:
-    root = str(Path(__file__).resolve().parents[2])
-    own = {"SLUICE_LOG": str(life.log.root), "SLUICE_HTTP_TOKEN": token, "PYTHONPATH": root}
+    own = {"SLUICE_LOG": str(life.log.root), "SLUICE_HTTP_TOKEN": token}
     return {name: text for name, text in os.environ.items() if not name.startswith("SLUICE_")} | own
 
 

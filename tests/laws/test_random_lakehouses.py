@@ -11,11 +11,11 @@ from tests.laws.lakehouses import world
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-cases, singles = 30, 4
+cases, singles = 30, 2
 # How often a failure is retried with fewer records, to report a small case.
 tries = 12
 # `make soak` draws others; `SLUICE_LAW_SEED=… pytest` asks one of them again.
-seeds = [int(os.environ.get("SLUICE_LAW_SEED", "1"))]
+seeds = [int(os.environ.get("SLUICE_LAW_SEED", "31"))]
 
 
 @pytest.mark.parametrize("seed", seeds)

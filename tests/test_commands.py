@@ -534,6 +534,8 @@ def declared(name: str = "seats", **options: Any) -> Commands:
             "is not decided without Spark",
         ),
         ({"command": {"rules": {"is_new": "try_cast(state.seats AS smallint) = 1"}}}, "try_cast is not known"),
+        ({"command": {"rules": {"is_new": "if(state.seats = 0, true)"}}}, "if has three values"),
+        ({"command": {"rules": {"is_new": "nvl(true, true, true)"}}}, "nvl takes two values; write coalesce"),
         # Spark reads `''` as a quotation mark, and the parser as the end of one text and the beginning of another.
         ({"command": {"rules": {"is_new": "'it''s' = 'its'"}}}, "has two texts without an operator between"),
         # Spark reads these comparisons from left to right, and the parser binds some closer.

@@ -34,7 +34,7 @@ accounts = gold.state(
     reduce={
         "balance": "IF(state.is_open AND event.kind = 'pay', state.balance + event.amount, state.balance)",
         "is_open": "state.is_open AND event.kind <> 'close'",
-        "refused": "state.refused + IF(state.is_open, 0, 1)",
+        "refused": "state.refused + IF(state.is_open, 0, 1) -- since it was closed",
     },
 )
 paid = gold.aggregate(

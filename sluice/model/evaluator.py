@@ -80,10 +80,18 @@ def compiled(place: str, text: str, scopes: Mapping[str, Mapping[str, str]]) -> 
     parsed = parse(text)
     if parsed is None:
         raise DeclarationError(f"{place} cannot be read: {text}")
+    require_two_values(place, text, parsed)
     try:
         return Compiler(scopes).expression(parsed)
     except Refused as error:
         raise DeclarationError(f"{place} is {text}: {error}") from error
+
+
+def require_two_values(place: str, text: str, parsed: "exp.Expr") -> None:
+    """A DeclarationError for an nvl of more or fewer than two values, which is coalesce to the parser only."""
+    names = {fold(each.text) for each in tokens(text) or []} & {"nvl", "ifnull"}
+    if names and any(node.key == "coalesce" and len(node.expressions) != 1 for node in parsed.walk()):
+        raise DeclarationError(f"{place} is {text}: {' and '.join(sorted(names))} takes two values; write coalesce")
 
 
 def two_parts(place: str) -> tuple[str, str]:
@@ -321,7 +329,9 @@ def case(compiler: Compiler, node: "exp.Case") -> Expression:
 
 
 def if_else(compiler: Compiler, node: "exp.If") -> Expression:
-    return first_true(compiler, [condition(compiler, node)], [node.args["true"], node.args.get("false")])
+    if "false" not in node.args:
+        raise Refused("if has three values: write if(condition, value, other)")
+    return first_true(compiler, [condition(compiler, node)], [node.args["true"], node.args["false"]])
 
 
 def condition(compiler: Compiler, node: "exp.If") -> Evaluate:

@@ -27,7 +27,8 @@ class Reducer:
 
     def struct(self, values: Mapping[str, str]) -> str:
         """SQL for a state with these values, each of its declared type."""
-        fields = [f"'{name}', CAST({values[name]} AS {kind})" for name, kind in column_types(self.schema).items()]
+        # A comment at the end of a value ends with its line.
+        fields = [f"'{name}', CAST({values[name]}\n AS {kind})" for name, kind in column_types(self.schema).items()]
         return f"named_struct({', '.join(fields)})"
 
 

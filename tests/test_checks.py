@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -28,6 +28,9 @@ from tests.damage import damage
 from tests.kit import Lakehouse, at, text
 from tests.shop import priced, sales
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 sold = gold.aggregate("sold", source=priced, group_by=["product"], measures={"pieces": "sum(pieces)"})
 doubled = gold.view(
     "doubled",
@@ -48,6 +51,20 @@ def declare(lakehouse: Lakehouse, **expected: Sequence[Expectation]) -> None:
     # What no suite is for need not be computed.
     nodes = [sales] if set(suites) == {"silver.sales"} else [doubled, sold]
     lakehouse.catalogue = expecting(ordered(nodes), suites)
+
+
+@pytest.fixture(scope="module")
+def first_sale(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A lakehouse that has sold three pieces of tea, without a suite."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("first-sale"))
+    declare(lakehouse)
+    lakehouse.publish("sales", sale(1, 3)).run()
+    return lakehouse
+
+
+@pytest.fixture
+def opened(first_sale: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return first_sale.copied_to(tmp_path)
 
 
 def check(lakehouse: Lakehouse, *names: str) -> dict[str, list[dict[str, Any]]]:
@@ -161,17 +178,14 @@ def figures_at_the_gate_and_after(lakehouse: Lakehouse) -> tuple[list[Any], list
     )
 
 
-def test_a_promotion_is_no_way_around_the_gate(lakehouse: Lakehouse) -> None:
-    declare(lakehouse, gold_sold=[few])
-    lakehouse.publish("sales", sale(1, 3))
-    lakehouse.run()
+def test_a_promotion_is_no_way_around_the_gate(opened: Lakehouse) -> None:
     more = gold.aggregate("sold", source=priced, group_by=["product"], measures={"pieces": "10 * sum(pieces)"})
-    lakehouse.catalogue = expecting(ordered([more]), {"gold.sold": suite("gold.sold", few)})
-    planned = replay.plan(lakehouse.lake, lakehouse.catalogue, [], None, "to see")
-    list(replay.build(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, planned))
+    opened.catalogue = expecting(ordered([more]), {"gold.sold": suite("gold.sold", few)})
+    planned = replay.plan(opened.lake, opened.catalogue, [], None, "to see")
+    list(replay.build(opened.spark, opened.lake, opened.catalogue, planned))
     with pytest.raises(SluiceError, match=r"gold\.sold would break few_pieces\. Nothing was changed"):
-        replay.promote(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, planned.name)
-    assert lakehouse.rows("gold.sold") == [("tea", 3)]
+        replay.promote(opened.spark, opened.lake, opened.catalogue, planned.name)
+    assert opened.rows("gold.sold") == [("tea", 3)]
 
 
 def test_recomputing_a_part_of_events_is_no_way_around_the_gate(lakehouse: Lakehouse) -> None:
@@ -264,12 +278,10 @@ def test_a_bound_of_ones_own_replaces_that_of_the_engine(lakehouse: Lakehouse) -
         assert state_of(check(lakehouse, "silver.sales")["silver.sales"]) == state
 
 
-def test_freshness_is_asked_where_a_bound_is_given(lakehouse: Lakehouse) -> None:
-    lakehouse.publish("sales", sale(1, 3))
+def test_freshness_is_asked_where_a_bound_is_given(opened: Lakehouse) -> None:
     for within, verdict in (("1 day", "failed"), ("5000 weeks", "passed")):
-        declare(lakehouse, silver_sales=[built_in("freshness", within=within, severity="warn")])
-        lakehouse.run()
-        found = {row["expectation"]: row for row in check(lakehouse, "silver.sales")["silver.sales"]}
+        declare(opened, silver_sales=[built_in("freshness", within=within, severity="warn")])
+        found = {row["expectation"]: row for row in check(opened, "silver.sales")["silver.sales"]}
         assert found["freshness"]["verdict"] == verdict
         assert found["freshness"]["observed"].startswith("up to 2026-01-01 00:00:00 UTC")
 
@@ -297,32 +309,28 @@ def test_the_volume_of_an_hour_is_compared_with_what_is_usual_then(lakehouse: La
         assert found["observed"] == f"{count} rows in the hour from 2026-01-09 10:00 UTC, usual are 6"
 
 
-def test_a_check_looks_at_one_version_whatever_is_committed_meanwhile(lakehouse: Lakehouse) -> None:
-    declare(lakehouse, gold_sold=[few])
-    lakehouse.publish("sales", sale(1, 3))
-    lakehouse.run()
-    commit = lakehouse.lake.last_commit("gold.sold")
-    sales_commit = lakehouse.lake.last_commit("silver.sales")
+def test_a_check_looks_at_one_version_whatever_is_committed_meanwhile(opened: Lakehouse) -> None:
+    declare(opened, gold_sold=[few])
+    commit = opened.lake.last_commit("gold.sold")
+    sales_commit = opened.lake.last_commit("silver.sales")
     assert commit
     assert sales_commit
-    lakehouse.publish("sales", sale(2, 1), b"no JSON")
-    lakehouse.run()
-    by_name = {each.name: each for each in lakehouse.catalogue.datasets}
+    opened.publish("sales", sale(2, 1), b"no JSON")
+    opened.run()
+    by_name = {each.name: each for each in opened.catalogue.datasets}
     asked = suite("gold.sold", few)
-    (then, *_) = checks.check_version(lakehouse.spark, lakehouse.lake, by_name["gold.sold"], commit, asked)
+    (then, *_) = checks.check_version(opened.spark, opened.lake, by_name["gold.sold"], commit, asked)
     assert (then["version"], then["rows"]) == (commit.version, 1)
-    of_sales = checks.check_version(lakehouse.spark, lakehouse.lake, by_name["silver.sales"], sales_commit)
+    of_sales = checks.check_version(opened.spark, opened.lake, by_name["silver.sales"], sales_commit)
     assert {row["expectation"]: row["rows"] for row in of_sales}["conservation"] == 1
 
 
-def test_a_check_that_raises_is_critical_and_says_why(lakehouse: Lakehouse) -> None:
+def test_a_check_that_raises_is_critical_and_says_why(opened: Lakehouse) -> None:
     lost = expect("column_values_to_not_be_null", column="peices", severity="warn")
-    declare(lakehouse, gold_sold=[lost])
-    lakehouse.publish("sales", sale(1, 3))
-    lakehouse.run()
-    found = check(lakehouse, "gold.sold")["gold.sold"]
+    declare(opened, gold_sold=[lost])
+    found = check(opened, "gold.sold")["gold.sold"]
     assert state_of(found) == "critical"
-    assert results(lakehouse, "verdict", "message") == [
+    assert results(opened, "verdict", "message") == [
         ("error", "there is no column peices; did you mean pieces?"),
         # What is checked of every table.
         ("passed", None),
@@ -393,13 +401,12 @@ def test_two_checks_at_once_lose_no_result(tmp_path: Path) -> None:
     assert query(Lake(str(tmp_path)), f"SELECT count(*) FROM {checks_table}").rows == [(40,)]
 
 
-def test_examples_of_a_failure_are_kept_as_json(lakehouse: Lakehouse) -> None:
-    declare(lakehouse, gold_sold=[known])
-    lakehouse.publish("sales", sale(1, 3, "milk"))
-    lakehouse.run()
-    check(lakehouse, "gold.sold")
-    examples = dict(results(lakehouse, "expectation", "examples"))
-    assert json.loads(examples["known"]) == [{"product": "milk"}]
+def test_examples_of_a_failure_are_kept_as_json(opened: Lakehouse) -> None:
+    milk = expect("column_values_to_be_in_set", column="product", value_set=["milk"], severity="warn", name="milk")
+    declare(opened, gold_sold=[milk])
+    check(opened, "gold.sold")
+    examples = dict(results(opened, "expectation", "examples"))
+    assert json.loads(examples["milk"]) == [{"product": "tea"}]
 
 
 hostile = "<script>alert(1)</script><img src=x onerror=alert(2)>$x ${y} \"'&lt;"

@@ -1,6 +1,8 @@
 """Refresh: what changed upstream is all that is recomputed, and only what differs is written."""
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +18,7 @@ from tests.damage import damage
 from tests.kit import Lakehouse, text
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 readings = bronze.topic("readings")
 
@@ -40,11 +42,23 @@ def reading(name: str, hour: float, value: int | None = 1) -> dict[str, object]:
     return {"id": name, "hour": text(hour), "value": value}
 
 
-def test_a_second_run_commits_nothing(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(declared()).publish("readings", reading("a", 0.5)).run()
-    before = lakehouse.versions()
-    assert lakehouse.run() == {}
-    assert lakehouse.versions() == before
+@pytest.fixture(scope="module")
+def first_run(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A lakehouse that ran once, with one reading."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("first-run")).declare(declared())
+    lakehouse.publish("readings", reading("a", 0.5)).run()
+    return lakehouse
+
+
+@pytest.fixture
+def begun(first_run: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return first_run.copied_to(tmp_path)
+
+
+def test_a_second_run_commits_nothing(begun: Lakehouse) -> None:
+    before = begun.versions()
+    assert begun.run() == {}
+    assert begun.versions() == before
 
 
 def test_a_late_record_touches_only_its_own_window(lakehouse: Lakehouse) -> None:
@@ -84,18 +98,16 @@ def test_a_changed_declaration_is_noticed_and_rebuilt(lakehouse: Lakehouse) -> N
     assert lakehouse.rows("gold.hours", "value") == [(5,)]
 
 
-def test_a_column_that_changes_its_type_is_rebuilt_and_followed(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(declared()).publish("readings", reading("a", 0.5, 3)).run()
-    lakehouse.declare(declared("cast(sum(value) AS string)")).run()
-    assert lakehouse.rows("gold.hours", "value") == [("3",)]
-    lakehouse.publish("readings", reading("b", 0.6, 4)).run()
-    assert lakehouse.rows("gold.hours", "value") == [("7",)]
+def test_a_column_that_changes_its_type_is_rebuilt_and_followed(begun: Lakehouse) -> None:
+    begun.declare(declared("cast(sum(value) AS string)")).run()
+    assert begun.rows("gold.hours", "value") == [("1",)]
+    begun.publish("readings", reading("b", 0.6, 4)).run()
+    assert begun.rows("gold.hours", "value") == [("5",)]
 
 
-def test_the_scope_is_everything_when_most_rows_change(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(declared()).publish("readings", reading("a", 0.5)).run()
-    lakehouse.publish("readings", *[reading(f"n{n}", n + 0.5) for n in range(10)]).run()
-    assert len(lakehouse.rows("gold.hours", "window_start")) == 10
+def test_the_scope_is_everything_when_most_rows_change(begun: Lakehouse) -> None:
+    begun.publish("readings", *[reading(f"n{n}", n + 0.5) for n in range(10)]).run()
+    assert len(begun.rows("gold.hours", "window_start")) == 10
 
 
 def test_an_empty_log_makes_empty_tables(lakehouse: Lakehouse) -> None:
@@ -115,29 +127,26 @@ def test_records_land_in_bounded_batches_each_once(lakehouse: Lakehouse) -> None
     assert lakehouse.versions()["bronze.readings"] == 2
 
 
-def test_a_segment_that_is_gone_before_it_landed_is_an_error_that_names_the_offsets(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(declared()).publish("readings", reading("a", 0.5)).run()
-    lakehouse.publish("readings", reading("b", 1)).publish("readings", reading("c", 2))
-    lakehouse.log.segments("readings")[1].path.unlink()
+def test_a_segment_that_is_gone_before_it_landed_is_an_error_that_names_the_offsets(begun: Lakehouse) -> None:
+    begun.publish("readings", reading("b", 1)).publish("readings", reading("c", 2))
+    begun.log.segments("readings")[1].path.unlink()
     with pytest.raises(LogGap, match="partition 0: offsets 1 to 1 are missing"):
-        lakehouse.run()
-    assert len(lakehouse.rows("bronze.readings", "offset")) == 1
+        begun.run()
+    assert len(begun.rows("bronze.readings", "offset")) == 1
 
 
-def test_a_recreated_log_is_an_error_even_when_it_is_longer(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(declared()).publish("readings", reading("a", 0.5)).run()
-    lakehouse.log.segments("readings")[0].path.unlink()
-    lakehouse.publish("readings", reading("x", 0.5), reading("y", 0.5), reading("z", 0.5))
+def test_a_recreated_log_is_an_error_even_when_it_is_longer(begun: Lakehouse) -> None:
+    begun.log.segments("readings")[0].path.unlink()
+    begun.publish("readings", reading("x", 0.5), reading("y", 0.5), reading("z", 0.5))
     with pytest.raises(LogRecreated, match="created again"):
-        lakehouse.run()
+        begun.run()
 
 
-def test_records_that_the_log_has_forgotten_after_they_landed_are_not_missed(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(declared()).publish("readings", reading("a", 0.5)).run()
-    lakehouse.publish("readings", reading("b", 1.5))
-    lakehouse.log.segments("readings")[0].path.unlink()
-    lakehouse.run()
-    assert len(lakehouse.rows("silver.events")) == 2
+def test_records_that_the_log_has_forgotten_after_they_landed_are_not_missed(begun: Lakehouse) -> None:
+    begun.publish("readings", reading("b", 1.5))
+    begun.log.segments("readings")[0].path.unlink()
+    begun.run()
+    assert len(begun.rows("silver.events")) == 2
 
 
 def test_a_line_that_is_no_record_is_named_and_nothing_lands(lakehouse: Lakehouse) -> None:
@@ -150,9 +159,6 @@ def test_a_line_that_is_no_record_is_named_and_nothing_lands(lakehouse: Lakehous
 
 
 def test_tables_of_silver_and_gold_can_be_deleted_and_come_back_the_same(lakehouse: Lakehouse) -> None:
-    import shutil
-    from pathlib import Path
-
     lakehouse.declare(declared()).publish("readings", reading("a", 0.5), reading("b", 7.5), b"{").run()
     before = {name: lakehouse.rows(name) for name in ("silver.events", "gold.hours", "silver._fates")}
     for layer in ("silver", "gold"):

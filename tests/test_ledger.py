@@ -4,6 +4,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,9 @@ from sluice.operate import replay
 from sluice.operate.maintain import maintain
 from sluice.windows import window
 from tests.kit import Lakehouse, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 events = silver.events(
     "events",
@@ -50,9 +54,10 @@ def seen(lakehouse: Lakehouse) -> str:
     return "".join(name for (name,) in lakehouse.rows("silver.events", "id"))
 
 
-def begun(lakehouse: Lakehouse) -> Lakehouse:
+@pytest.fixture(scope="module")
+def twelve(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
     """Twelve events, landed in two commits."""
-    lakehouse.declare(sums)
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("twelve")).declare(sums)
     publish(lakehouse, *ids[:10])
     lakehouse.run()
     publish(lakehouse, *ids[10:12])
@@ -61,48 +66,50 @@ def begun(lakehouse: Lakehouse) -> Lakehouse:
     return lakehouse
 
 
-def test_bronze_that_went_back_one_commit_and_uses_its_number_again_is_read_again(lakehouse: Lakehouse) -> None:
-    begun(lakehouse)
-    went_back(lakehouse, "bronze.readings", 0)
-    publish(lakehouse, *ids[12:14])
-    done = lakehouse.run()
-    assert lakehouse.versions()["bronze.readings"] == 1, "the number that silver has seen already"
-    assert seen(lakehouse) == ids[:14]
+@pytest.fixture
+def begun(twelve: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return twelve.copied_to(tmp_path)
+
+
+def test_bronze_that_went_back_one_commit_and_uses_its_number_again_is_read_again(begun: Lakehouse) -> None:
+    went_back(begun, "bronze.readings", 0)
+    publish(begun, *ids[12:14])
+    done = begun.run()
+    assert begun.versions()["bronze.readings"] == 1, "the number that silver has seen already"
+    assert seen(begun) == ids[:14]
     assert (done["silver.events"].cause, done["silver.events"].rows.total) == ("input rebuilt", 2)
     assert (done["gold.sums"].cause, done["gold.sums"].rows.inserted) == ("changes", 2)
-    assert all(each.balanced for each in lakehouse.audits())
-    assert lakehouse.run() == {}
+    assert all(each.balanced for each in begun.audits())
+    assert begun.run() == {}
 
 
-def test_bronze_that_grew_past_the_cursor_after_it_went_back_is_read_again(lakehouse: Lakehouse) -> None:
-    begun(lakehouse)
-    went_back(lakehouse, "bronze.readings", 0)
-    publish(lakehouse, *ids[12:16])
+def test_bronze_that_grew_past_the_cursor_after_it_went_back_is_read_again(begun: Lakehouse) -> None:
+    went_back(begun, "bronze.readings", 0)
+    publish(begun, *ids[12:16])
     # Silver looks again when bronze has come further than it was.
-    (topic,) = [each for each in lakehouse.catalogue.topics if each.name == "bronze.readings"]
-    runner = lakehouse.runner(batch_records_max=3)
+    (topic,) = [each for each in begun.catalogue.topics if each.name == "bronze.readings"]
+    runner = begun.runner(batch_records_max=3)
     for _ in range(2):
         runner.step(topic, rebuild=False)
-    assert lakehouse.versions()["bronze.readings"] == 2
-    done = lakehouse.run()
-    assert seen(lakehouse) == ids[:16]
+    assert begun.versions()["bronze.readings"] == 2
+    done = begun.run()
+    assert seen(begun) == ids[:16]
     assert (done["silver.events"].cause, done["silver.events"].rows.total) == ("input rebuilt", 4)
-    assert lakehouse.run() == {}
+    assert begun.run() == {}
 
 
-def test_bronze_with_fewer_commits_than_were_seen_is_read_again(lakehouse: Lakehouse) -> None:
-    begun(lakehouse)
-    publish(lakehouse, ids[12])
-    lakehouse.run()
-    publish(lakehouse, ids[13])
-    lakehouse.run()
-    went_back(lakehouse, "bronze.readings", 1)
-    publish(lakehouse, ids[14])
-    done = lakehouse.run()
-    assert lakehouse.versions()["bronze.readings"] == 2
-    assert seen(lakehouse) == ids[:15]
+def test_bronze_with_fewer_commits_than_were_seen_is_read_again(begun: Lakehouse) -> None:
+    publish(begun, ids[12])
+    begun.run()
+    publish(begun, ids[13])
+    begun.run()
+    went_back(begun, "bronze.readings", 1)
+    publish(begun, ids[14])
+    done = begun.run()
+    assert begun.versions()["bronze.readings"] == 2
+    assert seen(begun) == ids[:15]
     assert done["silver.events"].cause == "input rebuilt"
-    assert all(each.balanced for each in lakehouse.audits())
+    assert all(each.balanced for each in begun.audits())
 
 
 def test_a_folder_of_silver_from_a_backup_is_caught_up_and_gold_follows(lakehouse: Lakehouse, tmp_path: Path) -> None:
@@ -134,15 +141,14 @@ def without_identities(lakehouse: Lakehouse) -> None:
     lakehouse.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
 
-def test_a_lake_that_knows_no_identities_goes_on_without_a_rebuild(lakehouse: Lakehouse) -> None:
-    begun(lakehouse)
-    without_identities(lakehouse)
-    known = lakehouse.lake.last_commit("silver.events")
+def test_a_lake_that_knows_no_identities_goes_on_without_a_rebuild(begun: Lakehouse) -> None:
+    without_identities(begun)
+    known = begun.lake.last_commit("silver.events")
     assert known is not None
     assert {each.commit_ms for each in known.entry.inputs.values()} == {None}
-    assert lakehouse.run() == {}
-    publish(lakehouse, ids[12])
-    done = lakehouse.run()
+    assert begun.run() == {}
+    publish(begun, ids[12])
+    done = begun.run()
     assert {name: event.cause for name, event in done.items()} == {
         "bronze.readings": "records",
         "silver.events": "changes",
@@ -168,29 +174,27 @@ def maintained(lakehouse: Lakehouse) -> None:
 
 @pytest.mark.parametrize("done", [noted, checkpointed, maintained])
 def test_the_identity_of_a_commit_survives_what_changes_no_row(
-    lakehouse: Lakehouse, done: Callable[[Lakehouse], None]
+    begun: Lakehouse, done: Callable[[Lakehouse], None]
 ) -> None:
-    begun(lakehouse)
-    before = lakehouse.lake.last_commit("silver.events")
-    done(lakehouse)
-    after = lakehouse.lake.last_commit("silver.events")
+    before = begun.lake.last_commit("silver.events")
+    done(begun)
+    after = begun.lake.last_commit("silver.events")
     assert before is not None
     assert after is not None
     assert before.as_input.commit_ms is not None
     assert after.as_input == before.as_input
-    publish(lakehouse, ids[12])
-    assert lakehouse.run()["gold.sums"].cause == "changes"
+    publish(begun, ids[12])
+    assert begun.run()["gold.sums"].cause == "changes"
 
 
-def test_a_replay_promoted_and_rolled_back_is_followed_by_changes(lakehouse: Lakehouse) -> None:
-    begun(lakehouse)
-    planned = replay.plan(lakehouse.lake, lakehouse.catalogue, ["silver.events"], None, "to see")
-    list(replay.build(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, planned))
-    assert replay.find(lakehouse.lake, planned.name).rows_that_differ == 0
-    replay.promote(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, planned.name)
-    assert lakehouse.run() == {}
-    publish(lakehouse, ids[12])
-    done = lakehouse.run()
+def test_a_replay_promoted_and_rolled_back_is_followed_by_changes(begun: Lakehouse) -> None:
+    planned = replay.plan(begun.lake, begun.catalogue, ["silver.events"], None, "to see")
+    list(replay.build(begun.spark, begun.lake, begun.catalogue, planned))
+    assert replay.find(begun.lake, planned.name).rows_that_differ == 0
+    replay.promote(begun.spark, begun.lake, begun.catalogue, planned.name)
+    assert begun.run() == {}
+    publish(begun, ids[12])
+    done = begun.run()
     assert [done[name].cause for name in ("silver.events", "gold.sums")] == ["changes", "changes"]
 
 

@@ -47,8 +47,12 @@ def by_delta(lakehouse: Lakehouse, table: str) -> DataFrame:
 def is_same(left: DataFrame, right: DataFrame) -> bool:
     """Whether two frames have the same columns, in order, and the same rows."""
     maps = [name for name, kind in left.dtypes if kind.startswith("map")]
-    one, other = (df.withColumns({name: F.map_entries(name) for name in maps}) for df in (left, right))
-    return left.dtypes == right.dtypes and one.exceptAll(other).isEmpty() and other.exceptAll(one).isEmpty()
+    one, other = (
+        df.withColumns({name: F.map_entries(name) for name in maps}).withColumn("_side", F.lit(side))
+        for df, side in ((left, 1), (right, -1))
+    )
+    rows = one.union(other).groupBy(*[f"`{name}`" for name in left.columns])
+    return left.dtypes == right.dtypes and rows.agg(F.sum("_side").alias("_more")).where("_more <> 0").isEmpty()
 
 
 def way_of(df: DataFrame) -> str:

@@ -376,13 +376,14 @@ class OnS3:
             stderr=subprocess.PIPE,
         )
 
+    def catch_up(self) -> None:
+        """The twin computes what the log has by now."""
+        self.runner.until_caught_up()
+        self.expected = content(self.twin)
+
     def is_like_its_twin(self) -> bool:
-        """Whether both hold the same rows in every table."""
-        try:
-            return content(self.lake) == content(self.twin)
-        except UsageError:
-            # A table is not there yet.
-            return False
+        """Whether every table is there, and has the twin's rows."""
+        return set(self.expected) <= set(self.lake.tables()) and content(self.lake) == self.expected
 
 
 def order(number: int) -> dict[str, Any]:
@@ -395,7 +396,7 @@ def on_s3(server: Running[Guarded], spark: "SparkSession", tmp_path_factory: pyt
     made = OnS3(tmp_path_factory.mktemp("on-s3"), spark)
     for topic in ("products", "orders"):
         made.publish(topic, (made.project / f"{topic}.jsonl").read_bytes().splitlines())
-    made.runner.until_caught_up()
+    made.catch_up()
     return made
 
 
@@ -422,7 +423,7 @@ def bucket_is_there(on_s3: OnS3) -> bool:
 
 
 def test_a_project_on_s3_has_the_tables_that_it_has_on_files(on_s3: OnS3, driver: object) -> None:
-    assert content(on_s3.lake) == content(on_s3.twin)
+    assert content(on_s3.lake) == on_s3.expected
     assert on_s3.lake.tables() == on_s3.twin.tables()
     assert is_locked(on_s3.lake.root)
     assert (on_s3.project / ".sluice" / ".spark.log").exists()
@@ -431,8 +432,6 @@ def test_a_project_on_s3_has_the_tables_that_it_has_on_files(on_s3: OnS3, driver
     assert all(each["balanced"] for each in on_s3.answer("audit"))
     assert on_s3.answer("query", "SELECT count(*)::int AS orders FROM silver.orders") == [{"orders": 4}]
     assert "no run is under way" not in {each["check"]: each["found"] for each in on_s3.answer("doctor")}["lake"]
-    (value,) = json.loads(on_s3.with_spark("explain", "silver.orders", "order_id=1001", "--json").stdout)
-    assert value["row"]["quantity"] == 2
 
 
 def test_a_check_on_s3_is_asked_of_the_run_and_its_report_is_there(on_s3: OnS3, driver: object) -> None:
@@ -474,7 +473,7 @@ def test_an_erasure_leaves_nothing_in_the_bucket_and_a_second_lake_of_the_log_fo
     on_s3: OnS3, driver: object
 ) -> None:
     on_s3.publish("orders", [json.dumps(order(0) | {"order_id": "subject-4711"}).encode()])
-    on_s3.runner.until_caught_up()
+    on_s3.catch_up()
     wait_for(on_s3.is_like_its_twin, pause_seconds=1)
     verify = ("erase", "--verify", "subject-4711", "--json")
     found = sluice(*verify, here=on_s3.project, environment=on_s3.environment)
@@ -483,8 +482,8 @@ def test_an_erasure_leaves_nothing_in_the_bucket_and_a_second_lake_of_the_log_fo
     done = on_s3.answer("erase", "orders", "--where", "record ->> 'order_id' = 'subject-4711'", "--reason", "a test")
     assert done == {"topic": "orders", "records": 1, "in_the_way": []}
     assert on_s3.answer("erase", "--verify", "subject-4711") == []
-    on_s3.runner.until_caught_up()
-    assert content(on_s3.lake) == content(on_s3.twin)
+    on_s3.catch_up()
+    assert content(on_s3.lake) == on_s3.expected
     assert search(on_s3.twin, on_s3.log, "subject-4711") == []
 
 
@@ -496,7 +495,7 @@ def test_a_store_that_is_killed_under_a_run_and_comes_back_has_lost_nothing(
     wait_for(lambda: data_files(on_s3, server) > landed)
     server.kill()
     server.start()
-    on_s3.runner.until_caught_up()
+    on_s3.catch_up()
     wait_for(lambda: driver.poll() is not None or on_s3.is_like_its_twin(), pause_seconds=3)
     assert driver.poll() is None, driver.communicate()[1]
     assert all(each["balanced"] for each in on_s3.answer("audit"))
@@ -522,8 +521,8 @@ def test_a_driver_that_slept_through_its_lease_ends_and_doubles_nothing(
     assert driver.returncode == 1
     assert "This run ended at once" in said
     wait_for(lambda: not is_running(processes[1]))
-    on_s3.runner.until_caught_up()
-    assert content(on_s3.lake) == content(on_s3.twin)
+    on_s3.catch_up()
+    assert content(on_s3.lake) == on_s3.expected
     assert all(each["balanced"] for each in on_s3.answer("audit"))
 
 
@@ -537,15 +536,18 @@ def test_replies_that_are_lost_and_writes_that_come_twice_change_nothing(
     with proxied(network) as address, pytest.MonkeyPatch.context() as patch:
         for name, value in on_s3.environment.items():
             patch.setenv(name, value)
+        struck = on_s3.environment | {"AWS_ENDPOINT_URL": address}
         for number in range(2):
             on_s3.orders(10 * number, 10)
-            struck = on_s3.environment | {"AWS_ENDPOINT_URL": address}
             done = sluice_process("run", here=on_s3.project, environment=struck)
             # It may ask to be run again, and never takes a lost reply for a store that ignores conditions.
             assert "does not support conditional writes" not in done.stderr
-        on_s3.with_spark("run")
-        on_s3.runner.until_caught_up()
-        assert content(on_s3.lake) == content(on_s3.twin)
+        network.is_calm = True
+        # By the same address, so that it takes over the JVM of the run before.
+        done = sluice_process("run", here=on_s3.project, environment=struck)
+        assert done.returncode == 0, done.stderr
+        on_s3.catch_up()
+        assert content(on_s3.lake) == on_s3.expected
         assert all(each["balanced"] for each in on_s3.answer("audit"))
     assert {"commit, lost", "commit, twice"} <= set(network.struck), network.struck
 

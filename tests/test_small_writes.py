@@ -30,18 +30,28 @@ def writers(lakehouse: Lakehouse, table: str) -> list[str]:
     return [each["engineInfo"].split(":")[0].split("/")[0] for each in reversed(lakehouse.lake.open(table).history())]
 
 
-def test_a_few_rows_are_written_without_spark(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(sales, sold)
-    lakehouse.publish("sales", sale(1), sale(1))
-    lakehouse.run()
-    lakehouse.publish("sales", sale(2), sale(1))
-    lakehouse.run()
+@pytest.fixture(scope="module")
+def first_run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A lakehouse that ran once, with a sale and its duplicate."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("first-run")).declare(sales, sold)
+    lakehouse.publish("sales", sale(1), sale(1)).run()
+    return lakehouse
+
+
+@pytest.fixture
+def begun(first_run: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return first_run.copied_to(tmp_path)
+
+
+def test_a_few_rows_are_written_without_spark(begun: Lakehouse) -> None:
+    begun.publish("sales", sale(2), sale(1))
+    begun.run()
     for table in ("bronze.sales", "silver.sales", "gold.sold"):
-        assert writers(lakehouse, table) == ["delta-rs", "delta-rs"]
-    assert set(writers(lakehouse, "silver._fates")) == {"delta-rs"}
-    assert [row[0] for row in lakehouse.rows("silver.sales", "id")] == ["s1", "s2"]
-    assert lakehouse.audit()["silver.sales"].duplicate == 2
-    assert lakehouse.run() == {}
+        assert writers(begun, table) == ["delta-rs", "delta-rs"]
+    assert set(writers(begun, "silver._fates")) == {"delta-rs"}
+    assert [row[0] for row in begun.rows("silver.sales", "id")] == ["s1", "s2"]
+    assert begun.audit()["silver.sales"].duplicate == 2
+    assert begun.run() == {}
 
 
 def test_tables_that_the_driver_makes_are_like_those_that_spark_makes(
@@ -83,11 +93,8 @@ def test_more_rows_and_larger_ones_are_written_by_spark(
     assert writers(lakehouse, "bronze.sales") == ["Apache-Spark", "Apache-Spark"]
 
 
-def test_of_two_that_follow_the_same_state_one_writes(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(sales)
-    lakehouse.publish("sales", sale(1))
-    lakehouse.run()
-    lake, rows = lakehouse.lake, lakehouse.lake.read(lakehouse.spark, "silver.sales")
+def test_of_two_that_follow_the_same_state_one_writes(begun: Lakehouse) -> None:
+    lake, rows = begun.lake, begun.lake.read(begun.spark, "silver.sales")
     fence = lake.fence("silver.sales", "silver.sales")
     entry = Entry(dataset="silver.sales", rows=RowCounts(inserted=1), because="the first")
     lake.append_rows(rows, "silver.sales", entry, fence, small=small_rows(rows))
@@ -98,15 +105,12 @@ def test_of_two_that_follow_the_same_state_one_writes(lakehouse: Lakehouse) -> N
     assert lake.newest_version("silver.sales") == version
 
 
-def test_a_late_note_does_not_hide_rows_that_another_driver_wrote(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(sales)
-    lakehouse.publish("sales", sale(1))
-    lakehouse.run()
-    lake, name = lakehouse.lake, "silver.sales"
+def test_a_late_note_does_not_hide_rows_that_another_driver_wrote(begun: Lakehouse) -> None:
+    lake, name = begun.lake, "silver.sales"
     known = lake.last_commit(name)
     assert known is not None
     late = known.unchanged(known.entry.model_copy(update={"because": "nothing changed"}))
-    rows = lake.read(lakehouse.spark, name)
+    rows = lake.read(begun.spark, name)
     lake.append_rows(rows, name, Entry(dataset=name, rows=RowCounts(inserted=1)), known.fence, small=small_rows(rows))
     written = lake.last_commit(name)
     assert written is not None
@@ -122,12 +126,9 @@ def test_a_late_note_does_not_hide_rows_that_another_driver_wrote(lakehouse: Lak
         lake.append_rows(rows, name, Entry(dataset=name, because="late"), written.fence, small=small_rows(rows))
 
 
-def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(sales)
-    lakehouse.publish("sales", sale(1), sale(1))
-    lakehouse.run()
-    lake, table = lakehouse.lake, "silver._fates"
-    rows = lake.read(lakehouse.spark, table)
+def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(begun: Lakehouse) -> None:
+    lake, table = begun.lake, "silver._fates"
+    rows = lake.read(begun.spark, table)
     opened = iter([lake.open(table)])
 
     @dataclasses.dataclass(frozen=True)
@@ -193,12 +194,10 @@ def test_rows_are_replaced_by_keys_of_any_plain_kind(
     assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs" if is_small else "Apache-Spark")
 
 
-def test_what_is_replaced_can_be_filtered_by_text_with_pyarrow(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(sold)
-    lakehouse.publish("sales", sale(1), sale(2)).run()
-    lakehouse.publish("sales", sale(3)).run()
-    assert writers(lakehouse, "gold.sold")[-1] == "delta-rs"
-    dataset = lakehouse.lake.open("gold.sold").to_pyarrow_dataset()
+def test_what_is_replaced_can_be_filtered_by_text_with_pyarrow(begun: Lakehouse) -> None:
+    begun.publish("sales", sale(2), sale(3)).run()
+    assert writers(begun, "gold.sold")[-1] == "delta-rs"
+    dataset = begun.lake.open("gold.sold").to_pyarrow_dataset()
     assert dataset.to_table(filter=pc.field("product") == "tea").to_pylist() == [{"product": "tea", "pieces": 6}]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sluice import scaffold
 from sluice.log import Log, Record
-from sluice.operate.query import query
+from sluice.operate.query import connection
 from sluice.storage.delta import Lake
 
 tables = {
@@ -23,10 +23,11 @@ tables = {
 
 def content(lake: Lake) -> dict[str, list[str]]:
     """The rows of all tables, in a total order."""
-    return {
-        table: sorted(map(repr, query(lake, f"SELECT {columns} FROM {table}").rows))
-        for table, columns in tables.items()
-    }
+    with connection(lake, versions=dict.fromkeys(tables)) as found:
+        return {
+            table: sorted(map(repr, found.execute(f"SELECT {columns} FROM {table}").fetchall()))
+            for table, columns in tables.items()
+        }
 
 
 class Project:

@@ -162,11 +162,10 @@ class World:
         }
 
 
-def world(seed: int, cases: int, batches: int = 3, last_share: float | None = None) -> World:
-    """Random facts and changes, redelivered, conflicting and broken, in random order.
+def world(seed: int, cases: int, last_share: float, release_after: int = 0) -> World:
+    """Random facts and changes, redelivered, conflicting and broken, in random order, in two batches.
 
-    They are split at random, or so that the last batch has `last_share` of them, few enough not to touch everything;
-    then nothing is released.
+    The last batch has `last_share` of them, few enough not to touch everything.
     """
     chance = random.Random(seed)
     records: list[Sent] = []
@@ -188,12 +187,8 @@ def world(seed: int, cases: int, batches: int = 3, last_share: float | None = No
     records += [Sent("prices_north", json.dumps({"product": "x", "colour": "red"}).encode())]
     records += [Sent("customers", value) for value in (b"{}", b"[1]")]
     chance.shuffle(records)
-    ends = sorted(chance.choices(range(len(records)), k=batches - 1))
-    if last_share is not None:
-        ends = [int(len(records) * (1 - last_share))]
-        return World([records[: ends[0]], records[ends[0] :]], partitions=2, release_after=0)
-    split = [records[start:end] for start, end in zip([0, *ends], [*ends, len(records)], strict=True)]
-    return World(split, partitions=chance.randint(1, 4), release_after=chance.randint(1, batches - 1))
+    end = int(len(records) * (1 - last_share))
+    return World([records[:end], records[end:]], partitions=2, release_after=release_after)
 
 
 def half_hours(chance: random.Random) -> float:

@@ -56,7 +56,7 @@ def lived_through(
 def test_any_arrival_gives_what_the_records_imply(
     spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    world = law.world(seed, cases)
+    world = law.world(seed, cases, last_share=0.03, release_after=1)
     lakehouse = lived_through(spark, tmp_path_factory.mktemp("world"), world)
 
     expected = {name: rows for name, rows in world.expected().items() if name in lakehouse.lake.tables()}

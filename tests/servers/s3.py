@@ -164,17 +164,21 @@ def unconditional(server: S3) -> Iterator[str]:
 
 
 class Unreliable:
-    """A network that loses the reply to some writes, which are done all the same, and brings some of them twice."""
+    """A network that loses the reply to some writes, which are done all the same, and brings some of them twice.
+
+    Until it is calm.
+    """
 
     def __init__(self, server: S3, seed: int) -> None:
         self.server = server
         self.chance = random.Random(seed)
         self.struck: Counter[str] = Counter()
         self.commits = 0
+        self.is_calm = False
 
     def __call__(self, request: Request) -> Reply | None:
         reply = asked(self.server, request)
-        kind = kind_of(request)
+        kind = None if self.is_calm else kind_of(request)
         fault = None if kind is None else self.fault_of(kind)
         if fault is None:
             return reply

@@ -37,8 +37,6 @@ def daily(measure: str = "sum(pieces * price.price)", **more: str) -> Dataset:
 
 
 revenue = daily()
-# Replays copy the rows of small tables; these are cloned as large ones are.
-clones_only = (writer, "is_read_by_driver", lambda *_: False)
 
 
 def sale(number: int, hours: float, product: str = "tea", pieces: int = 1) -> dict[str, object]:
@@ -152,10 +150,7 @@ class AllForOne(HistoryOfChanges):
     kind = "history, all for one"
 
 
-def test_a_change_in_silver_reaches_gold_in_the_same_promotion(
-    shop: Lakehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(*clones_only)
+def test_a_change_in_silver_reaches_gold_in_the_same_promotion(shop: Lakehouse) -> None:
     cheaper = replace(prices, specification=AllForOne(**vars(prices.specification)), shape=all_for_one)
     new_priced = replace(priced, inputs={**priced.inputs, "price": replace(priced.inputs["price"], source=cheaper)})
     new_revenue = replace(revenue, inputs={"rows": replace(revenue.inputs["rows"], source=new_priced)})
@@ -250,8 +245,9 @@ damages = {
 
 @pytest.mark.parametrize("is_cloned", [False, True], ids=["copied", "cloned"])
 def test_a_damaged_part_is_put_right(shop: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_cloned: bool) -> None:
+    """Also where the tables are cloned, as large ones are, and not copied."""
     if is_cloned:
-        monkeypatch.setattr(*clones_only)
+        monkeypatch.setattr(writer, "is_read_by_driver", lambda *_: False)
     shop.publish("sales", sale(5, 3), sale(6, 4, "milk"))
     shop.run()
     right = {name: shop.rows(name) for name in shop.lake.tables()}

@@ -4,15 +4,21 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    ResourcePatternType,
     ResourceType,
 )
 
@@ -20,6 +26,7 @@ from infra.servers import Kafka, Running, running
 from sluice import Project, silver
 from sluice.engine.erase import still_held
 from sluice.errors import UsageError
+from sluice.ingest import files
 from sluice.log import KafkaLog, KafkaSecurity, Record, erasures, kafka_erase
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.erasure import Erasure, erased_header, erasures_topic, removals_of
@@ -29,6 +36,7 @@ from sluice.operate.erase import Subject
 from sluice.operate.search import Hit, search
 from sluice.storage.delta import Lake
 from tests import test_erase
+from tests.killed_import import killed_import
 from tests.kit import Lakehouse, at
 from tests.shop import sales
 from tests.test_erase import Crash, counted, files_with, found_and_stated, run_killed, sale
@@ -47,10 +55,14 @@ quickly = {
 
 @dataclass(frozen=True)
 class Cleaning(Kafka):
-    """A broker that looks for what to compact all the time."""
+    """A broker that looks for what to compact all the time, and knows of rights."""
 
     def properties(self) -> str:
-        return f"{super().properties()}log.cleaner.backoff.ms=50\n"
+        rights = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        return (
+            f"{super().properties()}log.cleaner.backoff.ms=50\n"
+            f"authorizer.class.name={rights}\nallow.everyone.if.no.acl.found=true\n"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +269,12 @@ def test_a_topic_that_was_made_again_keeps_its_records(on_kafka: Lakehouse, log:
     assert found.rows("gold.counted") == [("tea", 2, "other")]
     assert len(kept(log)) == 2, "no tombstone"
     assert erasures_left(found.lake, log, found.catalogue) == []
+    # Should the erasures themselves be gone, the number of the next would count as done.
+    log.admin.delete_topics([erasures_topic])[erasures_topic].result(20)
+    while log.exists(erasures_topic):
+        time.sleep(0.05)
+    with pytest.raises(UsageError, match="lacks erasures that"):
+        erase.found(found.lake, log, found.catalogue, Subject("sales", "other"))
 
 
 # Without Spark.
@@ -302,18 +320,54 @@ def test_what_is_read_is_what_the_erasures_leave(topic: KafkaLog) -> None:
     topic.erase("sales", removals(topic, 0))
     # A producer that has set the header hides no record.
     topic.append("sales", [Record(None, "c", headers=each) for each in headers])
+    topic.send("sales", [{"key": "c", "value": None, "headers": [(erased_header, "0"), (erased_header, "0")]}])
     found = list(topic.read("sales", 0))
     assert [(each.offset, each.key, dict(each.headers)) for each in found] == [
         (0, None, {erased_header: "0"}),
         (1, "b", {}),
         *[(3 + at, "c", each) for at, each in enumerate(headers)],
+        (6, "c", {erased_header: "0", f"{erased_header}#2": "0"}),
     ]
     assert found[0].value is None
-    assert sorted(each.offset for each in topic.tail("sales")) == [0, 1, 3, 4, 5]
+    assert sorted(each.offset for each in topic.tail("sales")) == [0, 1, 3, 4, 5, 6]
+
+
+def test_an_erasure_of_many_scattered_records_fits_into_kafka(topic: KafkaLog) -> None:
+    append(topic, ("a", sale("1")))
+    offsets = {0: [*range(0, 150_000, 2)], 1: [7, 8, 9]}
+    erase.state(topic, Subject("sales", "a"), offsets, "asked")
+    stated = erasures.erasures_in(topic)
+    assert [sum(map(len, each.ranges.values())) for each in stated.values()] == [20_000] * 3 + [15_001]
+    found = removals_of(stated, "sales")
+    assert {partition: [*each] for partition, each in found.items()} == offsets
+    assert {each.reason for each in stated.values()} == {"asked"}
+
+
+def test_an_import_does_not_bring_back_what_kafka_has_removed(
+    topic: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sales.jsonl"
+    path.write_text("".join(f"{json.dumps(sale(str(number)))}\n" for number in range(40)))
+    monkeypatch.setattr(files, "batch_rows", 10)
+    options = files.Options(key="id")
+    with killed_import(after_row=25):
+        files.import_file(topic, "sales", path, options, tmp_path)
+    erase.state(topic, Subject("sales", "25"), {0: [25]}, "asked")
+    topic.erase("sales", removals(topic, 25))
+    compacted(topic)
+    with pytest.raises(UsageError, match="came in up to row 20"):
+        files.import_file(topic, "sales", path, options, tmp_path)
+    # Erased before that, it is no row of those that may have come in.
+    assert not erasures.name_any(topic, "sales", 0, range(20))
+    assert not erasures.name_any(topic, "sales", 1, range(99))
+    assert not erasures.name_any(topic, "other", 0, range(99))
 
 
 def test_what_kafka_would_never_remove_is_refused(log: KafkaLog) -> None:
-    make(log, "sales", **{"cleanup.policy": "delete"})
+    with pytest.raises(UsageError, match="has no topic sales"):
+        log.require_erasable("sales", {}, ())
+    # The records are old, so by its own retention the broker would remove them whenever it looks.
+    make(log, "sales", **{"cleanup.policy": "delete", "retention.ms": "-1"})
     append(log, (None, sale("1")), ("a", sale("2")))
     for offsets, fields, said in [
         ({0: [1]}, (), "cleanup.policy=delete"),
@@ -332,6 +386,25 @@ def test_what_kafka_would_never_remove_is_refused(log: KafkaLog) -> None:
     log.require_erasable("sales", {0: [0], 7: [0]}, ())
     assert log.erase("sales", removals(log, 0)) == 0
     assert list(log.held("sales", removals(log, 0))) == []
+
+
+def test_without_the_right_to_append_a_tombstone_nothing_is_stated(topic: KafkaLog) -> None:
+    append(topic, ("a", sale("1")))
+    topic.require_erasable("sales", {0: [0]}, ())
+    place: Any = (ResourceType.TOPIC, "sales", ResourcePatternType.LITERAL)
+    rights = [
+        AclBinding(*place, "User:ANONYMOUS", "*", each, AclPermissionType.ALLOW)  # type: ignore[call-arg]
+        for each in (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.DELETE)
+    ]
+    for created in topic.admin.create_acls(rights).values():
+        created.result(20)
+    try:
+        with pytest.raises(UsageError, match="no right to write to sales"):
+            topic.require_erasable("sales", {0: [0]}, ())
+        topic.require_erasable("sales", {0: [7]}, ())
+    finally:
+        every = AclBindingFilter(*place, None, None, AclOperation.ANY, AclPermissionType.ANY)  # type: ignore[call-arg]
+        topic.admin.delete_acls([every])[every].result(20)
 
 
 def test_topics_of_sluices_own_keep_their_records_for_ever(log: KafkaLog) -> None:

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from sluice.errors import UsageError
 from sluice.ingest.file_rows import Reading, Row, kinds_of_text, rows_of
 from sluice.ingest.receivers.records import append, key_text
-from sluice.log import AnyLog, Record, require_open
+from sluice.log import AnyLog, Record, erasures, require_open
 from sluice.log.durable import replace_file
 from sluice.log.rewriting import is_emptied
 
@@ -147,6 +147,8 @@ def rows_after(log: AnyLog, topic: str, at: Position) -> set[int]:
         start = at.offsets.get(partition, 0)
         if end > start:
             require_remembered(log.start_offset(topic, int(partition)) <= start, at, partition)
+            # Kafka leaves no trace of what it has removed.
+            require_remembered(not erasures.name_any(log, topic, int(partition), range(start, end)), at, partition)
             for record in log.read(topic, int(partition), start):
                 require_remembered(not is_emptied(record), at, partition)
                 name, _, row = record.headers.get(header, "").partition("/")

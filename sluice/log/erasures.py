@@ -28,6 +28,17 @@ def erasures_in(log: AnyLog) -> dict[int, Erasure]:
     return read(cast(Hashable, log), ends)
 
 
+def name_any(log: AnyLog, topic: str, partition: int, offsets: range) -> bool:
+    """Whether erasures remove the whole of a record at some of these offsets."""
+    ranges = [
+        ends
+        for each in erasures_in(log).values()
+        if each.topic == topic and not each.fields
+        for ends in each.ranges.get(partition, ())
+    ]
+    return any(first < offsets.stop and last >= offsets.start for first, last in ranges)
+
+
 @lru_cache(maxsize=8)
 def read(log: Any, ends: tuple[tuple[int, int], ...]) -> dict[int, Erasure]:
     """The erasures of a log whose partitions end there."""

@@ -4,6 +4,7 @@ Rows go through Spark's own Kafka source. Offsets, small reads and appends go th
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -165,11 +166,21 @@ class KafkaLog:
 
     def topic_id(self, topic: str) -> str:
         """The id that distinguishes a topic from a later one of the same name."""
+        return str(self.described(topic).topic_id)
+
+    def may_append(self, topic: str) -> bool:
+        """Whether the user of the brokers may append to a topic."""
+        from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
+
+        return AclOperation.WRITE in self.described(topic, include_authorized_operations=True).authorized_operations
+
+    def described(self, topic: str, **options: Any) -> Any:
+        """What the brokers say of a topic."""
         from confluent_kafka import TopicCollection
 
         with self.answering(f"topic {topic} could not be described") as admin:
-            described = admin.describe_topics(TopicCollection([topic]))[topic].result(self.answer_seconds)
-            return str(described.topic_id)
+            asked = admin.describe_topics(TopicCollection([topic]), **options)
+            return asked[topic].result(self.answer_seconds)
 
     def configuration(self, topic: str) -> dict[str, str]:
         """The settings of a topic."""
@@ -442,10 +453,11 @@ class KafkaLog:
             if isinstance(reason, KafkaError) and reason.code() in (
                 KafkaError.MSG_SIZE_TOO_LARGE,
                 KafkaError.INVALID_TIMESTAMP,
+                KafkaError.INVALID_RECORD,
             ):
                 raise LogError(
                     f"{self}: {failed}: {said}. What a topic takes, its settings max.message.bytes and "
-                    "message.timestamp.after.max.ms say."
+                    "message.timestamp.after.max.ms say; with cleanup.policy=compact each record needs a key."
                 ) from error
             raise LogUnreachable(
                 f"{self}: {failed}: {said}. Check that the brokers run and can be reached, SLUICE_LOG, and the "
@@ -491,10 +503,19 @@ def stored(message: "Message") -> StoredRecord:
         key=None if key is None else as_bytes(key).decode(errors="replace"),
         value=None if value is None else as_bytes(value),
         timestamp=datetime.fromtimestamp(timestamp[1] / 1000, UTC),
-        headers={
-            name: as_bytes(each or b"").decode(errors="replace") for name, each in dict(message.headers() or []).items()
-        },
+        headers=header_texts(message.headers() or []),
     )
+
+
+def header_texts(headers: Iterable[Any]) -> dict[str, str]:
+    """The headers as text; a name that comes again is numbered (`name#2`), as in the table."""
+    found: dict[str, str] = {}
+    seen = Counter[str]()
+    for name, value in headers:
+        seen[name] += 1
+        numbered = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        found[numbered] = as_bytes(value or b"").decode(errors="replace")
+    return found
 
 
 def as_bytes(value: str | bytes) -> bytes:

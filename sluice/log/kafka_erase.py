@@ -25,6 +25,11 @@ kept_for_ever = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.by
 def require_erasable(log: "KafkaLog", topic: str, offsets: Offsets, fields: Iterable[str]) -> None:
     """A UsageError where Kafka would never remove some of these records, or forget that they are to be erased."""
     require_whole(fields)
+    if not log.exists(topic):
+        raise UsageError(
+            f"{log} has no topic {topic}. Where nothing can land no table follows, so no erasure of the records in "
+            "bronze would end: restore the topic, or delete the tables that are made from it."
+        )
     require_erasures_kept(log)
     left = list(records_at(log, topic, offsets))
     if not left:
@@ -42,6 +47,11 @@ def require_erasable(log: "KafkaLog", topic: str, offsets: Offsets, fields: Iter
             f"{len(without_key):,} of these records have no key, so no tombstone can remove them from {topic}: "
             f"{', '.join(without_key[:5])}{' …' if len(without_key) > 5 else ''} (partition/offset). Wait until "
             "Kafka has removed them."
+        )
+    if not log.may_append(topic):
+        raise UsageError(
+            f"The tombstones cannot be appended: the user of Sluice has no right to write to {topic}. Grant it on the "
+            "brokers."
         )
 
 
@@ -105,8 +115,9 @@ def held(log: "KafkaLog", topic: str, removals: Removals) -> Iterator[tuple[int,
 def records_at(log: "KafkaLog", topic: str, offsets: Offsets) -> Iterator["Message"]:
     """The records that Kafka still has at some offsets; no more of the topic is read."""
     available = log.offsets(topic) if any(offsets.values()) else {}
-    # The next record may be large, and is none of them.
-    with log.reader(topic, **{"queued.min.messages": 1, "max.partition.fetch.bytes": 65_536}) as read:
+    # The next record may be large, and is none of them. Without the last, each range would begin with a wait.
+    little = {"queued.min.messages": 1, "max.partition.fetch.bytes": 65_536, "fetch.queue.backoff.ms": 1}
+    with log.reader(topic, **little) as read:
         for partition in sorted(offsets.keys() & available.keys()):
             there = available[partition]
             for first, last in ranges_of(offsets[partition]):

@@ -13,13 +13,15 @@ from sluice.errors import UsageError
 from sluice.log import AnyLog, erasures, require_open
 from sluice.model.commands import metadata
 from sluice.model.datasets import Topic
-from sluice.model.erasure import Erasure, Removal, erased_header, remainder
+from sluice.model.erasure import Erasure, Removal, erased_header, erasures_topic, remainder
 from sluice.operate.query import connected
 from sluice.operate.search import Wanted
 from sluice.shapes.fates import Events
 from sluice.storage.delta import Lake
 
 records_at_once = 10_000
+# With offsets of any length they are less than the megabyte that Kafka's topics take by default.
+ranges_max = 20_000
 waiting_columns: dict[str, pa.DataType] = {
     "partition": pa.int32(),
     "offset": pa.int64(),
@@ -76,7 +78,18 @@ def state(log: AnyLog, subject: Subject, offsets: Mapping[int, Sequence[int]], r
     if any(Wanted(each).is_in(reason) for each in texts_in(subject)):
         raise UsageError("The reason stays in the log, so it must not name the key, or a text of the condition.")
     topic_id = log.topic_id(subject.topic)
-    erasures.add(log, Erasure.of(subject.topic, offsets, subject.fields, reason, topic_id))
+    for part in parts(Erasure.of(subject.topic, offsets, subject.fields, reason, topic_id)):
+        erasures.add(log, part)
+
+
+def parts(erasure: Erasure) -> Iterator[Erasure]:
+    """The same as several erasures, each of which fits into a record of Kafka."""
+    ranges = [(partition, each) for partition, some in erasure.ranges.items() for each in some]
+    for begin in range(0, len(ranges), ranges_max):
+        found: dict[int, list[tuple[int, int]]] = {}
+        for partition, each in ranges[begin : begin + ranges_max]:
+            found.setdefault(partition, []).append(each)
+        yield erasure.model_copy(update={"ranges": found})
 
 
 def texts_in(subject: Subject) -> list[str]:
@@ -96,6 +109,7 @@ def require_sense(lake: Lake, log: AnyLog, catalogue: Catalogue, subject: Subjec
     # Before the records are looked for.
     log.require_erasable(subject.topic, {}, subject.fields)
     require_landed_topic(lake, log, catalogue, subject.topic)
+    require_earlier_erasures(lake, log, catalogue, subject.topic)
     for dataset in catalogue.datasets:
         parts = dataset.specification
         if isinstance(parts, Events) and subject.topic in dataset.topics:
@@ -116,6 +130,18 @@ def require_landed_topic(lake: Lake, log: AnyLog, catalogue: Catalogue, topic: s
             raise UsageError(
                 f"{node.name} has the records of a topic {topic} that was deleted and made again. Restore that one, or "
                 "land the new one in another table or lake, and erase there."
+            )
+
+
+def require_earlier_erasures(lake: Lake, log: AnyLog, catalogue: Catalogue, topic: str) -> None:
+    """A UsageError where the log lacks erasures that a table has: the next would get a number that counts as done."""
+    stated = erasures.erasures_in(log)
+    for node in catalogue.topics:
+        known = lake.last_commit(node.name) if node.topic == topic else None
+        if known and known.entry.erased and known.entry.erased - 1 not in stated:
+            raise UsageError(
+                f"{log} lacks erasures that {node.name} has followed. Restore its topic {erasures_topic}, or the right "
+                "to read it."
             )
 
 

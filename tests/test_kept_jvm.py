@@ -160,17 +160,16 @@ def test_a_newer_installation_has_another_jvm(shop: Path, monkeypatch: pytest.Mo
     assert jvm.fingerprint(settings) != before
 
 
-def test_a_run_leaves_the_folder_of_a_jvm_that_reads(shop: Path) -> None:
+def test_a_run_leaves_the_folder_of_a_jvm_that_reads_and_removes_that_of_one_that_ended(shop: Path) -> None:
     with waiting(shop) as found:
         assert found is not None
+        gone = found.scratch.with_name(f"{found.scratch.name}-gone")
+        gone.mkdir()
+        (gone / "pid").write_text("999999999")
         # Its command reads, and does not lock the lake; the run starts a JVM of its own.
         run(shop, SLUICE_KEEP_SPARK_MINUTES="0")
         assert (found.scratch / "pid").read_text() == str(found.process.pid)
-    gone = found.scratch.with_name(f"{found.scratch.name}-gone")
-    gone.mkdir()
-    (gone / "pid").write_text("999999999")
-    run(shop, SLUICE_KEEP_SPARK_MINUTES="0")
-    assert not gone.exists()
+        assert not gone.exists()
 
 
 def test_changed_code_is_run_as_it_is_now(shop: Path) -> None:
@@ -200,7 +199,7 @@ def test_a_lake_that_was_removed_is_made_again(shop: Path) -> None:
     assert pid_of_waiting(shop) == before
 
 
-def test_a_command_that_is_killed_ends_the_jvm_that_it_took(shop: Path) -> None:
+def test_a_command_that_is_killed_ends_the_jvm_that_it_took_and_the_lock_lasts_until_then(shop: Path) -> None:
     pid = pid_of_waiting(shop)
     assert pid is not None
     lake = str(shop / ".sluice" / "lake")
@@ -211,30 +210,18 @@ def test_a_command_that_is_killed_ends_the_jvm_that_it_took(shop: Path) -> None:
         assert refused.returncode == 1
         assert f"Another sluice (process {process.pid}) is writing the lake" in refused.stderr
         assert is_running(pid)
-        process.kill()
-    eventually(lambda: not is_running(pid), "the end of the JVM")
-    eventually(lambda: not is_locked(lake), "the end of the lock")
-    assert pid_of_waiting(shop) is None
-    run(shop)
-    assert pid_of_waiting(shop) is not None
-
-
-def test_the_lock_lasts_as_long_as_a_jvm_whose_command_was_killed(shop: Path) -> None:
-    lake = str(shop / ".sluice" / "lake")
-    with waiting(shop) as found:
-        assert found is not None
-        pid = found.process.pid
-    with continuous(shop) as process:
-        eventually(lambda: is_locked(lake), "the lock")
         os.kill(pid, signal.SIGSTOP)
         process.kill()
     try:
         assert is_locked(lake)
         assert command("run", here=shop).returncode == 1
     finally:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: not is_running(pid), "the end of the JVM")
     eventually(lambda: not is_locked(lake), "the end of the lock")
+    assert pid_of_waiting(shop) is None
     run(shop)
+    assert pid_of_waiting(shop) is not None
 
 
 def test_the_jvm_ends_with_its_keeper(shop: Path) -> None:
@@ -259,6 +246,13 @@ def test_a_jvm_that_ended_while_it_waited_is_not_used(shop: Path) -> None:
     assert pid_of_waiting(shop) not in (None, pid)
 
 
+def test_what_was_started_with_too_many_sessions_ends(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jvm, "sessions_max", 1)
+    pid = pid_of_waiting(shop)
+    assert pid is not None
+    assert not is_running(pid)
+
+
 def test_when_its_time_is_over_nothing_is_left(shop: Path) -> None:
     end_waiting(shop)
     folder = jvm.folder_for_sockets()
@@ -267,16 +261,6 @@ def test_when_its_time_is_over_nothing_is_left(shop: Path) -> None:
     run(shop, SLUICE_KEEP_SPARK_MINUTES="0.05")
     eventually(lambda: set(folder.iterdir()) <= before, "the end of its time")
     assert not list(Path(tempfile.gettempdir()).glob(f"{scratch_prefix(read_settings(shop, {}))}*"))
-    run(shop)
-
-
-def test_what_was_started_with_too_many_sessions_ends(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jvm, "sessions_max", 1)
-    pid = pid_of_waiting(shop)
-    assert pid is not None
-    assert not is_running(pid)
-    monkeypatch.undo()
-    run(shop)
 
 
 def test_nothing_waits_in_a_folder_that_others_can_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ project = Path(__file__).parents[2]
 ends_within_seconds = 150
 start_seconds_max = 180
 notes_user = "notes"
+looks_every_seconds = 5
 # How often within five minutes a process is restarted before the whole gives up.
 starts_max = 5
 # What serves logs to other machines listens on every address, and there is no other machine.
@@ -116,7 +117,7 @@ def supervise(airflow: str, environment: dict[str, str], home: Path, address: st
         Process(name, [airflow, *arguments], environment, home / f"{name}.log") for name, arguments in processes.items()
     ]
     lost: list[Process] = []
-    while not lost and not stop.wait(1):
+    while not lost and not stop.wait(looks_every_seconds):
         healthy = healthy_processes(address)
         for process in running:
             if process.name in healthy:

@@ -10,7 +10,7 @@ from infra.servers.server import Server, free_port, loopback, page, private_fold
 from sluice.runtime import jars, logstore
 from sluice.runtime.jars import spark_home
 from sluice.runtime.java import require_java
-from sluice.runtime.session import server_settings
+from sluice.runtime.session import ClassArchive, server_settings
 from sluice.runtime.settings import Settings
 from sluice.storage import s3 as object_store
 
@@ -46,7 +46,7 @@ class Daemon(OfSpark):
         }
 
     def java_options(self) -> list[str]:
-        return ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dspark.master.rest.enabled=false"]
+        return [quick_start(), "-XX:+UseSerialGC", "-Dspark.master.rest.enabled=false"]
 
     def says(self) -> dict[str, Any]:
         """What its web page knows, or nothing; while it starts there are pages without content."""
@@ -126,7 +126,7 @@ class SparkConnect(OfSpark):
         found = self.configuration()
         conf = [word for name, value in found.items() for word in ("--conf", f"{name}={value}")]
         main = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-        size = ["--master", self.master, "--driver-memory", self.memory]
+        size = ["--master", self.master, "--driver-memory", self.memory, "--driver-java-options", quick_start()]
         return [str(spark_home() / "bin" / "spark-submit"), *size, *main, *conf, "spark-internal"]
 
     def configuration(self) -> dict[str, str]:
@@ -150,6 +150,12 @@ class SparkConnect(OfSpark):
 
     def settings(self) -> dict[str, str]:
         return {"SLUICE_SPARK": f"sc://{self.address}"}
+
+
+def quick_start() -> str:
+    """Options of a JVM that starts and idles cheaply: the fast compiler alone, and the archive of Spark's classes."""
+    archive = ClassArchive.of(Settings().jars, require_java())
+    return f"-XX:TieredStopAtLevel=1 {archive.option(is_driver=False)}"
 
 
 def keys_of(store: S3 | None) -> dict[str, str]:

@@ -1,8 +1,11 @@
 """What the site adds to its Markdown files while it reads them: navigation, diagrams, and references made from code."""
 
+import ast
 import hashlib
+import inspect
 import re
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -82,12 +85,25 @@ def escaped(text: str) -> str:
 
 def settings_reference() -> str:
     """A row for each setting: its variable, what it is for and accepts, and its default."""
+    meanings = meanings_of(Settings)
     rows = [
-        f"| `{prefix}{name.upper()}` | {field.description}{accepted(field)} | {default_of(field)} |"
+        f"| `{prefix}{name.upper()}` | {meanings[name]}{accepted(field)} | {default_of(field)} |"
         for name, field in Settings.model_fields.items()
         if name != "project"
     ]
     return "\n".join(["", "| variable | meaning | default |", "|---|---|---|", *rows, ""])
+
+
+def meanings_of(model: type) -> dict[str, str]:
+    """The text below each field of a class. Read here alone: no command waits for it."""
+    (found,) = ast.parse(inspect.getsource(model)).body
+    return {
+        field.target.id: inspect.cleandoc(text)
+        for field, below in pairwise(getattr(found, "body", ()))
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(text := below.value.value, str)
+    }
 
 
 def accepted(field: FieldInfo) -> str:

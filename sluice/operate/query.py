@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import duckdb
@@ -21,7 +21,6 @@ files_max = 100
 # What a parsed query is made of that reads and does nothing else. DuckDB lets INSERT, UPDATE, DELETE and COPY stand in
 # a WITH, and calls the whole a SELECT; anywhere else they are no SQL.
 reading_nodes = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
-parser = duckdb.connect()
 kept_characters_max = 10_000
 # What a value takes that is kept by Python, about; of longer lists it is not added up.
 value_bytes, elements_counted_max = 100, 5000
@@ -187,8 +186,14 @@ def is_select(sql: str) -> bool:
     return [each.type for each in duckdb.extract_statements(sql)] == [duckdb.StatementType.SELECT]
 
 
+@cache
+def parser() -> "duckdb.DuckDBPyConnection":
+    """The database that parses queries; most commands have none."""
+    return duckdb.connect()
+
+
 def reads(sql: str) -> bool:
-    (text,) = parser.cursor().execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone() or ("{}",)
+    (text,) = parser().cursor().execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone() or ("{}",)
     statements = json.loads(text).get("statements", [])
     return len(statements) == 1 and kinds_of_nodes(statements) <= reading_nodes
 

@@ -30,7 +30,7 @@ elsewhere = {"SLUICE_SERVERS"}
 class Settings(BaseSettings):
     """Where things are and how large they may be; each field is the variable `SLUICE_<FIELD>`."""
 
-    model_config = SettingsConfigDict(env_prefix=prefix, frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(env_prefix=prefix, frozen=True, extra="forbid")
 
     project: Path = Path()
     """The folder of the project."""

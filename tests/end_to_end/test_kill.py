@@ -9,15 +9,19 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice import scaffold
+from sluice import Project, scaffold
 from sluice.runtime.session import scratch_prefix
 from sluice.runtime.settings import Settings
 from sluice.storage.delta import Lake
 from tests.commands import sluice, sluice_process
 from tests.end_to_end.scaffolded import content
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 
@@ -69,11 +73,14 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(published: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def undisturbed(
+    published: Path, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[str]]:
     """What a run that was left alone writes."""
     project = tmp_path_factory.mktemp("alone") / "project"
     shutil.copytree(published, project)
-    finish(project, by=sluice_process)
+    with Project(project, spark=spark) as alone:
+        alone.run()
     return content_of(project)
 
 

@@ -102,7 +102,7 @@ def test_a_replay_beside_a_run_under_load_and_a_kill(tmp_path: Path) -> None:
     gold.delete("product = 'Cup' AND window_start < '2026-03-03T00:00:00Z'")
     with project.under_load():
         run = project.start("run", "--continuous")
-        replay = json.loads(project.sluice("replay", "start", *march, "--because", "a disk was restored", "--json"))
+        replay = json.loads(project.answer("replay", "start", *march, "--because", "a disk was restored", "--json"))
         assert [each["dataset"] for each in replay["compared"] if each["inserted"]] == ["gold.revenue_daily"]
         assert run.poll() is None, "the run goes on meanwhile"
 

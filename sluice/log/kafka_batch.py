@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sluice.errors import LogGap, LogRecreated, LogTruncated
-from sluice.log.kafka_erase import numbers_in
+from sluice.log.kafka_erase import marks_in
 from sluice.model.erasure import Removals, erased_header
 from sluice.model.ledger import LandedPartition
 
@@ -64,8 +64,8 @@ class KafkaBatch:
         by = F.col("headers").getItem(erased_header)
         is_bare = F.col("key").isNotNull() & F.col("value").isNull() & (F.size("headers") == 1)
         # One literal, however many erasures there have been.
-        numbers = F.split(F.lit(",".join(numbers_in(self.removals))), ",")
-        rows = rows.where(~F.coalesce(is_bare & F.array_contains(numbers, by), F.lit(False)))
+        marks = F.split(F.lit(",".join(marks_in(self.removals))), ",")
+        rows = rows.where(~F.coalesce(is_bare & F.array_contains(marks, by), F.lit(False)))
         places = [
             (partition, offset, str(some[0].number))
             for partition, each in self.removals.items()

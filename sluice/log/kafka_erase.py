@@ -81,9 +81,9 @@ def erase(log: "KafkaLog", topic: str, removals: Removals) -> int:
     """
     require_whole(name for each in removals.values() for some in each.values() for one in some for name in one.fields)
     tombstones: list[dict[str, Any]] = [
-        {"partition": partition, "key": key, "value": None, "headers": {erased_header: str(number)}}
+        {"partition": partition, "key": key, "value": None, "headers": {erased_header: mark}}
         for partition, wanted in of_now(log, topic, removals).items()
-        for key, number in keys_to_end(log, topic, partition, wanted).items()
+        for key, mark in keys_to_end(log, topic, partition, wanted).items()
     ]
     if tombstones:
         log.send(topic, tombstones)
@@ -92,18 +92,18 @@ def erase(log: "KafkaLog", topic: str, removals: Removals) -> int:
 
 def keys_to_end(
     log: "KafkaLog", topic: str, partition: int, wanted: Mapping[int, list[Removal]]
-) -> dict[bytes | str, int]:
-    """The keys of records to be erased that have no newer record, each with the number of its erasure."""
+) -> dict[bytes | str, str]:
+    """The keys of records to be erased that have no newer record, each with the header of its tombstone."""
     oldest = next(records_at(log, topic, {partition: wanted}), None)
     if oldest is None:
         return {}
-    newest: dict[bytes | str, int | None] = {}
+    newest: dict[bytes | str, str | None] = {}
     end = log.offsets(topic)[partition].stop
     for message in log.messages(topic, partition, range(oldest.offset() or 0, end)):
         key, removal = message.key(), wanted.get(message.offset() or 0)
         if key is not None and (removal is not None or key in newest):
-            newest[key] = None if removal is None else removal[0].number
-    return {key: number for key, number in newest.items() if number is not None}
+            newest[key] = None if removal is None else removal[0].tombstone
+    return {key: mark for key, mark in newest.items() if mark is not None}
 
 
 def held(log: "KafkaLog", topic: str, removals: Removals) -> Iterator[tuple[int, int]]:
@@ -143,23 +143,23 @@ def of_now(log: "KafkaLog", topic: str, removals: Removals) -> dict[int, dict[in
     return {partition: {offset: some for offset, some in each.items() if some} for partition, each in found.items()}
 
 
-def numbers_in(removals: Removals) -> set[str]:
-    """The numbers of the erasures, as tombstones have them."""
-    return {str(one.number) for each in removals.values() for some in each.values() for one in some}
+def marks_in(removals: Removals) -> set[str]:
+    """The headers that tombstones of the erasures have."""
+    return {one.tombstone for each in removals.values() for some in each.values() for one in some}
 
 
 def as_left(records: Iterable[StoredRecord], removals: Removals) -> Iterator[StoredRecord]:
     """The records as the erasures leave them, without their tombstones."""
-    numbers = numbers_in(removals)
+    marks = marks_in(removals)
     for record in records:
         wanted = removals.get(record.partition, {}).get(record.offset)
         if wanted:
             yield replace(record, key=None, value=None, headers={erased_header: str(wanted[0].number)})
-        elif not is_tombstone(record, numbers):
+        elif not is_tombstone(record, marks):
             yield record
 
 
-def is_tombstone(record: StoredRecord, numbers: set[str]) -> bool:
+def is_tombstone(record: StoredRecord, marks: set[str]) -> bool:
     """Whether an erasure of these has written it."""
     is_bare = record.value is None and record.headers.keys() == {erased_header}
-    return is_bare and record.key is not None and record.headers[erased_header] in numbers
+    return is_bare and record.key is not None and record.headers[erased_header] in marks

@@ -25,7 +25,8 @@ class Erasure(BaseModel):
     """One erasure as its record states it: which offsets of which partitions, as ranges with both ends, and why.
 
     Of the records only these `fields` of their JSON become null; without any, all but offset and timestamp is removed.
-    `topic_id` tells the topic from another of its name, where the log has ids.
+    `topic_id` tells the topic from another of its name, where the log has ids. `mark` is random, and its tombstones on
+    Kafka have it, so that nobody can write one before it is stated.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -35,6 +36,7 @@ class Erasure(BaseModel):
     fields: tuple[str, ...] = ()
     reason: str
     topic_id: str | None = None
+    mark: str | None = None
     # When its record was appended, by the log.
     at: datetime | None = Field(default=None, exclude=True)
 
@@ -46,6 +48,10 @@ class Erasure(BaseModel):
         names = tuple(sorted(set(fields)))
         return cls(topic=topic, ranges=ranges, fields=names, reason=reason, topic_id=topic_id)
 
+    def removal(self, number: int) -> "Removal":
+        """What it removes of each of its records, given its number."""
+        return Removal(number, self.fields, self.topic_id, f"{number}/{self.mark}" if self.mark else str(number))
+
     def offsets(self) -> Iterator[tuple[int, int]]:
         """Each partition and offset."""
         for partition, ranges in self.ranges.items():
@@ -56,11 +62,15 @@ class Erasure(BaseModel):
 
 @dataclass(frozen=True)
 class Removal:
-    """What one erasure, by its number, removes of a record of one topic: fields of its JSON, or all of it."""
+    """What one erasure, by its number, removes of a record of one topic: fields of its JSON, or all of it.
+
+    `tombstone` is the header of its tombstones on Kafka.
+    """
 
     number: int
     fields: tuple[str, ...] = ()
     topic_id: str | None = None
+    tombstone: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,8 +103,8 @@ def removals_of(erasures: Mapping[int, Erasure], topic: str) -> Removals:
     found: dict[int, dict[int, list[Removal]]] = {}
     for number, each in sorted(erasures.items()):
         if each.topic == topic:
+            removal = each.removal(number)
             for partition, offset in each.offsets():
-                removal = Removal(number, each.fields, each.topic_id)
                 found.setdefault(partition, {}).setdefault(offset, []).append(removal)
     return found
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
 
 import duckdb
@@ -77,8 +78,8 @@ def state(log: AnyLog, subject: Subject, offsets: Mapping[int, Sequence[int]], r
         raise UsageError("Say why: --reason TEXT. It stays in the log.")
     if any(Wanted(each).is_in(reason) for each in texts_in(subject)):
         raise UsageError("The reason stays in the log, so it must not name the key, or a text of the condition.")
-    topic_id = log.topic_id(subject.topic)
-    for part in parts(Erasure.of(subject.topic, offsets, subject.fields, reason, topic_id)):
+    whole = Erasure.of(subject.topic, offsets, subject.fields, reason, log.topic_id(subject.topic))
+    for part in parts(whole.model_copy(update={"mark": token_hex(8)})):
         erasures.add(log, part)
 
 

@@ -46,12 +46,17 @@ def erase(  # noqa: PLR0917 - options, each given by its name
     if as_json:
         print_json({"topic": found.topic, "records": found.count, "in_the_way": list(found.in_the_way)})
     else:
-        done = "would be erased" if dry_run else "erased"
-        out.print(f"{counted(found.count, 'record')} of {topic} {done}.", highlight=False)
+        out.print(said(topic, found.count, is_done=not dry_run), highlight=False)
     for each in found.in_the_way:
         err.print(f"The old values are not gone everywhere: {each}.", highlight=False, markup=False)
     if found.in_the_way:
         raise typer.Exit(1)
+
+
+def said(topic: str, records: int, *, is_done: bool) -> str:
+    if not records:
+        return f"No record of {topic} matches that is not erased already, so no erasure was stated."
+    return f"{counted(records, 'record')} of {topic} {'erased' if is_done else 'would be erased'}."
 
 
 def search(project: Path, value: str, *, as_json: bool) -> None:

@@ -129,7 +129,7 @@ def print_audit(found: Audit) -> None:
     if found.stopped:
         out.print()
         rows = [[each.dataset, each.since, each.reason] for each in found.stopped]
-        print_table(["dataset", "blocked since", "because"], rows)
+        print_table(["dataset", "open since", "because"], rows)
     print_recomputed(found.recomputed)
 
 
@@ -206,7 +206,7 @@ def explain(
         print_json([asdict(each) for each in values])
         return
     if not values:
-        raise UsageError(f"{dataset} never had a row {' '.join(row)}.")
+        raise UsageError(f"No version of {dataset} that is kept has a row {' '.join(row)}.")
     print_values(values, [*wanted])
 
 

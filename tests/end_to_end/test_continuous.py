@@ -16,7 +16,7 @@ from sluice import scaffold
 from sluice.log import Log, Record
 from sluice.operate.query import query
 from sluice.storage.delta import Lake
-from tests.commands import sluice
+from tests.commands import sluice_process
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 
@@ -35,7 +35,6 @@ def orders(lake: Lake) -> int:
     return int(query(lake, "SELECT sum(orders) FROM gold.revenue_daily").rows[0][0]) if known else 0
 
 
-@pytest.mark.usefixtures("spark_for_commands")
 def test_a_continuous_run_follows_the_log_answers_commands_and_stops_when_told(tmp_path: Path) -> None:
     project = tmp_path / "project"
     scaffold.write(project)
@@ -61,10 +60,10 @@ def test_a_continuous_run_follows_the_log_answers_commands_and_stops_when_told(t
 
 
 def use_commands(project: Path, lake: Lake, run: "subprocess.Popen[bytes]") -> None:
-    """What a command asks of the run under way, that does; for a replay there is the Spark of the tests."""
+    """Each command that no other test runs in a process of its own; what needs Spark is done by the run under way."""
 
     def answer(*arguments: str) -> Any:
-        done = sluice(*arguments, here=project)
+        done = sluice_process(*arguments, here=project)
         assert done.returncode == 0, (arguments, done.stderr)
         return json.loads(done.stdout) if "--json" in arguments else done.stdout
 
@@ -75,7 +74,7 @@ def use_commands(project: Path, lake: Lake, run: "subprocess.Popen[bytes]") -> N
     assert {each["topic"] for each in answer("log", "topics", "--json")} >= {"orders", "products"}
     assert "placed_at" in answer("log", "tail", "orders", "-n", "1")
     assert [each for found in answer("log", "verify", "--json") for each in found["faults"]] == []
-    skipped = sluice("log", "skip", "orders", "--because", "a test", here=project)
+    skipped = sluice_process("log", "skip", "orders", "--because", "a test", here=project)
     assert (skipped.returncode, "Nothing of topic orders is lost" in skipped.stderr) == (1, True)
 
     ((partition, offset),) = query(lake, "SELECT _partition, _offset FROM silver.orders WHERE order_id = '1001'").rows

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sluice.api.driver import asked
 from sluice.api.opened import Opened
-from sluice.log import KafkaLog, is_reserved
+from sluice.log import is_reserved
 from sluice.operate import erase, requests
 from sluice.operate.erase import Erased, Subject
 
@@ -22,8 +22,8 @@ def erased(here: Opened, subject: Subject, reason: str, *, dry_run: bool) -> Era
 
 
 def searched_topics(here: Opened) -> list[str]:
-    """The topics on Kafka that a search reads: those that the project declares, and Sluice's own."""
-    if not isinstance(here.log, KafkaLog):
+    """The topics that a search reads of a log that is not in files: those of the project, and Sluice's own."""
+    if here.log.folder_of_files is not None:
         return []
     declared = {each.topic for each in here.catalogue().topics}
     return [name for name in here.log.topics() if name in declared or is_reserved(name)]

@@ -1,6 +1,6 @@
 """The interface of a log, on files or on Kafka."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -121,6 +121,12 @@ class AnyLog(Protocol):
 
     def held(self, topic: str, removals: Removals) -> Iterator[tuple[int, int]]:
         """The partition and offset of each erased record that is still there, as it is not removed at once."""
+
+    def beside_files(self, topic: str) -> Iterator[tuple[int, int, Sequence[object]]]:
+        """What a topic has that is in no file of `folder_of_files`: partition, offset, and the parts of each record.
+
+        Also what was erased and is still there, and what a transaction has aborted.
+        """
 
     def marks_after(
         self, topic: str, landed: Mapping[int, LandedPartition], removals: Removals

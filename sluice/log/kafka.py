@@ -5,7 +5,7 @@ Rows go through Spark's own Kafka source. Offsets, small reads and appends go th
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -388,6 +388,12 @@ class KafkaLog:
     def held(self, topic: str, removals: Removals) -> Iterator[tuple[int, int]]:
         """The partition and offset of each erased record that Kafka still has."""
         return kafka_erase.held(self, topic, removals)
+
+    def beside_files(self, topic: str) -> Iterator[tuple[int, int, Sequence[object]]]:
+        """All that Kafka has of a topic: the key, the value, and the names and values of the headers of each record."""
+        for message in kafka_erase.everything(self, topic):
+            headers = [part for each in message.headers() or [] for part in each]
+            yield message.partition() or 0, message.offset() or 0, [message.key(), message.value(), *headers]
 
     def marks_after(
         self,

@@ -237,6 +237,10 @@ class Log:
         """Nothing: what is erased is gone at once."""
         return iter(())
 
+    def beside_files(self, topic: str) -> Iterator[tuple[int, int, Sequence[object]]]:  # noqa: ARG002
+        """Nothing: all records are in the segments."""
+        return iter(())
+
     def marks_after(
         self, topic: str, landed: Mapping[int, LandedPartition], removals: Removals
     ) -> dict[int, LandedPartition]:

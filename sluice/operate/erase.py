@@ -15,6 +15,7 @@ from sluice.log import AnyLog, erasures, require_open
 from sluice.model.commands import metadata
 from sluice.model.datasets import Topic
 from sluice.model.erasure import Erasure, Removal, erased_header, erasures_topic, remainder
+from sluice.model.ledger import Entry
 from sluice.operate.query import connected
 from sluice.operate.search import Wanted
 from sluice.shapes.fates import Events
@@ -125,11 +126,10 @@ def require_sense(lake: Lake, log: AnyLog, catalogue: Catalogue, subject: Subjec
 def require_landed_topic(lake: Lake, log: AnyLog, catalogue: Catalogue, topic: str) -> None:
     """A UsageError where bronze has the records of another topic of this name, which have the same offsets."""
     now = log.topic_id(topic)
-    for node in catalogue.topics:
-        known = lake.last_commit(node.name) if now and node.topic == topic else None
-        if known and any(each.head != now for each in known.entry.landed.values()):
+    for table, entry in landed_from(lake, catalogue, topic):
+        if now and any(each.head != now for each in entry.landed.values()):
             raise UsageError(
-                f"{node.name} has the records of a topic {topic} that was deleted and made again. Restore that one, or "
+                f"{table} has the records of a topic {topic} that was deleted and made again. Restore that one, or "
                 "land the new one in another table or lake, and erase there."
             )
 
@@ -137,13 +137,20 @@ def require_landed_topic(lake: Lake, log: AnyLog, catalogue: Catalogue, topic: s
 def require_earlier_erasures(lake: Lake, log: AnyLog, catalogue: Catalogue, topic: str) -> None:
     """A UsageError where the log lacks erasures that a table has: the next would get a number that counts as done."""
     stated = erasures.erasures_in(log)
-    for node in catalogue.topics:
-        known = lake.last_commit(node.name) if node.topic == topic else None
-        if known and known.entry.erased and known.entry.erased - 1 not in stated:
+    for table, entry in landed_from(lake, catalogue, topic):
+        if entry.erased and entry.erased - 1 not in stated:
             raise UsageError(
-                f"{log} lacks erasures that {node.name} has followed. Restore its topic {erasures_topic}, or the right "
+                f"{log} lacks erasures that {table} has followed. Restore its topic {erasures_topic}, or the right "
                 "to read it."
             )
+
+
+def landed_from(lake: Lake, catalogue: Catalogue, topic: str) -> Iterator[tuple[str, Entry]]:
+    """The bronze tables that a topic has landed in, each with what its ledger says now."""
+    for node in catalogue.topics:
+        known = lake.last_commit(node.name) if node.topic == topic else None
+        if known:
+            yield node.name, known.entry
 
 
 def require_decisions_stay(log: AnyLog, catalogue: Catalogue, subject: Subject) -> None:

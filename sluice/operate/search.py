@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from sluice.errors import UsageError
-from sluice.log import AnyLog, KafkaLog, kafka_erase
+from sluice.log import AnyLog
 from sluice.storage.delta import Lake
 from sluice.storage.files import Files
 
@@ -39,25 +39,22 @@ class Hit:
 def search(lake: Lake, log: AnyLog, value: str, topics: Iterable[str] = ()) -> list[Hit]:
     """Where a value is found, and not as a part of a longer word; a UsageError for one that is too short.
 
-    On Kafka only these topics are read, each as a whole.
+    Of a log that is not in files these topics are read, each as a whole.
     """
     if len(value) < characters_min:
         raise UsageError(f"A value to search for has {characters_min} characters at least.")
     wanted = Wanted(value)
     found = list(in_files(lake.root, wanted))
-    if isinstance(log, KafkaLog):
-        found += (hit for topic in topics for hit in in_topic(log, topic, wanted))
-    elif log.folder_of_files and log.folder_of_files.is_dir():
+    if log.folder_of_files and log.folder_of_files.is_dir():
         found += in_files(str(log.folder_of_files), wanted)
-    return found
+    return found + [hit for topic in topics for hit in in_topic(log, topic, wanted)]
 
 
-def in_topic(log: KafkaLog, topic: str, wanted: "Wanted") -> Iterator[Hit]:
-    """The records of a topic on Kafka, those too that were erased, or that a transaction has aborted."""
-    for message in kafka_erase.everything(log, topic):
-        headers = [part for each in message.headers() or [] for part in each]
-        if any(map(wanted.is_in, (message.key(), message.value(), headers))):
-            yield Hit(f"{topic}/{message.partition()}", f"offset {message.offset()}")
+def in_topic(log: AnyLog, topic: str, wanted: "Wanted") -> Iterator[Hit]:
+    """The records of a topic that are in no file."""
+    for partition, offset, parts in log.beside_files(topic):
+        if any(map(wanted.is_in, parts)):
+            yield Hit(f"{topic}/{partition}", f"offset {offset}")
 
 
 def in_files(root: str, wanted: "Wanted") -> Iterator[Hit]:

@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # What is never imported need not be compiled: half of the work of an installation.
 PIP := --quiet --disable-pip-version-check --no-compile
+# Links to what another checkout has unpacked, if that is all of it: then an installation takes seconds.
+UV := $(VENV)/bin/uv pip install --quiet --require-hashes
 # A separate environment: Airflow pins its dependencies, and never imports the engine.
 AIRFLOW := .venv-airflow
 PORT ?= 8080
@@ -35,17 +37,27 @@ prerequisites:
 	@$(PYTHON) -c 'import sys; sys.exit("Error: Sluice needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Install one and run: make PYTHON=python3.11 $(MAKECMDGOALS)" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -m sluice.runtime.java
 
-$(VENV)/.installed: requirements.lock pyproject.toml | prerequisites
-	@echo "Installing into $(VENV) (once, a minute or two) …"
+# `$(call installed,ENVIRONMENT,LOCK)`: pip has the last word, as it knows of mirrors that uv does not.
+define installed
+	@$(UV) --offline --python $(1) -r $(2) 2>/dev/null || $(UV) --python $(1) -r $(2) \
+		|| $(1)/bin/python -m pip install $(PIP) --require-hashes -r $(2)
+endef
+
+$(VENV)/.uv: requirements-installer.lock | prerequisites
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install $(PIP) --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install $(PIP) --require-hashes -r requirements-installer.lock
+	@touch $@
+
+$(VENV)/.installed: requirements.lock pyproject.toml $(VENV)/.uv
+	@echo "Installing into $(VENV) (once, a minute or two) …"
+	$(call installed,$(VENV),requirements.lock)
 	@$(BIN)/python -m pip install $(PIP) --no-deps -e .
 	@touch $@
 
-$(AIRFLOW)/.installed: requirements-airflow.lock | prerequisites
+$(AIRFLOW)/.installed: requirements-airflow.lock $(VENV)/.uv
 	@echo "Installing Airflow into $(AIRFLOW) (once, a minute) …"
 	@$(PYTHON) -m venv $(AIRFLOW)
-	@$(AIRFLOW)/bin/python -m pip install $(PIP) --require-hashes -r requirements-airflow.lock
+	$(call installed,$(AIRFLOW),requirements-airflow.lock)
 	@touch $@
 
 # What the tests start beside Python and Java. The cache outlives the checkout: a second one finds everything there.
@@ -124,6 +136,8 @@ lock: $(VENV)/.installed ## Resolve the dependencies again (needs uv)
 		--generate-hashes --no-header --no-annotate --quiet -o requirements.lock
 	@uv pip compile infra/airflow/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet -o requirements-airflow.lock
+	@uv pip compile infra/installer.in --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --quiet -o requirements-installer.lock
 
 logstore: $(VENV)/.installed ## Build the jars of the log store and of infra/servers/readonly from their sources (needs a JDK)
 	@$(BIN)/python -m sluice.runtime.logstore

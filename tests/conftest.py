@@ -18,13 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# The commands that tests run are short: their JVMs compile once and lightly. The session of a whole run pays for more,
-# but only for what is hot: by default half of its work would be that of the second compiler.
+# Neither a command nor the session of a run lives long enough to earn back what the second compiler costs.
 light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-long = (
-    "-XX:ReservedCodeCacheSize=512m -XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
-    "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000 -Xmn1g"
-)
+long = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -Xmn1g"
 
 # The next command of the same test takes over the JVM of the last one, as it does for a user.
 kept_minutes = "0.25"

@@ -24,6 +24,8 @@ PYTEST = env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/pytest -n $(WORKERS) --dist loa
 SPARK = spark or process
 SERVED = servers or browser or install
 SERVERS = $(abspath $(DEMO))/servers
+# Some machines keep no bytecode, and then each process compiles all that it imports: half of a command's start.
+export PYTHONDONTWRITEBYTECODE =
 export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 

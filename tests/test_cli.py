@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,6 +24,28 @@ def refused(*arguments: str, here: Path, environment: dict[str, str] | None = No
 
 def test_its_version_is_that_of_the_package(tmp_path: Path) -> None:
     assert sluice("--version", here=tmp_path).stdout.strip() == version("sluice-lakehouse")
+
+
+def test_a_command_that_does_not_exist_is_named_with_its_neighbour(tmp_path: Path) -> None:
+    message = refused("stauts", here=tmp_path)
+    assert "No such command 'stauts'" in message
+    assert "'status'" in message
+
+
+@pytest.mark.process
+def test_a_receiver_imports_nothing_of_tables() -> None:
+    lines = """
+import sys
+from sluice.cli import main
+sys.argv = ["sluice", "listen", "http", "--help"]
+try:
+    main()
+except SystemExit:
+    print(*sorted({"pyspark", "pyarrow", "duckdb", "deltalake", "sqlglot"} & set(sys.modules)), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == ""
+    assert "--webhook" in done.stdout
 
 
 def test_a_folder_that_is_no_project_is_named(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ def commands() -> dict[str, Any]:
 
 def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
     yield name, command
-    for word, each in getattr(command, "commands", {}).items():
+    for word in getattr(command, "commands", {}):
+        each = command.get_command(None, word)
         if not each.hidden:
             yield from walk(f"{name} {word}".strip(), each)
 

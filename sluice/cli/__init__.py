@@ -6,63 +6,74 @@ import gc
 gc.disable()
 
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
-from rich.markup import escape
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from sluice.api.failures import Foreign, message_of
-from sluice.cli import check, documents, look, project, run
 from sluice.cli.commands import deciders
-from sluice.cli.erase import erase
-from sluice.cli.export import export
-from sluice.cli.log import log_app
-from sluice.cli.printing import err, printable
-from sluice.cli.publish import publish
-from sluice.cli.quarantine import quarantine_app
-from sluice.cli.replay import replay_app, rollback
-from sluice.cli.serve import serve_app
-from sluice.cli.standing import standing_app
-from sluice.cli.subscribe import subscribe
-from sluice.cli.ui import ui
 from sluice.errors import SluiceError
-from sluice.ingest.capture.commands import capture_app
-from sluice.ingest.receivers.cli import listen_app
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-commands: dict[str, Callable[..., None]] = {
-    "init": project.init,
-    "plan": look.plan,
-    "run": run.run,
-    "doctor": project.doctor,
-    "status": look.status,
-    "audit": look.audit,
-    "check": check.check,
-    "report": check.report,
-    "maintain": project.maintain,
-    "catalogue": project.catalogue,
-    "lineage": documents.lineage,
-    "docs": documents.docs,
-    "query": look.query,
-    "explain": look.explain,
-    "erase": erase,
-    "export": export,
-    "subscribe": subscribe,
-    "publish": publish,
-    "rollback": rollback,
-    "ui": ui,
+# The module of each command or group, and its name there.
+commands = {
+    "init": "sluice.cli.project:init",
+    "plan": "sluice.cli.look:plan",
+    "run": "sluice.cli.run:run",
+    "doctor": "sluice.cli.project:doctor",
+    "status": "sluice.cli.look:status",
+    "audit": "sluice.cli.look:audit",
+    "check": "sluice.cli.check:check",
+    "report": "sluice.cli.check:report",
+    "maintain": "sluice.cli.project:maintain",
+    "catalogue": "sluice.cli.project:catalogue",
+    "lineage": "sluice.cli.documents:lineage",
+    "docs": "sluice.cli.documents:docs",
+    "query": "sluice.cli.look:query",
+    "explain": "sluice.cli.look:explain",
+    "erase": "sluice.cli.erase:erase",
+    "export": "sluice.cli.export:export",
+    "subscribe": "sluice.cli.subscribe:subscribe",
+    "publish": "sluice.cli.publish:publish",
+    "rollback": "sluice.cli.replay:rollback",
+    "ui": "sluice.cli.ui:ui",
+    "log": "sluice.cli.log:log_app",
+    "listen": "sluice.ingest.receivers.cli:listen_app",
+    "serve": "sluice.cli.serve:serve_app",
+    "capture": "sluice.ingest.capture.commands:capture_app",
+    "quarantine": "sluice.cli.quarantine:quarantine_app",
+    "standing": "sluice.cli.standing:standing_app",
+    "replay": "sluice.cli.replay:replay_app",
 }
-groups = {
-    "log": log_app,
-    "listen": listen_app,
-    "serve": serve_app,
-    "capture": capture_app,
-    "quarantine": quarantine_app,
-    "standing": standing_app,
-    "replay": replay_app,
-}
+
+
+class Commands(TyperGroup):
+    """Imports a command when it is asked for: a receiver, for example, needs nothing of Spark."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # Their names, for the help and for what is suggested to who mistypes one.
+        self.commands = cast(Any, dict.fromkeys(commands))
+
+    def get_command(self, _: Any, name: str) -> Any:
+        if name not in commands:
+            return None
+        module, _, attribute = commands[name].partition(":")
+        found = getattr(import_module(module), attribute)
+        gc.enable()
+        alone = typer.Typer(add_completion=False, callback=lambda: None)
+        if isinstance(found, typer.Typer):
+            alone.add_typer(found, name=name)
+        else:
+            alone.command(name)(found)
+        return cast(TyperGroup, get_command(alone)).commands[name]
+
+
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
+)
 
 
 def print_version(wanted: bool) -> None:
@@ -82,24 +93,26 @@ def options(
     context.obj = deciders
 
 
-for name, command in commands.items():
-    app.command(name)(command)
-for name, group in groups.items():
-    app.add_typer(group, name=name)
-gc.enable()
-
-
 def main() -> None:
     """The entry point: a Sluice error is a message and an exit code, never a traceback."""
     try:
         app()
     except SluiceError as error:
         fail(str(error), error.exit_code)
-    except Foreign as error:
+    except Exception as error:
+        # Who can raise one of these has imported them.
+        from sluice.api.failures import Foreign, message_of
+
+        if not isinstance(error, Foreign):
+            raise
         fail(message_of(error), 1)
 
 
 def fail(message: str, exit_code: int) -> NoReturn:
+    from rich.markup import escape
+
+    from sluice.cli.printing import err, printable
+
     lines = "\n".join(printable(line) for line in message.splitlines())
     err.print(f"[red bold]Error:[/] {escape(lines)}", highlight=False, soft_wrap=True)
     sys.exit(exit_code)

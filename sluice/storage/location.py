@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.errors import SluiceError
-from sluice.model import small_frames
 from sluice.storage import bucket, lease
 from sluice.storage.folder_lock import Lock, folder_lock, is_folder_locked, kept_lock
 from sluice.storage.s3 import S3, scheme
@@ -94,6 +93,9 @@ class Folder:
 
     @property
     def read_files_max(self) -> int:
+        # Who asks opens tables, and has Spark's functions; a receiver has not.
+        from sluice.model import small_frames
+
         return small_frames.read_files_max
 
     def require(self) -> None:
@@ -154,6 +156,8 @@ class Bucket:
 
     @property
     def read_files_max(self) -> int:
+        from sluice.model import small_frames
+
         return small_frames.read_objects_max
 
     def require(self) -> None:

@@ -21,12 +21,13 @@ tables = {
 }
 
 
-def content(lake: Lake) -> dict[str, list[str]]:
-    """The rows of all tables, in a total order."""
-    with connection(lake, versions=dict.fromkeys(tables)) as found:
+def content(lake: Lake, *names: str) -> dict[str, list[str]]:
+    """The rows of these tables, or of all, in a total order."""
+    chosen = names or tuple(tables)
+    with connection(lake, versions=dict.fromkeys(chosen)) as found:
         return {
-            table: sorted(map(repr, found.execute(f"SELECT {columns} FROM {table}").fetchall()))
-            for table, columns in tables.items()
+            table: sorted(map(repr, found.execute(f"SELECT {tables[table]} FROM {table}").fetchall()))
+            for table in chosen
         }
 
 

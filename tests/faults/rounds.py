@@ -243,7 +243,7 @@ def posted(address: str, value: bytes, seconds: float = 10) -> bool:
 
 # Most of the work of a short command is to import what it is made of: a process that has done so forks for each.
 imported = multiprocessing.get_context("forkserver")
-imported.set_forkserver_preload(["__main__", "sluice.cli", "tests.faults.points"])
+imported.set_forkserver_preload(["__main__", "sluice.cli.run", "sluice.ingest.receivers.cli", "tests.faults.points"])
 
 
 @contextmanager

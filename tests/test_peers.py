@@ -2,6 +2,7 @@
 
 import importlib
 import random
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -13,7 +14,7 @@ import pyarrow
 import pytest
 from deltalake import DeltaTable
 
-from benchmarks.peers import shared
+from benchmarks.peers import report, shared
 from sluice.log import Log, Record
 
 begin = datetime(2025, 1, 1, tzinfo=UTC)
@@ -145,3 +146,65 @@ def test_known_sales_are_records_of_the_log(tmp_path: Path) -> None:
     assert topic == "sales"
     assert len(duplicates) == 100
     assert {each.value for each in duplicates} <= {orjson.dumps(each) for each in known}
+
+
+def figures_of(**cpu_seconds: dict[str, float]) -> dict[str, Any]:
+    """Figures of one base as they are written; a peer called `wrong` has rows that are."""
+    return {
+        "measured_at": "2026-11-26T05:00:00+00:00",
+        "machine": {"cores": 2, "load_before": 0.5, "python": "3.11", "packages": {"duckdb": "2"}},
+        "names": {peer: f"the {peer}" for peer in cpu_seconds},
+        "rounds": 2,
+        "bases": [
+            {"facts": 5_000, "runs": {peer: runs_of(cpu, 7 * (peer == "wrong")) for peer, cpu in cpu_seconds.items()}}
+        ],
+    }
+
+
+def runs_of(cpu_seconds: dict[str, float], wrong: int) -> list[dict[str, Any]]:
+    """Two rounds of each workload, of which the first costs a hundred times as much."""
+    return [
+        {
+            "workload": workload,
+            "round": number,
+            "cpu_seconds": seconds * factor,
+            "wall_seconds": 1.0,
+            "megabytes_read": None,
+            "rows_wrong": {"silver/sold": wrong},
+        }
+        for number, factor in ((1, 100), (2, 1))
+        for workload, seconds in cpu_seconds.items()
+    ]
+
+
+def test_the_report_says_by_what_factor_sluice_loses_and_wins_to_peers_whose_rows_are_right() -> None:
+    figures = figures_of(
+        ours={"load <all>": 8.0, "change": 1.0, "nothing": 1.0},
+        quick={"load <all>": 2.0, "change": 30.0, "nothing": 1.02},
+        slow={"load <all>": 24.0, "change": 40.0, "nothing": 5.0},
+        wrong={"load <all>": 0.1, "change": 0.1, "nothing": 0.1},
+    )
+    page = report.page(figures)
+    said = re.sub(r"<[^>]+>", "", page)
+    assert "CPU, 5,000 facts: Sluice loses to the best peer in 1 of 3 workloads" in said
+    assert "load &lt;all&gt;: Sluice loses by 4.0 times: it takes 8.0 CPU s, and the quick 2.0." in said
+    assert "It beats the slow by 3.0 times." in said
+    assert "change: Sluice wins by 30 times: it takes 1.0 CPU s, and the quick 30." in said
+    assert "nothing: Sluice takes 1.0 CPU s, and the quick 1.0: about the same." in said
+    assert "the wrong, 5,000 facts, change: 7 rows wrong" in said
+    assert "What a base" not in said
+    # A dot for each peer and workload in both plots that have figures, those of wrong rows hollow.
+    assert (page.count("<circle"), page.count("fill='none'")) == (24, 6)
+    assert "http" not in page
+    assert "<script" not in page
+
+
+def test_the_report_says_what_a_larger_base_costs_more() -> None:
+    figures = figures_of(ours={"change": 2.0}, quick={"change": 1.0})
+    figures["bases"] += [
+        {"facts": 50_000, "runs": {"ours": runs_of({"change": 3.0}, 0), "quick": runs_of({"change": 9.0}, 0)}}
+    ]
+    page = report.page(figures)
+    assert "What a base 10 times as large costs more" in page
+    assert "<td>change</td><td>1.5 times</td><td>9.0 times</td>" in page
+    assert page.count("<polyline") == 2

@@ -29,10 +29,10 @@ from benchmarks.proportion import log_of
 ours = "sluice_itself"
 peers = {
     ours: "Sluice",
-    "duckdb_from_nothing": "DuckDB, from nothing",
-    "duckdb_incremental": "DuckDB, incremental",
-    "polars_from_nothing": "Polars, from nothing",
-    "pyspark_merge": "PySpark, MERGE",
+    "duckdb_from_nothing": "DuckDB from nothing",
+    "duckdb_incremental": "DuckDB incremental",
+    "polars_from_nothing": "Polars from nothing",
+    "pyspark_merge": "PySpark MERGE",
 }
 packages = ("deltalake", "duckdb", "polars", "pyspark")
 

@@ -47,7 +47,7 @@ def compared(facts: int, chosen: list[str], folder: Path) -> Iterator[tuple[str,
             runs = process.submit(measured, peer, folder / peer, facts).result()
         own = own or runs
         for mine, run in zip(own, runs, strict=True):
-            if run.counts:
+            if run.counts and peer != ours:
                 run.rows_wrong = rows_wrong(folder / ours / "lake", mine.versions, folder / peer / "lake", run.versions)
         yield peer, runs
 

@@ -14,6 +14,8 @@ PORT ?= 8080
 # Processes that run tests side by side, each a file at a time; the longest come first, by tests/durations.json.
 # A third one for two cores: it has the tests that need no session of Spark, and those with servers wait much.
 WORKERS ?= 3
+# The bases of `make bench`.
+FACTS ?= 80000 800000
 # The environments are installed side by side.
 MAKEFLAGS += --jobs=2
 # How long `make soak` runs, or the only seeds that it tries.
@@ -30,7 +32,7 @@ export SLUICE_LAKE = $(abspath $(DEMO))/lake
 export SLUICE_LOG = $(abspath $(DEMO))/log
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui airflow servers images servers-down test test-unit test-spark test-servers durations soak soak-faults lint docs format lock benchmark bench-small mutants logstore clean prerequisites
+.PHONY: help demo ui airflow servers images servers-down test test-unit test-spark test-servers durations soak soak-faults lint docs format lock benchmark bench bench-small mutants logstore clean prerequisites
 
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -126,6 +128,10 @@ format: $(VENV)/.installed ## Put the code into its form
 
 benchmark: $(VENV)/.installed ## Time and CPU of a whole run, as ratios to two floors (others: benchmarks/README.md)
 	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/python -m benchmarks.whole_run --months $(MONTHS)
+
+bench: $(VENV)/.installed ## Sluice beside DuckDB, Polars and PySpark, rows proved equal: build/peers.html (FACTS="80000 800000")
+	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/python -m benchmarks.peers $(FACTS:%=--facts %) --out build/peers.json
+	@$(BIN)/python -m benchmarks.peers.report build/peers.json build/peers.html
 
 bench-small: $(VENV)/.installed ## Bytes, statements and commits of small changes on two million rows, with their limits
 	@env -u SLUICE_LAKE -u SLUICE_LOG SLUICE_TEST_FACTS=2000000 $(BIN)/pytest -n 0 tests/laws/test_large_bases.py

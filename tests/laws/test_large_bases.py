@@ -151,6 +151,10 @@ changes: dict[str, Change] = {
         "sales",
         [base.sale(base.chance.uniform(0, hours_of_year)) for _ in range(10)],
     ),
+    "a thousand facts scattered over the year": lambda base: (
+        "sales",
+        [base.sale(base.chance.uniform(0, hours_of_year)) for _ in range(1_000)],
+    ),
     "three late versions": lambda base: (
         "customers",
         [

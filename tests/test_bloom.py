@@ -3,14 +3,17 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.model.datasets import Output, same_names
+from sluice.model.found import Among
 from sluice.model.ledger import Entry, RowCounts
 from sluice.model.small_frames import small_rows
 from sluice.shapes.difference import operation
+from sluice.storage import key_filters
 from sluice.storage.delta import Lake, bloom
 from tests.plans import scanned_rows
 
@@ -60,6 +63,8 @@ def test_a_key_that_no_file_has_is_looked_for_in_no_row(
     assert scanned_rows(table.where(F.col("id") == absent(spark))) == 0
     known = rows.where("n = 5").collect()[0]["id"]
     assert [row["n"] for row in table.where(F.col("id") == known).collect()] == [5]
+    assert not any(may_have(lake, absent(spark)))
+    assert sum(may_have(lake, known)) == 1
 
 
 def test_without_a_filter_all_rows_are_read(
@@ -78,6 +83,15 @@ def test_rows_are_found_by_the_columns_that_do_not_order_them() -> None:
 
     assert find(("sold_at",)) == find(("sold_at", "id")) == find(()) == ("id",)
     assert find(("id",)) == ()
+
+
+def may_have(lake: Lake, key: str) -> list[bool]:
+    """For each file whether the driver takes it for one that may have a key."""
+    files = pa.table(lake.open(name).get_add_actions(flatten=True))
+    paths = [f"{lake.path(name)}/{each}" for each in files["path"].to_pylist()]
+    return [
+        bool(each) for each in key_filters.may_have(files, paths, [Among("id", pa.chunked_array([[key]]))]).to_pylist()
+    ]
 
 
 def absent(spark: SparkSession) -> str:

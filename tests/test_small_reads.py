@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
+from itertools import compress
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 from sluice.model.found import Among, Condition, During
 from sluice.model.scope import collect
 from sluice.model.small_frames import terms_in
-from sluice.storage import small_reads
+from sluice.storage import key_filters, small_reads
 from sluice.storage.delta import Lake
 from sluice.storage.delta.bloom import writer_properties
 from sluice.storage.small_writes import any_of
@@ -70,7 +71,7 @@ def found_in(world: World) -> list[int]:
         conditions: list[Condition] = [Among(name, wanted[name]) for name in wanted.column_names]
         rows = find(DeltaTable(folder), everything.schema, folder, conditions)
     assert rows is not None
-    assert rows.schema == everything.schema
+    assert rows.select(everything.schema.names).schema == everything.schema
     return sorted(cast("list[int]", rows["n"].to_pylist()))
 
 
@@ -229,14 +230,40 @@ def test_a_hundred_times_the_rows_cost_a_few_megabytes_more(
         table = DeltaTable(path)
         before = bytes_read()
         if is_marked:
-            names = [f"{path}/{name}" for name in small_reads.candidates(table, conditions)["path"].to_pylist()]
-            found = small_reads.among_files(table, wanted.schema, names, conditions)
+            files = small_reads.candidates(table, conditions)
+            names = [f"{path}/{name}" for name in files["path"].to_pylist()]
+            held = key_filters.may_have(files, names, conditions).to_pylist()
+            found = small_reads.among_files(table, wanted.schema, [*compress(names, held)], conditions)
         else:
             found = small_reads.among_rows(table, wanted.schema, conditions)
         read[count] = (bytes_read() - before) / 1e6
         assert found is not None
         assert sorted(cast("list[int]", found["n"].to_pylist())) == numbers
     assert read[2_000_000] - read[20_000] <= megabytes_max, read
+
+
+def test_a_thousand_keys_that_no_row_has_read_pages_of_the_filters_once(
+    bases: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files have eight megabytes of filters. A filter may be wrong of one key; then its file is searched."""
+    path = str(bases[2_000_000])
+    table, schema = DeltaTable(path), facts_of(0, 1).schema
+    ids = [[f"{number * 10_000_000:016d}{kind}" for number in range(1_000)] for kind in "abcdef"]
+    absent: list[list[Condition]] = [[Among("id", pa.chunked_array([each]))] for each in ids]
+
+    def megabytes_read(conditions: list[Condition]) -> float:
+        before = bytes_read()
+        found = find(table, schema, path, conditions)
+        assert found is not None
+        assert found.num_rows == 0
+        return (bytes_read() - before) / 1e6
+
+    first, *later = map(megabytes_read, absent)
+    assert first < 25
+    assert min(later) < 0.1
+    # A reader of Parquet reads the filters each time.
+    monkeypatch.setattr(key_filters, "may_have", lambda files, *_: pa.array([True] * files.num_rows))
+    assert min(map(megabytes_read, absent)) > 8
 
 
 def bytes_read() -> int:

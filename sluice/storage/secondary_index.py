@@ -35,6 +35,8 @@ from deltalake.exceptions import DeltaError
 from sluice.model.found import Among, Condition
 from sluice.model.sql import double_quoted
 from sluice.storage import small_reads
+from sluice.storage.bounds import bounded
+from sluice.storage.key_filters import duckdb_config, filters_of
 from sluice.storage.small_reads import (
     duckdb_value_of,
     file_name,
@@ -43,7 +45,7 @@ from sluice.storage.small_reads import (
     sorted_values,
     sql_of,
 )
-from sluice.storage.small_writes import has_deletion_vectors, paths_of
+from sluice.storage.small_writes import files_by_name, has_deletion_vectors
 
 indexes_folder = "_sluice_index"
 # Less than this is read as fast from the table.
@@ -141,9 +143,8 @@ def indexed(
     size_bytes, rows = (pc.sum(files[name]).as_py() or 0 for name in ("size_bytes", "num_records"))
     if size_bytes < table_bytes_min or files.num_rows < 2 or not rows or not small_reads.are_few(files):
         return ()
-    names, metadata = paths_of(folder, files["path"].to_pylist()), table.metadata()
-    is_renamed = metadata.configuration.get("delta.columnMapping.mode", "none") != "none"
-    if names is None or metadata.partition_columns or is_renamed:
+    names = files_by_name(table, folder, files["path"].to_pylist())
+    if names is None:
         return ()
     largest = max(zip(files["size_bytes"].to_pylist(), names, strict=True))[1]
     cheap = [each for each in wanted if is_ordered(files, each) or has_filter(largest, each.column)]
@@ -161,7 +162,7 @@ def is_cheap(keys: int, values: int, row_bytes: float) -> bool:
 def is_indexable(schema: pa.Schema, among: Among) -> bool:
     kind = schema.field(among.column).type
     is_named = is_folder_name.fullmatch(among.column) is not None
-    return is_named and count_of(among) <= values_max and any(of(kind) for of in small_reads.bounded)
+    return is_named and count_of(among) <= values_max and any(of(kind) for of in bounded)
 
 
 def count_of(among: Among) -> int:
@@ -179,12 +180,9 @@ def is_ordered(files: pa.Table, among: Among) -> bool:
     return share <= ordered_share_max
 
 
-@lru_cache(maxsize=1024)
 def has_filter(file: str, column: str) -> bool:
     """Whether a file of a table has a Bloom filter for a column."""
-    with duckdb.connect(config=small_reads.duckdb_config) as connection:
-        found = "SELECT count(bloom_filter_offset) FROM parquet_metadata($1) WHERE path_in_schema = $2"
-        return bool(connection.execute(found, [file, column]).fetchall()[0][0])
+    return column in filters_of([file]).get(file, {})
 
 
 def completed(
@@ -326,7 +324,7 @@ def is_begun(home: Path) -> bool:
 def are_few(folder: str, files: Mapping[Source, int], sources: Mapping[Source, int], among: Among) -> bool:
     """Whether the rows wanted are not too many, by a sample of the files."""
     (sample, _), rows = max(files.items(), key=lambda each: each[1])
-    with duckdb.connect(config=small_reads.duckdb_config) as connection:
+    with duckdb.connect(config=duckdb_config) as connection:
         counted = f"SELECT count(*) FROM read_parquet($1) WHERE {sql_of(among, duckdb_value_of)}"  # noqa: S608 - literals alone
         found = connection.execute(counted, [f"{folder}/{sample}"]).fetchall()[0][0]
     return bool(found * sum(sources.values()) <= small_reads.rows_max * max(rows, 1))
@@ -409,7 +407,7 @@ def sorted_rows(
     names = [f"{folder}/{path}" for path, _ in files]
     columns = ", ".join(map(double_quoted, placed_schema(schema).names))
     config = {
-        **small_reads.duckdb_config,
+        **duckdb_config,
         "memory_limit": sort_memory,
         "temp_directory": str(spill),
         # Others write to the same disk.

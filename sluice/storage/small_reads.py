@@ -1,10 +1,12 @@
 """Find a few rows of a large table in the driver: files, row groups and pages are skipped, and no job is started.
 
-DataFusion does it, within delta-rs. It skips nothing in a table with deletion vectors, so DuckDB reads the files of
-such a table, with the place of each row in its file, and the marked rows are left out here.
+Files without a wanted key are left out by their Bloom filters (`sluice.storage.key_filters`). DataFusion, within
+delta-rs, reads the others. It skips nothing in a table with deletion vectors, so DuckDB reads the files of such a
+table, with the place of each row in its file, and the marked rows are left out here. So it does where few are left.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import duckdb
@@ -16,8 +18,10 @@ from deltalake.exceptions import DeltaError
 from sluice.model.found import Among, Condition
 from sluice.model.scope import ranges_of
 from sluice.model.sql import double_quoted
-from sluice.storage import small_writes
-from sluice.storage.small_writes import has_deletion_vectors, paths_of
+from sluice.storage import key_filters, small_writes
+from sluice.storage.bounds import bounds_of
+from sluice.storage.key_filters import duckdb_config
+from sluice.storage.small_writes import files_by_name, has_deletion_vectors
 
 if TYPE_CHECKING:
     from pyarrow import Array, ChunkedArray, Scalar
@@ -29,19 +33,20 @@ bytes_max = 64 * 1024 * 1024
 # What the conditions leave of the files: beyond, Spark's tasks share the work.
 candidate_bytes_max = 4 * 1024 * 1024 * 1024
 candidate_files_max = 2_000
+# DataFusion skips pages of files, and reads the Bloom filters of all: about a sixteenth of a table.
+read_whole_share_min = 16
+# Of larger files all columns are read of those alone that have a wanted row.
+holding_bytes_min = 16 * 1024 * 1024
 # Files are skipped by a list of at most so many values, and by ranges.
 skipped_by_list_max = 20
 settings = {
     "datafusion.execution.parquet.pushdown_filters": "true",
     "datafusion.execution.parquet.reorder_filters": "true",
 }
-# Of these types a file's bounds are as exact in the log as the values are.
-bounded = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp, pa.types.is_string)
 place, file_name = "file_row_number", "filename"
 placed_rows_sql = (
     f"read_parquet($1, {place} = true, {file_name} = true, union_by_name = true, hive_partitioning = false)"
 )
-duckdb_config: "dict[str, str | bool | int | float | list[str]]" = {"autoinstall_known_extensions": False}
 
 
 def find_placed(
@@ -50,16 +55,20 @@ def find_placed(
     """The rows that meet all conditions, in the columns of a schema; None where they are many, or have no such values.
 
     Arrow has no text that is not UTF-8. `files` are the `candidates`, and `folder` is where they are, None if that is
-    not on this machine. Where it is and the table has deletion vectors, each row has its `place` in its file too.
+    not on this machine. Where it is, each row has its `place` in its file too if the table has deletion vectors.
     """
-    if not are_few(files):
+    if files.num_rows > candidate_files_max:
         return None
-    names = None if folder is None else paths_of(folder, files["path"].to_pylist())
     try:
-        if names is not None and has_deletion_vectors(table) and not table.metadata().partition_columns:
-            return among_files(table, schema, names, conditions)
+        names = None if folder is None else files_by_name(table, folder, files["path"].to_pylist())
+        left = files if names is None else files.filter(key_filters.may_have(files, names, conditions))
+        if not are_few(left):
+            return None
+        is_little = bytes_of(left) * read_whole_share_min <= bytes_of(files)
+        if names is not None and (has_deletion_vectors(table) or is_little):
+            return among_files(table, schema, [f"{folder}/{name}" for name in left["path"].to_pylist()], conditions)
         return among_rows(table, schema, conditions)
-    except (pa.ArrowInvalid, DeltaError, duckdb.Error):
+    except (OSError, pa.ArrowInvalid, DeltaError, duckdb.Error):
         return None
 
 
@@ -74,14 +83,29 @@ def among_files(
     table: DeltaTable, schema: pa.Schema, names: list[str], conditions: Sequence[Condition]
 ) -> pa.Table | None:
     """The rows of these files that meet all conditions and are not marked, by DuckDB; None where they are many."""
+    nothing = placed_schema(schema).empty_table()
     if not names:
-        return schema.empty_table()
-    wanted = " AND ".join(sql_of(each, duckdb_value_of) for each in conditions)
+        return nothing
+    wanted = " AND ".join(sql_of(each, duckdb_value_of, table_of(number)) for number, each in enumerate(conditions))
     with duckdb.connect(config=duckdb_config) as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        rows = connection.sql(f"SELECT * FROM {placed_rows_sql} WHERE {wanted}", params=[names])  # noqa: S608 - literals alone
+        for number, each in enumerate(conditions):
+            if isinstance(each, Among):
+                # To parse a thousand literals costs more than to read a million rows.
+                connection.register(table_of(number), pa.Table.from_arrays([each.values], ["wanted"]))
+        if sum(Path(name).stat().st_size for name in names) >= holding_bytes_min:
+            names = holding(connection, names, wanted)
+        if not names:
+            return nothing
+        rows = connection.sql(f"SELECT * FROM {placed_rows_sql} WHERE {wanted}", params=[names])  # noqa: S608 - no text from data
         found = taken(cast(pa.RecordBatchReader, rows.to_arrow_reader()), placed_schema(schema))
     return None if found is None else without_marked(table, found)
+
+
+def holding(connection: duckdb.DuckDBPyConnection, names: list[str], wanted: str) -> list[str]:
+    """Those of the files that have such rows, for which the other columns are not read."""
+    listed = f"SELECT DISTINCT {file_name} FROM {placed_rows_sql} WHERE {wanted}"  # noqa: S608 - no text from data
+    return [name for (name,) in connection.execute(listed, [names]).fetchall()]
 
 
 def placed_schema(schema: pa.Schema) -> pa.Schema:
@@ -116,15 +140,22 @@ def is_kept(rows: pa.Table, kept: "dict[str, Any]") -> list[bool]:
     return [at >= len(each) or each[at].as_py() for each, at in zip(vectors, places, strict=True)]
 
 
-def sql_of(condition: Condition, value_of: "Form") -> str:
-    """A condition as SQL, in which `value_of` makes a literal."""
+def table_of(number: int) -> str:
+    """What the values of a condition are called."""
+    return f"wanted_{number}"
+
+
+def sql_of(condition: Condition, value_of: "Form", table: str | None = None) -> str:
+    """A condition as SQL, in which `value_of` makes a literal; many values are looked for in a `table`, if given."""
     column = double_quoted(condition.column)
     if not isinstance(condition, Among):
         begun = f"{column} >= {value_of(condition.start)}"
         return begun if condition.end is None else f"{begun} AND {column} < {value_of(condition.end)}"
     values = sorted_values(condition)
-    found = f"{column} IN ({', '.join(map(value_of, values))})" if len(values) else "false"
-    if len(values) > skipped_by_list_max:
+    is_long = len(values) > skipped_by_list_max
+    listed = f"SELECT wanted FROM {table}" if is_long and table else ", ".join(map(value_of, values))  # noqa: S608 - our own name
+    found = f"{column} IN ({listed})" if len(values) else "false"
+    if is_long:
         within = [f"{column} BETWEEN {value_of(least)} AND {value_of(greatest)}" for least, greatest in ranges(values)]
         found = f"{found} AND ({' OR '.join(within)})"
     return f"({found} OR {column} IS NULL)" if condition.values.null_count else f"({found})"
@@ -150,23 +181,25 @@ def candidates(table: DeltaTable, conditions: Sequence[Condition]) -> pa.Table:
     """The files that can have such rows, by what the log says of each."""
     files = pa.table(table.get_add_actions(flatten=True))
     for each in conditions:
-        names = [f"{which}.{each.column}" for which in ("min", "max", "null_count")]
-        if set(names) <= set(files.column_names) and any(of(files[names[1]].type) for of in bounded):
-            files = files.filter(can_hold(files, each))
+        files = files.filter(can_hold(files, each))
     return files
 
 
 def are_few(files: pa.Table) -> bool:
     """Whether the driver may search these files."""
-    return files.num_rows <= candidate_files_max and (pc.sum(files["size_bytes"]).as_py() or 0) <= candidate_bytes_max
+    return files.num_rows <= candidate_files_max and bytes_of(files) <= candidate_bytes_max
 
 
-def can_hold(files: pa.Table, condition: Condition) -> "ChunkedArray[Any]":
+def bytes_of(files: pa.Table) -> int:
+    return int(pc.sum(files["size_bytes"]).as_py() or 0)
+
+
+def can_hold(files: pa.Table, condition: Condition) -> "pa.Array[Any] | ChunkedArray[Any]":
     """For each file whether its rows can meet a condition; true where nothing is known of it."""
-    least, greatest, nulls = (files[f"{which}.{condition.column}"] for which in ("min", "max", "null_count"))
-    if pa.types.is_timestamp(greatest.type):
-        # Spark writes the milliseconds of the greatest, rounded down.
-        greatest = pc.add(greatest, pa.scalar(999, pa.duration("us")))
+    bounds = bounds_of(files, condition.column)
+    if bounds is None:
+        return pa.repeat(pa.scalar(True), files.num_rows)
+    least, greatest, nulls = bounds
     within: tuple[tuple[Scalar[Any], Scalar[Any] | None], ...]
     if isinstance(condition, Among):
         within = ranges(sorted_values(condition))

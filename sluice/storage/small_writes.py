@@ -77,5 +77,12 @@ def paths_of(folder: str, names: Iterable[object]) -> list[str] | None:
     return None if any(pattern_signs & set(file) for file in files) else files
 
 
+def files_by_name(table: DeltaTable, folder: str, names: Iterable[object]) -> list[str] | None:
+    """The paths of files that have all columns of the table, under its own names; None where they may not."""
+    metadata = table.metadata()
+    is_renamed = metadata.configuration.get("delta.columnMapping.mode", "none") != "none"
+    return None if metadata.partition_columns or is_renamed else paths_of(folder, names)
+
+
 def has_deletion_vectors(table: DeltaTable) -> bool:
     return "deletionVectors" in (table.protocol().reader_features or [])

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from deltalake import BloomFilterProperties, ColumnProperties, WriterProperties
 
+from sluice.storage.key_filters import rows_min
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A file of fewer rows is read as fast without them.
-rows_min = 10_000
-# Where a filter says wrongly that a file has one of the values, columns of the whole file are read: of a file of a
-# million rows, ten values would do that one time in four with the megabyte that a filter may have by default.
-false_positives = 0.001
+# Where a filter says wrongly that a file has one of the values, columns of the whole file are read. A thousand values
+# are asked of each file, so of a hundred files one would be read. With a thousandth, it would be every second one.
+false_positives = 0.00001
 size_bytes_max = 4 * 1024 * 1024
 # The types of keys that may have as many values as a table has rows.
 kinds = ("string", "binary", "bigint", "int")

@@ -302,7 +302,7 @@ def measured(log: Log, lake: Lake, start: float) -> Flow:
                 WHERE topic = $1 AND "partition" = $2 AND timestamp >= make_timestamptz($3)""",
                 [*partition, int(start * 1e6) - 1],
             ).fetchnumpy()
-            offsets = flow["offset"]
+            offsets = np.asarray(flow["offset"], np.int64)
             due.append(flow["due"])
             in_silver.append(reached_ms(of_silver, partition, offsets) / 1000 - flow["due"])
             found = [reached_ms(each, partition, offsets) for each in of_gold]

@@ -24,6 +24,7 @@ measures = {
     "rows": "count(*)",
     "values": "count(n)",
     "ones": "count(1)",
+    "true": "count_if(b)",
     "total": "sum(n)",
     "twice": "sum(small * 2)",
     "amount": "sum(d)",

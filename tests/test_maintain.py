@@ -1,5 +1,6 @@
 """Maintenance changes no row and no cursor; a range is recomputed in place; the log forgets only what landed."""
 
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,9 +11,11 @@ from sluice.engine.catalogue import expecting, ordered
 from sluice.errors import SluiceError, UsageError
 from sluice.expect import expect, suite
 from sluice.log import Log
-from sluice.model.ledger import RowCounts
+from sluice.model.ledger import Entry, RowCounts
+from sluice.model.small_frames import are_small_changes
 from sluice.operate import replay
 from sluice.operate.maintain import Retained, maintain, retain
+from sluice.storage.delta import upkeep
 from sluice.windows import Window, window
 from tests.kit import Lakehouse, at, text
 from tests.shop import sales
@@ -40,6 +43,46 @@ def test_maintenance_changes_no_row_and_the_next_run_goes_on_from_there(lakehous
     lakehouse.publish("sales", sale(4, 1))
     changed = lakehouse.run()
     assert (changed["gold.sold_daily"].cause, changed["gold.sold_daily"].rows) == ("changes", RowCounts(updated=1))
+
+
+def test_a_continuous_run_writes_small_files_together_and_its_readers_go_on(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "small_files_max", 2)
+    lakehouse.declare(sold_daily)
+    for number in range(3):
+        lakehouse.publish("sales", sale(number, number))
+        lakehouse.run()
+    lakehouse.publish("sales", sale(3, 3))
+    one_pass_continuously(lakehouse)
+    assert {name: files_of(lakehouse, name) for name in ("bronze.sales", "silver.sales")} == {
+        "bronze.sales": 1,
+        "silver.sales": 1,
+    }
+    assert lakehouse.run() == {}
+    lakehouse.publish("sales", sale(4, 1))
+    changed = lakehouse.run()
+    assert (changed["gold.sold_daily"].cause, changed["gold.sold_daily"].rows) == ("changes", RowCounts(updated=1))
+    assert all(event.rows.total == 0 for event in lakehouse.run(rebuild=True).values())
+
+
+def one_pass_continuously(lakehouse: Lakehouse) -> None:
+    """A continuous run that is stopped in its first pass."""
+    stop = threading.Event()
+    lakehouse.runner().continuously(1.0, stop, stop.set)
+
+
+def files_of(lakehouse: Lakehouse, table: str) -> int:
+    return len(lakehouse.lake.open(table).file_uris())
+
+
+def test_the_changes_beside_a_compaction_are_still_small() -> None:
+    entry = Entry(dataset="silver.sales", rows=RowCounts(inserted=1))
+    written: dict[str, str] = {"engineInfo": "delta-rs:py-1", "operation": "WRITE"}
+    compacted = {**written, "operation": "OPTIMIZE"}
+    assert are_small_changes([written, compacted], [entry, None])
+    assert not are_small_changes([written, written], [entry, None])
+    assert not are_small_changes([written, {**compacted, "engineInfo": "Spark"}], [entry, None])
 
 
 def test_files_that_an_old_replay_refers_to_are_not_removed(lakehouse: Lakehouse) -> None:

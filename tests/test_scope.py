@@ -136,9 +136,19 @@ def test_what_is_no_truncation_of_a_known_time_says_nothing_of_it(spark: SparkSe
 
 def test_a_list_is_no_longer_than_parquets_filters_can_be_nested(spark: SparkSession) -> None:
     """They nest the values of a list; with a thousand the stack of a task overflows, and the JVM ends."""
-    scope = collect(spark.range(small_frames.rows_max).selectExpr("CAST(id * 7 AS string) AS k"))
+    scope = collect(spark.range(scopes.named_max).selectExpr("CAST(id * 7 AS string) AS k"))
     first, *lists = scope.condition([("k", "k")]).split(" IN (")
     assert "BETWEEN" in first
-    assert sum(each.count("AS string)") for each in lists) == small_frames.rows_max
+    assert sum(each.count("AS string)") for each in lists) == scopes.named_max
     assert max(each.count("AS string)") for each in lists) == scopes.listed_max
     assert spark.conf.get("spark.sql.parquet.pushdown.inFilterThreshold") == str(scopes.listed_max)
+
+
+def test_beyond_that_a_scope_says_ranges_alone_and_has_the_same_rows(spark: SparkSession) -> None:
+    """A plan with thousands of literals costs more than what it skips."""
+    scope = collect(spark.range(scopes.named_max + 1).selectExpr("CAST(id * 7 AS string) AS k"))
+    assert scope.few is not None
+    assert scope.literals is None
+    assert " IN (" not in scope.condition([("k", "k")])
+    found = scope.filter(spark.range(100).selectExpr("CAST(id AS string) AS k"), [("k", "k")])
+    assert sorted(int(row.k) for row in found.collect()) == list(range(0, 100, 7))

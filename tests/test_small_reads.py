@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from sluice.model import small_frames
 from sluice.model.found import Among, Condition, During
 from sluice.model.scope import collect
 from sluice.model.small_frames import terms_in
@@ -272,7 +273,13 @@ def bytes_read() -> int:
 
 
 @pytest.fixture
-def large(spark: SparkSession, tmp_path: Path) -> Lake:
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver reads only shorter tables than these as a whole."""
+    monkeypatch.setattr(small_frames, "rows_max", 1_000)
+
+
+@pytest.fixture
+def large(spark: SparkSession, tmp_path: Path, few_at_once: None) -> Lake:
     """A table that is written by Spark, and larger than the driver reads as a whole."""
     rows = spark.range(0, 3_000, 1, 2).selectExpr(
         "id",
@@ -303,6 +310,7 @@ def test_the_rows_are_those_that_spark_finds(spark: SparkSession, large: Lake, *
     assert found.count() == 6 - is_marked
 
 
+@pytest.mark.usefixtures("few_at_once")
 def test_text_that_is_not_utf8_is_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     rows = spark.range(3_000).selectExpr("id", "if(id = 7, CAST(X'FF' AS string), string(id)) AS text")

@@ -210,7 +210,9 @@ class Evaluation:
 
         The driver takes them where they are few.
         """
-        sized = partial(sized_for, self.spark, self.rows_to_read(scope))
+        # Of rows that the driver has none are read, as where groups are adjusted.
+        rows = small_frames.rows_max if is_local(df) else self.rows_to_read(scope)
+        sized = partial(sized_for, self.spark, rows)
         if self.is_small(scope):
             few = small_frames.small_rows(df, sized=sized)
             if few is not None:

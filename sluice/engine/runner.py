@@ -23,7 +23,7 @@ from sluice.errors import LogUnreachable, SluiceError, SparkEnded
 from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.ledger import InputVersion, RowCounts, no_rows
-from sluice.quality.results import as_rows, record
+from sluice.quality.results import as_rows, checks_table, record
 from sluice.runtime.session import is_alive, named_jobs, spark_ended
 from sluice.shapes.fates import schemas
 from sluice.storage.delta import Lake
@@ -116,7 +116,9 @@ class Runner:
             if catalogue is not None:
                 runner = replace(self, catalogue=catalogue)
             try:
-                is_idle = not any(event.is_effective for event in runner.one_pass())
+                effective = [event for event in runner.one_pass() if event.is_effective]
+                runner.compact_small(effective)
+                is_idle = not effective
                 if is_idle:
                     forget_erased(self.spark, self.lake, self.log, runner.catalogue.topics)
             except LogUnreachable as error:
@@ -124,6 +126,15 @@ class Runner:
                 is_idle = True
             if is_idle:
                 stop.wait(poll_seconds)
+
+    def compact_small(self, effective: Sequence[Event]) -> None:
+        """Writes together the small files of the tables that a pass wrote, so that they stay few for days."""
+        names = {event.name for event in effective}
+        written = [node for node in self.catalogue.nodes if node.name in names]
+        outputs = [output for node in written if isinstance(node, Dataset) for output in node.outputs]
+        found = {node.name: () for node in written} | {output.table: output.find_by for output in outputs}
+        for table, find_by in ({checks_table: ()} | found if names else {}).items():
+            self.lake.compact_small(table, find_by)
 
     def one_pass(self, *, rebuild: bool = False) -> list[Event]:
         """Every node once, as soon as all that it is made from is done; what is ready, side by side."""

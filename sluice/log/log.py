@@ -20,6 +20,7 @@ from sluice.log.segments import (
     Segment,
     forgettable,
     last_offset,
+    names_in,
     publish,
     records_in,
     remove_leftovers,
@@ -185,9 +186,20 @@ class Log:
 
     def segments_of(self, topic: str, partition: int) -> list[Segment]:
         """The segments of a partition by age, from the offset on at which it begins."""
+        return self.segments_since(topic, partition, None)
+
+    def segments_since(self, topic: str, partition: int, base_offset: int | None) -> list[Segment]:
+        """The same from one of them on; all where that is not there."""
+        folder, names = self.folder(topic, partition), self.names_of(topic, partition)
+        since = base_offset if base_offset in names else None
+        wanted = sorted(each for each in names if since is None or each >= since)
+        return [Segment(topic, partition, each, folder / names[each]) for each in wanted]
+
+    def names_of(self, topic: str, partition: int) -> dict[int, str]:
+        """The files of these segments by base offset."""
         start = self.said_start(topic, partition) or 0
-        found = segments_in(self.folder(topic, partition), topic, partition)
-        return [segment for segment in found if segment.base_offset >= start]
+        found = names_in(self.folder(topic, partition))
+        return {base_offset: name for base_offset, name in found.items() if base_offset >= start} if start else found
 
     def said_start(self, topic: str, partition: int) -> int | None:
         """The offset at which a partition begins by its `topic.json`; None when there is none."""
@@ -196,13 +208,16 @@ class Log:
 
     def start_offset(self, topic: str, partition: int) -> int:
         """The offset of the oldest record in a partition, or of the first that it will get."""
-        found = self.segments_of(topic, partition)
-        return found[0].base_offset if found else self.said_start(topic, partition) or 0
+        return min(self.names_of(topic, partition), default=self.said_start(topic, partition) or 0)
 
     def end_offset(self, topic: str, partition: int) -> int:
         """The offset that the next record of a partition will get."""
-        found = self.segments_of(topic, partition)
-        return last_offset(found[-1]) + 1 if found else self.said_start(topic, partition) or 0
+        names = self.names_of(topic, partition)
+        if not names:
+            return self.said_start(topic, partition) or 0
+        newest = max(names)
+        path = self.folder(topic, partition) / names[newest]
+        return last_offset(Segment(topic, partition, newest, path)) + 1
 
     def offsets(self, topic: str) -> dict[int, range]:
         """The offsets in each partition now."""

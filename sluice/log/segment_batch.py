@@ -3,15 +3,17 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sluice.errors import LogGap, LogRecreated, LogTruncated
-from sluice.log.checksums import crc_bytes
-from sluice.log.segments import Segment, head_digest, last_offset, records_in, verified_end
+from sluice.errors import LogError, LogGap, LogRecreated, LogTruncated
+from sluice.log.checksums import crc_bytes, is_sealed
+from sluice.log.segments import Segment, content_of, head_digest, last_offset, records_in, verified_end
 from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
+    from pyarrow import Table as ArrowTable
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from sluice.log.log import Log
 
@@ -32,7 +34,36 @@ class SegmentBatch:
     records: int
 
     def rows(self, spark: "SparkSession") -> "DataFrame":
-        """The records as rows of a bronze table."""
+        """The records as rows of a bronze table; a few are read here, since Spark takes its time for each segment."""
+        from sluice.model.small_frames import frame_of, row_bytes_max, rows_max
+
+        size_bytes = sum(segment.path.stat().st_size for segment in self.segments)
+        few = self.few() if self.records <= rows_max and size_bytes <= rows_max * row_bytes_max else None
+        return self.read_by(spark) if few is None else frame_of(spark, few, record_schema())
+
+    def few(self) -> "ArrowTable | None":
+        """The same in memory; None where a segment is not as this log writes it, so that Spark is to judge it."""
+        import pyarrow as pa
+
+        try:
+            if not all(is_sealed(content_of(segment)) for segment in self.segments):
+                return None
+            found = [record for segment in self.segments for record in records_in(segment)]
+        except LogError:
+            return None
+        columns: dict[str, pa.Array[Any]] = {
+            "topic": pa.array([self.topic] * len(found), pa.string()),
+            "partition": pa.array([each.partition for each in found], pa.int32()),
+            "offset": pa.array([each.offset for each in found], pa.int64()),
+            "key": pa.array([None if each.key is None else each.key.encode() for each in found], pa.binary()),
+            "value": pa.array([each.value for each in found], pa.binary()),
+            "timestamp": pa.array([each.timestamp for each in found], pa.timestamp("us", "UTC")),
+            "headers": pa.array([list(each.headers.items()) for each in found], pa.map_(pa.string(), pa.string())),
+        }
+        return pa.table(list(columns.values()), names=list(columns))
+
+    def read_by(self, spark: "SparkSession") -> "DataFrame":
+        """The same, read by Spark."""
         from pyspark.sql import functions as F
 
         lines = spark.read.option("lineSep", "\n").text([str(segment.path) for segment in self.segments])
@@ -58,6 +89,15 @@ class SegmentBatch:
             deque(records_in(segment), maxlen=0)
 
 
+def record_schema() -> "StructType":
+    """The columns of a bronze table that the log has."""
+    from pyspark.sql import types as T
+
+    made = T.StructType().add("topic", T.StringType()).add("partition", T.IntegerType()).add("offset", T.LongType())
+    made = made.add("key", T.BinaryType()).add("value", T.BinaryType()).add("timestamp", T.TimestampType())
+    return made.add("headers", T.MapType(T.StringType(), T.StringType()))
+
+
 def sound_line(line: "Column") -> "Column":
     """The text of a line; an error when its bytes have another checksum than it says."""
     from pyspark.sql import functions as F
@@ -81,17 +121,20 @@ def next_batch(log: "Log", topic: str, landed: dict[int, LandedPartition], recor
     fresh = [
         segment
         for partition in sorted({*partitions, *landed})
-        for segment in unlanded(
-            topic,
-            partition,
-            log.segments_of(topic, partition) if partition in partitions else [],
-            log.said_start(topic, partition),
-            landed.get(partition),
-        )
+        for segment in unlanded_in(log, topic, partition, landed.get(partition), is_there=partition in partitions)
     ]
     # Across partitions by age, so that a bounded batch takes from all of them alike.
     fresh.sort(key=lambda segment: (segment.base_offset, segment.partition))
     return verified(topic, fresh, dict(landed), records_max)
+
+
+def unlanded_in(
+    log: "Log", topic: str, partition: int, landed: LandedPartition | None, *, is_there: bool
+) -> Sequence[Segment]:
+    """The segments of a partition after those that have landed; of the others only the newest is looked at."""
+    newest = None if landed is None else landed.segment
+    segments = log.segments_since(topic, partition, newest) if is_there else []
+    return unlanded(topic, partition, segments, log.said_start(topic, partition), landed)
 
 
 def as_compacted(log: "Log", topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, LandedPartition]:

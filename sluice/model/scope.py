@@ -27,6 +27,8 @@ Said = TypeVar("Said")
 broadcast_rows_max = 200_000
 # Beyond, values are one list, by which Parquet's filters skip pages, and ranges, by which files are skipped.
 compared_max = 16
+# Beyond, no list names all values: a plan with so many literals costs more than what it skips.
+named_max = 1_000
 # Parquet's filters nest the values of a list: of a thousand the stack of a task overflows, and the JVM ends.
 listed_max = 32
 ordered = ("timestamp", "timestamp_ntz", "date", "string", "bigint", "int", "smallint", "tinyint", "boolean")
@@ -214,12 +216,18 @@ def collect(rows: "DataFrame") -> Scope:
 def of_few(rows: "DataFrame", few: pa.Table) -> Scope:
     """The scope of distinct rows that the driver has."""
     kinds = dict(rows.dtypes)
-    said = {name: [literal(each, kind) for each in few[name]] for name, kind in kinds.items() if is_literal(kind)}
-    bounds: dict[str, Bounds | None] = {name: bounds_of_values(few[name], kinds[name]) for name in said}
+    named = {name: kind for name, kind in kinds.items() if is_literal(kind)}
+    bounds: dict[str, Bounds | None] = {name: bounds_of_values(few[name], kind) for name, kind in named.items()}
     bounds |= {name: bounds_of_fractions(few[name], kind) for name, kind in kinds.items() if kind in fractions}
-    literals = [dict(zip(said, each, strict=True)) for each in zip(*said.values(), strict=True)]
+    literals = literals_of(few, named) if few.num_rows <= named_max else None
     known = {name: each for name, each in bounds.items() if each is not None}
     return Scope(local(rows, few), few.num_rows, known, literals, few)
+
+
+def literals_of(few: pa.Table, kinds: Mapping[str, str]) -> list[Mapping[str, str | None]]:
+    """The rows in SQL."""
+    columns = [[literal(each, kind) for each in few[name]] for name, kind in kinds.items()]
+    return [dict(zip(kinds, each, strict=True)) for each in zip(*columns, strict=True)]
 
 
 def matching(rows: pa.Table, few: pa.Table, match: "list[tuple[str, str]]") -> pa.Table:
@@ -247,11 +255,12 @@ def interval(few: pa.Table, column: str, start: str, end: str) -> During:
 
 
 def bounds_of_values(column: "pa.ChunkedArray[Any]", kind: str) -> Bounds:
-    """All values of a column, in order."""
+    """All values of a column, in order, where they are few enough to name, and the ranges that they are in."""
     distinct = pc.unique(column).drop_null()
     values = cast("pa.Array[Any]", distinct.take(pc.array_sort_indices(distinct)))
-    texts = [text for each in values if (text := literal(each, kind)) is not None]
-    return Bounds(ranges_of(values, texts), column.null_count > 0, tuple(texts))
+    ranges = tuple((said(least, kind), said(most, kind)) for least, most in ranges_of(values, list(values)))
+    texts = tuple(said(each, kind) for each in values) if len(values) <= named_max else None
+    return Bounds(ranges, column.null_count > 0, texts)
 
 
 def ranges_of(values: "pa.Array[Any]", said: Sequence[Said]) -> tuple[tuple[Said, Said], ...]:
@@ -320,8 +329,11 @@ def bounds_of(least: str | None, greatest: str | None, kind: str, *, has_nulls: 
 
 def literal(value: "pa.Scalar[Any]", kind: str) -> str | None:
     """A value as SQL of its type; None for null."""
-    if not value.is_valid:
-        return None
+    return said(value, kind) if value.is_valid else None
+
+
+def said(value: "pa.Scalar[Any]", kind: str) -> str:
+    """A value that is not null as SQL of its type."""
     if kind == "timestamp":
         return f"timestamp_micros({value.cast(pa.int64())})"
     if kind == "date":

@@ -275,12 +275,13 @@ def measure_of(name: str, text: str) -> Measure | None:
     match parsed:
         case exp.Count():
             return Rows(name, "") if isinstance(parsed.this, exp.Star) else Count(name, found[1])
+        case exp.CountIf():
+            return Count(name, f"IF({found[1]}, 1, NULL)")
         case exp.Sum():
             return Sum(name, found[1])
-        case exp.Min():
-            return Extreme(name, found[1], "min", "<")
-        case exp.Max():
-            return Extreme(name, found[1], "max", ">")
+        case exp.Min() | exp.Max():
+            function, before = ("min", "<") if isinstance(parsed, exp.Min) else ("max", ">")
+            return Extreme(name, found[1], function, before)
     return None
 
 

@@ -1,19 +1,26 @@
 """Keep tables small: compact their files, and delete those that are no longer needed."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
 from sluice.storage import secondary_index
-from sluice.storage.delta.bloom import bloom_filters
-from sluice.storage.delta.opened import Tables, spark_types
+from sluice.storage.delta.bloom import bloom_filters, writer_properties
+from sluice.storage.delta.opened import Tables, file_sizes, spark_types
 from sluice.storage.files import Files
+from sluice.storage.small_writes import has_deletion_vectors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Cursors, replays and queries of what was known at a time read versions as old as this.
 retention_days = 30
+# A table of more than so many files that are smaller than this has them written together; more cost every read.
+small_files_max = 32
+small_file_bytes = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,26 @@ class Upkeep(Tables):
         with bloom_filters(spark, spark_types(self.open(table)), find_by):
             (row,) = spark.sql(f"OPTIMIZE delta.`{self.path(table)}`").select("metrics.*").collect()
         return {"compacted": row["numFilesRemoved"], "into": row["numFilesAdded"]}
+
+    def compact_small(self, table: str, find_by: Sequence[str] = ()) -> int:
+        """Writes the small files of a table together without Spark, where they are many; returns how many they were.
+
+        In one commit that changes no row, and in bounded work, as a run does it between two passes. Tables with marked
+        rows are left to `compact`; what cannot be written now, to the next time.
+        """
+        try:
+            found = self.open(table)
+        except TableNotFoundError:
+            return 0
+        sizes = file_sizes(found) or []
+        small = [(rows, size_bytes) for rows, size_bytes in sizes if size_bytes < small_file_bytes]
+        if len(small) <= small_files_max or has_deletion_vectors(found):
+            return 0
+        like_these = writer_properties(spark_types(found), find_by, sum(rows or 0 for rows, _ in small))
+        with suppress(DeltaError):
+            done = self.open_own(table).optimize.compact(target_size=small_file_bytes, writer_properties=like_these)
+            return int(done["numFilesRemoved"])
+        return 0
 
     def vacuum(self, spark: "SparkSession", table: str) -> int:
         """Deletes the files that no version within the retention refers to, and unused indexes.

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from sluice.errors import LogError
-from sluice.log import Log, Record, StoredRecord, verified_end, verify
+from sluice.log import Log, Record, StoredRecord, segment_batch, verified_end, verify
 from tests.kit import lines_without_checksums
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 moment = datetime(2026, 3, 1, tzinfo=UTC)
 some = [
@@ -250,6 +251,32 @@ def test_spark_notices_what_changed_after_the_segment_was_verified(spark: "Spark
         batch.rows(spark).collect()
     with pytest.raises(LogError, match="line 1, has another checksum"):
         batch.blame()
+
+
+def test_the_driver_and_spark_read_the_same_records(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(tmp_path, partitions=2)
+    at = datetime(2026, 3, 1, 12, 0, 0, 123_456, UTC)
+    odd = [
+        Record(None, "tombstone", at),
+        Record(b"", None, at, {"a": "", "ä": "\u2028"}),
+        Record(b"\xff\x00", 'quoted"', datetime(1, 1, 1, tzinfo=UTC)),
+        Record('{"n": "🛫\\n"}'.encode(), "key", datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)),
+    ]
+    for record in odd:
+        log.append("t", [record])
+    batch = log.next_batch("t", {}, 100)
+    assert batch.few() is not None
+    found = rows_as_text(batch.rows(spark))
+    monkeypatch.setattr(segment_batch, "few_records_max", 0)
+    assert found == rows_as_text(batch.rows(spark))
+    assert len(found) == len(odd)
+
+
+def rows_as_text(df: "DataFrame") -> list[str]:
+    """With times as numbers: Python shifts those of the first and the last year."""
+    return sorted(map(str, df.withColumn("timestamp", F.unix_micros("timestamp")).collect()))
 
 
 def test_each_new_folder_is_durable_in_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The command line: wrong use is one clear sentence and exit code 2, never a traceback."""
 
+import gc
 import json
 import os
 import re
@@ -46,6 +47,13 @@ except SystemExit:
     done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == ""
     assert "--webhook" in done.stdout
+
+
+def test_garbage_is_collected_after_an_import_and_a_command(tmp_path: Path) -> None:
+    """It was off in each process that had imported the commands, so Spark kept every plan of it."""
+    assert gc.isenabled()
+    refused("status", here=tmp_path)
+    assert gc.isenabled()
 
 
 def test_a_folder_that_is_no_project_is_named(tmp_path: Path) -> None:

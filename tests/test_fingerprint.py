@@ -332,9 +332,9 @@ of_the_flights = {
     "silver.aircraft_changes": "9bb7ef1a0f947e12",
     "silver.aircraft": "ef33fd5222910adb",
     "silver.departures": "db5fc45504dd2cf7",
-    "gold.delays_hourly": "46f2be959fdaa1f8",
-    "gold.delays_by_weather": "1c1684ede6c23302",
-    "gold.carrier_days": "5ac9e7ec0106a13d",
+    "gold.delays_hourly": "daf43760174742ae",
+    "gold.delays_by_weather": "7fb3f9eebb6a63ce",
+    "gold.carrier_days": "9f96dd59dcfb345f",
 }
 
 

@@ -61,8 +61,11 @@ class Commands(TyperGroup):
         if name not in commands:
             return None
         module, _, attribute = commands[name].partition(":")
-        found = getattr(import_module(module), attribute)
-        gc.enable()
+        gc.disable()
+        try:
+            found = getattr(import_module(module), attribute)
+        finally:
+            gc.enable()
         alone = typer.Typer(add_completion=False, callback=lambda: None)
         if isinstance(found, typer.Typer):
             alone.add_typer(found, name=name)
@@ -91,6 +94,9 @@ def options(
 ) -> None:
     """What every command takes; its help is that of the app."""
     context.obj = deciders
+
+
+gc.enable()
 
 
 def main() -> None:

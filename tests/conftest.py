@@ -76,7 +76,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     # With the jars for Kafka: the session is made before the first broker is.
-    settings = Settings(log="kafka://127.0.0.1:1", spark="local[2]", driver_memory="2g", java_options=long)
+    settings = Settings(log="kafka://127.0.0.1:1", spark="local[2]", driver_memory="3g", java_options=long)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "spark_settings", sessions.spark_settings | interpreted)
         with sessions.spark_session(settings) as session:

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import LogError, LogGap, LogRecreated, LogTruncated
-from sluice.log.checksums import crc_bytes, is_sealed
-from sluice.log.segments import Segment, content_of, head_digest, last_offset, records_in, verified_end
+from sluice.log.checksums import crc_bytes
+from sluice.log.segments import Segment, head_digest, last_offset, records_in, sealed_records, verified_end
 from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
     from sluice.log.log import Log
+    from sluice.log.records import StoredRecord
 
 line_schema = (
     "offset bigint, key string, value string, value_base64 string, timestamp timestamp, headers map<string,string>"
@@ -40,23 +40,28 @@ class SegmentBatch:
 
     def rows(self, spark: "SparkSession") -> "DataFrame":
         """The records as rows of a bronze table; a few are read here, since Spark takes its time for each segment."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         from sluice.model.small_frames import frame_of
 
         size_bytes = sum(segment.path.stat().st_size for segment in self.segments)
         is_small = self.records <= few_records_max and size_bytes <= few_bytes_max
         few = self.few() if is_small else None
-        return self.read_by(spark) if few is None else frame_of(spark, few, record_schema())
+        return self.read_by(spark) if few is None else frame_of(spark, few, from_arrow_schema(few.schema))
 
     def few(self) -> "ArrowTable | None":
         """The same in memory; None where a segment is not as this log writes it, so that Spark is to judge it."""
         import pyarrow as pa
 
-        try:
-            if not all(is_sealed(content_of(segment)) for segment in self.segments):
+        found: list[StoredRecord] = []
+        for segment in self.segments:
+            try:
+                records = sealed_records(segment)
+            except LogError:
                 return None
-            found = [record for segment in self.segments for record in records_in(segment)]
-        except LogError:
-            return None
+            if records is None:
+                return None
+            found += records
         columns: dict[str, pa.Array[Any]] = {
             "topic": pa.array([self.topic] * len(found), pa.string()),
             "partition": pa.array([each.partition for each in found], pa.int32()),
@@ -93,15 +98,6 @@ class SegmentBatch:
         """Raises the LogError of the first line that is no record; returns when all are."""
         for segment in self.segments:
             deque(records_in(segment), maxlen=0)
-
-
-def record_schema() -> "StructType":
-    """The columns of a bronze table that the log has."""
-    from pyspark.sql import types as T
-
-    made = T.StructType().add("topic", T.StringType()).add("partition", T.IntegerType()).add("offset", T.LongType())
-    made = made.add("key", T.BinaryType()).add("value", T.BinaryType()).add("timestamp", T.TimestampType())
-    return made.add("headers", T.MapType(T.StringType(), T.StringType()))
 
 
 def sound_line(line: "Column") -> "Column":

@@ -216,6 +216,15 @@ def records_in(segment: Segment) -> Iterator[StoredRecord]:
         yield decode(segment.topic, segment.partition, line, f"{segment.path}, line {number},")
 
 
+def sealed_records(segment: Segment) -> list[StoredRecord] | None:
+    """The records of a segment, which is read once; None when its seal is missing or of another content."""
+    content = content_of(segment)
+    if not is_sealed(content):
+        return None
+    lines = enumerate(io.BytesIO(content), start=1)
+    return [decode(segment.topic, segment.partition, line, f"{segment.path}, line {number},") for number, line in lines]
+
+
 def head_digest(segment: Segment) -> str:
     """The digest that identifies a segment: the sha256 of its first line."""
     with opened(segment) as file:

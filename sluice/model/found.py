@@ -35,7 +35,11 @@ Condition = Among | During
 
 
 class Finder(Protocol):
-    """Finds rows in one version of a table."""
+    """Finds rows in one version of a table.
+
+    The n-th values of all `Among`s belong to one wanted row. A row that meets each condition by the value of another
+    wanted row may be found or left out, so whoever asks compares whole rows.
+    """
 
     def __call__(self, conditions: Sequence[Condition]) -> pa.Table | None:
         """The rows that meet all conditions; None where they are many, or where Spark had better look for them."""

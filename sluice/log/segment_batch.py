@@ -42,18 +42,21 @@ class SegmentBatch:
         """The records as rows of a bronze table; a few are read here, since Spark takes its time for each segment."""
         from sluice.model.small_frames import frame_of
 
-        size_bytes = sum(segment.path.stat().st_size for segment in self.segments)
-        is_small = self.records <= few_records_max and size_bytes <= few_bytes_max
-        few = self.few() if is_small else None
+        few = self.few() if self.records <= few_records_max else None
         return self.read_by(spark) if few is None else frame_of(spark, few, record_schema())
 
     def few(self) -> "ArrowTable | None":
-        """The same in memory; None where a segment is not as this log writes it, so that Spark is to judge it."""
+        """The same in memory; None where they are large, or a segment is not as this log writes it: Spark judges it."""
         import pyarrow as pa
 
+        size_bytes = 0
         try:
-            if not all(is_sealed(content_of(segment)) for segment in self.segments):
-                return None
+            for segment in self.segments:
+                # Compressed, they may be a hundredth of that.
+                content = content_of(segment)
+                size_bytes += len(content)
+                if size_bytes > few_bytes_max or not is_sealed(content):
+                    return None
             found = [record for segment in self.segments for record in records_in(segment)]
         except LogError:
             return None

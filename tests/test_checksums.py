@@ -274,6 +274,20 @@ def test_the_driver_and_spark_read_the_same_records(
     assert len(found) == len(odd)
 
 
+def test_records_that_are_large_once_they_are_decompressed_are_left_to_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_batch, "few_bytes_max", 10_000)
+    log = Log(tmp_path, partitions=1, compress=True)
+    for _ in range(2):
+        log.append("t", [Record(b"x" * 6_000)])
+    batch = log.next_batch("t", {}, 1)
+    assert batch.few() is not None
+    batch = log.next_batch("t", {}, 2)
+    assert sum(segment.path.stat().st_size for segment in batch.segments) < 1_000
+    assert batch.few() is None
+
+
 def rows_as_text(df: "DataFrame") -> list[str]:
     """With times as numbers: Python shifts those of the first and the last year."""
     return sorted(map(str, df.withColumn("timestamp", F.unix_micros("timestamp")).collect()))

@@ -27,7 +27,9 @@ def test_the_audit_notices_facts_that_are_missing_doubled_or_invented_and_versio
     lakehouse.declare(priced)
     lakehouse.publish("sales", *[{"id": str(n), "product": "p", "sold_at": text(n)} for n in range(4)])
     lakehouse.publish("prices", *[{"product": "p", "changed_at": text(n), "price": n} for n in range(3)]).run()
-    assert {each.broken for each in lakehouse.laws()} == {0}
+    found = lakehouse.laws()
+    assert {each.broken for each in found} == {0}
+    assert {each.dataset for each in found} == {each.name for each in lakehouse.catalogue.datasets}
 
     damage(lakehouse.lake, "silver.priced", "DELETE WHERE id = '0'")
     facts = f"delta.`{lakehouse.lake.path('silver.priced')}`"

@@ -1,9 +1,13 @@
 """Maintenance changes no row and no cursor; a range is recomputed in place; the log forgets only what landed."""
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from sluice import gold
 from sluice.engine.backfill import BackfillRange
@@ -15,7 +19,7 @@ from sluice.model.ledger import Entry, RowCounts
 from sluice.model.small_frames import are_small_changes
 from sluice.operate import replay
 from sluice.operate.maintain import Retained, maintain, retain
-from sluice.storage.delta import upkeep
+from sluice.storage.delta import Lake, upkeep
 from sluice.windows import Window, window
 from tests.kit import Lakehouse, at, text
 from tests.shop import sales
@@ -64,6 +68,16 @@ def test_a_continuous_run_writes_small_files_together_and_its_readers_go_on(
     changed = lakehouse.run()
     assert (changed["gold.sold_daily"].cause, changed["gold.sold_daily"].rows) == ("changes", RowCounts(updated=1))
     assert all(event.rows.total == 0 for event in lakehouse.run(rebuild=True).values())
+
+
+@pytest.mark.parametrize("damage", [lambda log: log.write_text("{"), lambda log: log.symlink_to(log)])
+def test_a_table_that_cannot_be_read_now_does_not_end_the_run_that_writes_its_files_together(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    lake = Lake(str(tmp_path))
+    write_deltalake(lake.path("bronze.sales"), pa.table({"offset": [0]}))
+    damage(Path(lake.path("bronze.sales"), "_delta_log", f"{1:020}.json"))
+    assert lake.compact_small("bronze.sales") == 0
 
 
 def one_pass_continuously(lakehouse: Lakehouse) -> None:

@@ -22,6 +22,7 @@ from sluice.model.small_frames import terms_in
 from sluice.storage import key_filters, small_reads
 from sluice.storage.delta import Lake
 from sluice.storage.delta.bloom import writer_properties
+from sluice.storage.delta.opened import spark_schema
 from sluice.storage.small_writes import any_of
 from tests.kit import rows_of
 
@@ -185,6 +186,42 @@ def test_a_time_within_an_interval(tmp_path: Path, end: int | None, numbers: lis
     found = find(DeltaTable(tmp_path), rows.schema, None, [During("c0", pa.scalar(3, kind), last)])
     assert found is not None
     assert found["n"].to_pylist() == numbers
+
+
+@pytest.mark.parametrize("column", ["filename", "file_row_number", "FileName"])
+def test_columns_may_be_called_as_the_place_of_a_row_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    monkeypatch.setattr(key_filters, "rows_min", 1)
+    lake = filtered(tmp_path, pa.table({"id": ["a", "c"], column: ["x", "y"]}))
+    assert [found_by_id(lake, each) for each in "abc"] == [[{"id": "a", column: "x"}], [], [{"id": "c", column: "y"}]]
+
+
+def test_where_all_files_that_are_left_lack_a_column_spark_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_filters, "rows_min", 1)
+    monkeypatch.setattr(small_reads, "read_whole_share_min", 1)
+    lake = filtered(tmp_path, pa.table({"id": ["a", "c"]}), pa.table({"id": ["a", "b"], "n": [1, 2]}))
+    assert found_by_id(lake, "c") is None
+    assert found_by_id(lake, "b") == [{"id": "b", "n": 2}]
+
+
+def filtered(folder: Path, *files: pa.Table) -> Lake:
+    """A table of these files, with filters of `id`."""
+    lake = Lake(str(folder))
+    for rows in files:
+        properties = writer_properties({"id": "string"}, ["id"], 10_000)
+        path = lake.path("silver.filtered")
+        write_deltalake(path, rows, mode="append", schema_mode="merge", writer_properties=properties)
+    return lake
+
+
+def found_by_id(lake: Lake, wanted: str) -> list[dict[str, Any]] | None:
+    table = lake.open("silver.filtered")
+    among = Among("id", pa.chunked_array([[wanted]]))
+    found = lake.find("silver.filtered", table, spark_schema(table), [among])
+    return None if found is None else found.to_pylist()
 
 
 @pytest.fixture(scope="module")

@@ -149,12 +149,7 @@ def newest_inputs(lake: TableFormat, dataset: Dataset) -> dict[str, Commit]:
 
 def waits_for(dataset: Dataset, pinned: Mapping[str, Commit]) -> set[str]:
     """The required inputs that do not exist yet, because their first build was refused."""
-    needed = {
-        each.source.name
-        for each in dataset.inputs.values()
-        if isinstance(each.source, Dataset) or not each.source.optional
-    }
-    return needed - set(pinned)
+    return dataset.required - set(pinned)
 
 
 def reached_by_all(dataset: Dataset, pinned: Mapping[str, Commit]) -> datetime | None:

@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import LogError, LogGap, LogRecreated, LogTruncated
-from sluice.log.checksums import crc_bytes
-from sluice.log.segments import Segment, head_digest, last_offset, records_in, sealed_records, verified_end
+from sluice.log.checksums import crc_bytes, is_sealed
+from sluice.log.segments import (
+    Segment,
+    content_of,
+    head_digest,
+    last_offset,
+    records_in,
+    records_of,
+    verified_end,
+)
 from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
@@ -44,24 +52,25 @@ class SegmentBatch:
 
         from sluice.model.small_frames import frame_of
 
-        size_bytes = sum(segment.path.stat().st_size for segment in self.segments)
-        is_small = self.records <= few_records_max and size_bytes <= few_bytes_max
-        few = self.few() if is_small else None
+        few = self.few() if self.records <= few_records_max else None
         return self.read_by(spark) if few is None else frame_of(spark, few, from_arrow_schema(few.schema))
 
     def few(self) -> "ArrowTable | None":
-        """The same in memory; None where a segment is not as this log writes it, so that Spark is to judge it."""
+        """The same in memory; None where they are large, or a segment is not as this log writes it: Spark judges it."""
         import pyarrow as pa
 
         found: list[StoredRecord] = []
-        for segment in self.segments:
-            try:
-                records = sealed_records(segment)
-            except LogError:
-                return None
-            if records is None:
-                return None
-            found += records
+        size_bytes = 0
+        try:
+            for segment in self.segments:
+                # Compressed, it may be a hundredth of that.
+                content = content_of(segment)
+                size_bytes += len(content)
+                if size_bytes > few_bytes_max or not is_sealed(content):
+                    return None
+                found += records_of(segment, content)
+        except LogError:
+            return None
         columns: dict[str, pa.Array[Any]] = {
             "topic": pa.array([self.topic] * len(found), pa.string()),
             "partition": pa.array([each.partition for each in found], pa.int32()),

@@ -216,11 +216,8 @@ def records_in(segment: Segment) -> Iterator[StoredRecord]:
         yield decode(segment.topic, segment.partition, line, f"{segment.path}, line {number},")
 
 
-def sealed_records(segment: Segment) -> list[StoredRecord] | None:
-    """The records of a segment, which is read once; None when its seal is missing or of another content."""
-    content = content_of(segment)
-    if not is_sealed(content):
-        return None
+def records_of(segment: Segment, content: bytes) -> list[StoredRecord]:
+    """The records of a segment, of which the sealed content is in memory."""
     lines = enumerate(io.BytesIO(content), start=1)
     return [decode(segment.topic, segment.partition, line, f"{segment.path}, line {number},") for number, line in lines]
 

@@ -239,6 +239,12 @@ class Dataset:
         """The datasets that it is made from."""
         return [each.source for each in self.inputs.values() if isinstance(each.source, Dataset)]
 
+    @property
+    def required(self) -> set[str]:
+        """The tables that must be there before it is computed: all inputs but topics that may not exist."""
+        sources = [each.source for each in self.inputs.values()]
+        return {each.name for each in sources if isinstance(each, Dataset) or not each.optional}
+
     @cached_property
     def fingerprint(self) -> str:
         """Changes when the declaration does, or code or a constant that it reaches; then the table is rebuilt."""

@@ -61,13 +61,13 @@ class IntegrityCheck:
 
 
 def integrity(lake: Lake, catalogue: Catalogue) -> list[IntegrityCheck]:
-    """The integrity checks of every dataset that is there with all its inputs."""
+    """The integrity checks of every dataset that is there with all inputs that it requires."""
     present = set(lake.tables())
     with connection(lake) as found:
         return [
             checked(found, dataset.name, law, sql)
             for dataset in catalogue.datasets
-            if {dataset.name, *[each.source.name for each in dataset.inputs.values()]} <= present
+            if {dataset.name, *dataset.required} <= present
             for law, sql in of_dataset(dataset).items()
         ]
 

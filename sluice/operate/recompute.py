@@ -120,9 +120,13 @@ def recompute_dataset(evaluation: Evaluation, known: Commit, share: float, seed:
 
 
 def others_of(evaluation: Evaluation, known: Commit) -> tuple[str, ...]:
-    """The commits to the dataset's own table that are not from an evaluation, since the last one."""
+    """The commits to the dataset's own table that are not from an evaluation, since the last one.
+
+    Small files that were written together changed no row.
+    """
     found = evaluation.lake.written_by_others(evaluation.dataset.name, known.version)
-    return tuple(f"version {each['version']} is {each.get('operation')} by another program" for each in found)
+    others = [each for each in found if each.get("operation") != "OPTIMIZE"]
+    return tuple(f"version {each['version']} is {each.get('operation')} by another program" for each in others)
 
 
 def added(left: Recomputed, right: Recomputed) -> Recomputed:

@@ -40,6 +40,7 @@ from sluice.storage.key_filters import duckdb_config, filters_of
 from sluice.storage.small_reads import (
     duckdb_value_of,
     file_name,
+    is_placeable,
     placed_rows_sql,
     placed_schema,
     sorted_values,
@@ -161,7 +162,7 @@ def is_cheap(keys: int, values: int, row_bytes: float) -> bool:
 
 def is_indexable(schema: pa.Schema, among: Among) -> bool:
     kind = schema.field(among.column).type
-    is_named = is_folder_name.fullmatch(among.column) is not None
+    is_named = is_folder_name.fullmatch(among.column) is not None and is_placeable(schema)
     return is_named and count_of(among) <= values_max and any(of(kind) for of in bounded)
 
 

@@ -60,7 +60,7 @@ def find_placed(
     if files.num_rows > candidate_files_max:
         return None
     try:
-        names = None if folder is None else files_by_name(table, folder, files["path"].to_pylist())
+        names = files_by_name(table, folder, files["path"].to_pylist()) if folder and is_placeable(schema) else None
         left = files if names is None else files.filter(key_filters.may_have(files, names, conditions))
         if not are_few(left):
             return None
@@ -97,8 +97,9 @@ def among_files(
             names = holding(connection, names, wanted)
         if not names:
             return nothing
-        rows = connection.sql(f"SELECT * FROM {placed_rows_sql} WHERE {wanted}", params=[names])  # noqa: S608 - no text from data
-        found = taken(cast(pa.RecordBatchReader, rows.to_arrow_reader()), placed_schema(schema))
+        columns = ", ".join(map(double_quoted, nothing.column_names))
+        rows = connection.sql(f"SELECT {columns} FROM {placed_rows_sql} WHERE {wanted}", params=[names])  # noqa: S608 - no text from data
+        found = taken(cast(pa.RecordBatchReader, rows.to_arrow_reader()), nothing.schema)
     return None if found is None else without_marked(table, found)
 
 
@@ -106,6 +107,11 @@ def holding(connection: duckdb.DuckDBPyConnection, names: list[str], wanted: str
     """Those of the files that have such rows, for which the other columns are not read."""
     listed = f"SELECT DISTINCT {file_name} FROM {placed_rows_sql} WHERE {wanted}"  # noqa: S608 - no text from data
     return [name for (name,) in connection.execute(listed, [names]).fetchall()]
+
+
+def is_placeable(schema: pa.Schema) -> bool:
+    """Whether no column of a table has a name under which DuckDB says where a row is."""
+    return not {place, file_name} & {name.lower() for name in schema.names}
 
 
 def placed_schema(schema: pa.Schema) -> pa.Schema:

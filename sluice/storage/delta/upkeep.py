@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from sluice.storage import secondary_index
 from sluice.storage.delta.bloom import bloom_filters, writer_properties
@@ -41,18 +41,15 @@ class Upkeep(Tables):
         In one commit that changes no row, and in bounded work, as a run does it between two passes. Tables with marked
         rows are left to `compact`; what cannot be written now, to the next time.
         """
-        try:
+        with suppress(DeltaError, OSError):
             found = self.open(table)
-        except TableNotFoundError:
-            return 0
-        sizes = file_sizes(found) or []
-        small = [(rows, size_bytes) for rows, size_bytes in sizes if size_bytes < small_file_bytes]
-        if len(small) <= small_files_max or has_deletion_vectors(found):
-            return 0
-        like_these = writer_properties(spark_types(found), find_by, sum(rows or 0 for rows, _ in small))
-        with suppress(DeltaError):
-            done = self.open_own(table).optimize.compact(target_size=small_file_bytes, writer_properties=like_these)
-            return int(done["numFilesRemoved"])
+            sizes = file_sizes(found) or []
+            small = [(rows, size_bytes) for rows, size_bytes in sizes if size_bytes < small_file_bytes]
+            if len(small) > small_files_max and not has_deletion_vectors(found):
+                like_these = writer_properties(spark_types(found), find_by, sum(rows or 0 for rows, _ in small))
+                own = self.open_own(table)
+                done = own.optimize.compact(target_size=small_file_bytes, writer_properties=like_these)
+                return int(done["numFilesRemoved"])
         return 0
 
     def vacuum(self, spark: "SparkSession", table: str) -> int:

@@ -36,7 +36,7 @@ def has_session(item: pytest.Item) -> bool:
 
 
 class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]
-    """Every second worker takes files from the end, so that it starts no session; the others from the beginning.
+    """One of three workers takes files from the end, so that it starts no session; the others from the beginning.
 
     Of a file that has tests of both kinds, each kind is given out by itself.
     """
@@ -51,7 +51,7 @@ class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]
         return self.part_of[nodeid]
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if len(self.nodes) > 2 and self.nodes.index(node) % 2:
+        if len(self.nodes) > 2 and node is self.nodes[-1]:
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
 

@@ -110,6 +110,10 @@ class Lakehouse:
             raise error
         return events
 
+    def changed_by_rebuild(self) -> dict[str, int]:
+        """How many rows a rebuild changes, by the tables that it changes."""
+        return {name: event.rows.total for name, event in self.run(rebuild=True).items() if event.rows.total}
+
     def table(self, name: str) -> "DataFrame":
         return self.lake.read(self.spark, name)
 

@@ -1,5 +1,6 @@
 """What lands next from the embedded log: whole segments, checked to follow what has landed without a gap."""
 
+import io
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.errors import LogError, LogGap, LogRecreated, LogTruncated
 from sluice.log.checksums import crc_bytes, is_sealed
-from sluice.log.segments import (
-    Segment,
-    content_of,
-    head_digest,
-    last_offset,
-    records_in,
-    records_of,
-    verified_end,
-)
+from sluice.log.segments import Segment, content_of, decoded, head_digest, last_offset, records_in, verified_end
 from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
@@ -68,7 +61,7 @@ class SegmentBatch:
                 size_bytes += len(content)
                 if size_bytes > few_bytes_max or not is_sealed(content):
                     return None
-                found += records_of(segment, content)
+                found += decoded(segment, io.BytesIO(content))
         except LogError:
             return None
         columns: dict[str, pa.Array[Any]] = {

@@ -212,14 +212,13 @@ def contiguous_end(segment: Segment, offsets: Iterable[int]) -> int:
 
 def records_in(segment: Segment) -> Iterator[StoredRecord]:
     """The records of a segment; a LogError for the first line that is damaged or no record."""
-    for number, line in enumerate(lines_of(segment), start=1):
+    return decoded(segment, lines_of(segment))
+
+
+def decoded(segment: Segment, lines: Iterable[bytes]) -> Iterator[StoredRecord]:
+    """The records of a segment's lines; a LogError for the first that is none."""
+    for number, line in enumerate(lines, start=1):
         yield decode(segment.topic, segment.partition, line, f"{segment.path}, line {number},")
-
-
-def records_of(segment: Segment, content: bytes) -> list[StoredRecord]:
-    """The records of a segment, of which the sealed content is in memory."""
-    lines = enumerate(io.BytesIO(content), start=1)
-    return [decode(segment.topic, segment.partition, line, f"{segment.path}, line {number},") for number, line in lines]
 
 
 def head_digest(segment: Segment) -> str:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from sluice.engine.catalogue import Catalogue, ordered
 from sluice.engine.runner import Event, Runner
 from sluice.log import Log, Record
@@ -15,6 +17,7 @@ from sluice.model.datasets import Dataset, Topic
 from sluice.operate.audit import IntegrityCheck, audit, integrity
 from sluice.quality.conservation import Fates
 from sluice.storage.delta import Lake
+from sluice.storage.delta.opened import rows_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +63,21 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return (value.astimezone(UTC) - day_one) / timedelta(hours=1)
     return tuple(plain(each) for each in value) if isinstance(value, tuple) else value
+
+
+def is_read_alike(rows: pa.Table, columns: Iterable[str]) -> bool:
+    """Whether Python has the values of these columns of Arrow as it has them of Spark; a map is a list of pairs."""
+    return all(name in rows.column_names and "map<" not in str(rows.schema.field(name).type) for name in columns)
+
+
+def as_of_spark(value: Any) -> Any:
+    """A value of Arrow as Spark has it: a struct is a tuple, within a list, too."""
+    match value:
+        case dict():
+            return tuple(as_of_spark(each) for each in value.values())
+        case list():
+            return [as_of_spark(each) for each in value]
+    return value
 
 
 class Lakehouse:
@@ -118,7 +136,12 @@ class Lakehouse:
         return self.lake.read(self.spark, name)
 
     def rows(self, name: str, *columns: str) -> list[Row]:
-        return rows_of(self.table(name), *columns)
+        """The rows of a table, as `rows_of` has them; read without Spark, which takes twenty times as long."""
+        found = rows_in(self.lake.open(name))
+        if found is None or not is_read_alike(found, columns or found.column_names):
+            return rows_of(self.table(name), *columns)
+        shown = found.select(columns or [each for each in found.column_names if not each.startswith("_")])
+        return sorted((tuple(plain(as_of_spark(each)) for each in row.values()) for row in shown.to_pylist()), key=repr)
 
     def versions(self) -> dict[str, int]:
         """The version of every table."""

@@ -1,9 +1,10 @@
 """Evaluate a dataset: what its shape says of its inputs at pinned versions. It reads, and writes nothing."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -210,15 +211,17 @@ class Evaluation:
 
         The driver takes them where they are few.
         """
-        # Of rows that the driver has none are read, as where groups are adjusted.
-        rows = small_frames.rows_max if is_local(df) else self.rows_to_read(scope)
-        sized = partial(sized_for, self.spark, rows)
+
+        def sized(run: "DataFrame") -> AbstractContextManager[None]:
+            # Of rows that the driver has none are read, as where groups are adjusted.
+            return sized_for(self.spark, small_frames.rows_max if is_local(run) else self.rows_to_read(scope))
+
         if self.is_small(scope):
             few = small_frames.small_rows(df, sized=sized)
             if few is not None:
                 return small_frames.local(df, few), few
         small_frames.optimize(df)
-        with sized():
+        with sized(df):
             df = df.localCheckpoint()
         return df, small_frames.small_rows(df)
 

@@ -44,12 +44,12 @@ texts = {"string", "binary"}
 
 
 def small_rows(
-    df: "DataFrame", count: int = 0, sized: "Callable[[], AbstractContextManager[None]]" = nullcontext
+    df: "DataFrame", count: int = 0, sized: "Callable[[DataFrame], AbstractContextManager[object]]" = nullcontext
 ) -> pa.Table | None:
     """The rows of a frame; None when they are many, or large, or of types unlike Arrow's.
 
     `count` is how many they are, where that is known. The plan is optimised as the session is set, and run as within
-    `sized`.
+    `sized`, which is given the frame that is run.
     """
     if count > rows_max or not is_plain(df.schema):
         return None
@@ -61,7 +61,7 @@ def small_rows(
         # Arrow takes what lies within a null for a null of its own.
         rows = rows.select(F.col("row").cast(ArrayType(nullable(df.schema))).alias("row"))
     optimize(rows)
-    with sized():
+    with sized(rows):
         found = collected(rows)["row"].combine_chunks()
     kept = cast(pa.StructArray, cast("pa.ListArray[Any]", found).flatten())
     return pa.Table.from_struct_array(kept) if len(kept) == len(found) <= rows_max else None

@@ -43,6 +43,9 @@ spark_settings = {
     "spark.app.name": "sluice",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Else each call that builds a frame or a column asks the JVM four times, and walks both stacks, to note its line.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
     # Every statement is described for the UI; its default costs a tenth of a small one.
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

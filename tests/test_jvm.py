@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from py4j.java_gateway import JVMView
-from py4j.protocol import REFLECTION_COMMAND_NAME
+from py4j.protocol import CALL_COMMAND_NAME, REFLECTION_COMMAND_NAME
 from pyspark import SparkContext
+from pyspark.sql import functions as F
 
 from sluice.runtime import session
 from sluice.runtime.java import require_java
@@ -25,12 +26,19 @@ if TYPE_CHECKING:
 @contextmanager
 def classes_asked_for(spark: "SparkSession") -> Iterator[list[str]]:
     """The commands that ask the JVM what a name is."""
+    with commands(spark, REFLECTION_COMMAND_NAME) as found:
+        yield found
+
+
+@contextmanager
+def commands(spark: "SparkSession", kind: str) -> Iterator[list[str]]:
+    """The commands of a kind that the JVM is given."""
     gateway: Any = spark.sparkContext._gateway
     client, found = gateway._gateway_client, list[str]()
     send = client.send_command
 
     def counted(command: str, *arguments: Any, **options: Any) -> Any:
-        if command.startswith(REFLECTION_COMMAND_NAME):
+        if command.startswith(kind):
             found.append(command)
         return send(command, *arguments, **options)
 
@@ -67,6 +75,18 @@ def test_else_it_is_asked_for_at_each_use(shop: Lakehouse, monkeypatch: pytest.M
     with classes_asked_for(shop.spark) as asked:
         shop.run()
     assert len(asked) > 100
+
+
+def test_a_column_is_built_with_one_call(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default PySpark asks for the session and its settings too, and notes the line that it was called from."""
+    column = F.col("pieces")
+    with commands(spark, CALL_COMMAND_NAME) as called:
+        column.isNull()
+    assert len(called) == 1
+    monkeypatch.setattr("pyspark.errors.utils._enable_debugging_cache", True)
+    with commands(spark, CALL_COMMAND_NAME) as called:
+        column.isNull()
+    assert len(called) > 3
 
 
 class Stopping:

@@ -142,6 +142,19 @@ def test_what_is_pinned_stays_while_another_commits(shop: Lakehouse) -> None:
     assert (pinned.count(), shop.table("silver.sales").count()) == (2, 3)
 
 
+@pytest.mark.parametrize("way", ["driver", "files"])
+def test_spark_is_told_of_a_table_when_its_rows_are_asked_for(
+    shop: Lakehouse, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    only(way, monkeypatch)
+    read = shop.table("silver.sales")
+    assert read.dtypes == by_delta(shop, "silver.sales").dtypes
+    assert "_jdf" not in vars(read)
+    assert read.count() == 2
+    assert read.schema == shop.spark.createDataFrame([], read.schema).schema == read.select("*").schema
+    assert way_of(read) == way
+
+
 def test_a_table_of_many_files_is_read_by_its_log_which_skips_files(
     shop: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -145,6 +146,23 @@ def frame_of(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -
     session, jvm = spark._jsparkSession, cast(Any, spark._jvm)
     nothing = session.createDataFrame(jvm.java.util.ArrayList(), session.parseDataType(schema.json()))
     return DataFrame(nothing, spark).coalesce(1)
+
+
+def made_when_asked(spark: "SparkSession", schema: StructType, make: "Callable[[], DataFrame]") -> "DataFrame":
+    """A frame with a schema whose plan is made when it is first computed or built upon, and not where it never is."""
+    if not hasattr(spark, "_jsparkSession"):
+        return make()
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    class Unmade(DataFrame):
+        @cached_property
+        def _jdf(self) -> Any:
+            return make()._jdf
+
+    made = Unmade(None, spark)
+    del made._jdf
+    made.__dict__["schema"] = schema
+    return made
 
 
 def from_arrow(spark: "SparkSession", rows: pa.Table, schema: StructType) -> "DataFrame":

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -22,6 +22,8 @@ from sluice.model.small_frames import (
     is_plain,
     is_read_by_driver,
     kept_bytes_max,
+    made_when_asked,
+    nullable,
     requires_within,
 )
 from sluice.shapes.difference import feed
@@ -98,19 +100,27 @@ class Reader(History):
         if sizes is not None and is_read_by_driver(schema, sizes, files_max):
             rows = self.rows_of_few(table, found)
             if rows is not None:
-                return frame_of(spark, rows.select(schema.names), schema)
+                rows = rows.select(schema.names)
+                return made_when_asked(spark, schema, lambda: frame_of(spark, rows, schema))
         files = plain_files(found, self.path(table)) if sizes is not None and is_listed(sizes, files_max) else None
         if files is not None and not files:
             return frame_of(spark, None, schema)
         if files is None:
             df = spark.read.format("delta").option("versionAsOf", found.version()).load(self.path(table))
         else:
-            df = spark.read.schema(schema).option("basePath", self.path(table)).parquet(*files)
-            # Spark puts the columns that are in the paths last.
-            df = df.select(*schema.names) if found.metadata().partition_columns else df
+            df = made_when_asked(
+                spark, cast(StructType, nullable(schema)), partial(self.read_files, spark, table, found, files)
+            )
         if not is_plain(schema) or requires_within(schema):
             return df
         return with_finder(df, partial(self.find, table, found, schema))
+
+    def read_files(self, spark: "SparkSession", table: str, found: DeltaTable, files: Sequence[str]) -> "DataFrame":
+        """The rows of an opened table in its files, by Spark."""
+        schema, partitions = spark_schema(found), found.metadata().partition_columns
+        df = spark.read.schema(schema).option("basePath", self.path(table)).parquet(*files)
+        # Spark puts the columns that are in the paths last.
+        return df.select(*schema.names) if partitions else df
 
     def find(
         self, table: str, found: DeltaTable, schema: StructType, conditions: Sequence[Condition]

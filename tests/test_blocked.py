@@ -1,9 +1,11 @@
 """Blocked: what cannot be computed stops alone and says why, and one command sets aside the record that did it."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from sluice import bronze, gold, silver
 from sluice.engine import commit
@@ -153,7 +155,7 @@ shares = gold.view(
     "shares",
     inputs={"payments": payments},
     keys=["id"],
-    shape=lambda payments: payments.selectExpr("id", "100 div int(amount) AS share"),
+    shape=lambda payments: payments.select("id", (F.lit(100) / F.col("amount").cast("int")).alias("share")),
 )
 reasons = gold.view(
     "reasons",
@@ -235,6 +237,11 @@ def test_an_error_of_a_shape_says_where_it_happened(broken: Lakehouse) -> None:
     reason = block(broken, "gold.misspelled").reason
     assert reason.startswith("KeyError: 'price' (")
     assert "test_blocked.py, line" in reason
+
+
+def test_one_of_a_column_says_where_that_was_built(broken: Lakehouse) -> None:
+    """Nothing notes such lines in a refresh: the search for the record does."""
+    assert re.search(r"called from\n.*test_blocked\.py:\d+", block(broken, "gold.shares").reason)
 
 
 def test_a_topic_with_a_gap_stops_alone(lakehouse: Lakehouse) -> None:

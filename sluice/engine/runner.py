@@ -24,7 +24,7 @@ from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.ledger import InputVersion, RowCounts, no_rows
 from sluice.quality.results import as_rows, checks_table, record
-from sluice.runtime.session import is_alive, named_jobs, spark_ended
+from sluice.runtime.session import is_alive, named_jobs, noting_lines, spark_ended
 from sluice.shapes.fates import schemas
 from sluice.storage.delta import Lake
 
@@ -223,7 +223,7 @@ class Runner:
 
     def with_culprit(self, dataset: Dataset, block: Block) -> Block:
         """The block, with the row and the records that cannot be computed, where these can be found."""
-        with contextlib.suppress(Exception), named_jobs(self.spark, dataset.name) as spark:
+        with contextlib.suppress(Exception), named_jobs(self.spark, dataset.name) as spark, noting_lines(spark):
             found = find(spark, self.lake, dataset)
             if found is not None:
                 said = {"reason": reason_of(found.error)} if found.error else {}

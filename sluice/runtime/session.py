@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, utils
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.logger import PySparkLogger
 
@@ -44,6 +44,7 @@ spark_settings = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Else each call that builds a frame or a column asks the JVM four times, and walks both stacks, to note its line.
+    # `noting_lines` does so where it is worth that.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
     # Every statement is described for the UI; its default costs a tenth of a small one.
@@ -129,7 +130,8 @@ def spark_session(
     # py4j logs the stack of each call to a JVM that has ended; what that means is an error of ours.
     logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
     # Our own message reports what cannot be computed, not the JVM's whole stack for each attempt.
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     java = require_java()
     files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if where.jars else [])
     archive = ClassArchive.of(settings.jars, java)
@@ -233,6 +235,29 @@ def named_jobs(spark: "SparkSession", name: str) -> "Iterator[SparkSession]":
             raise
         raise SparkEnded(spark_ended) from error
     yield own
+
+
+@contextmanager
+def noting_lines(spark: "SparkSession") -> Iterator[None]:
+    """Errors of this session say at which line of the project the column was built that cannot be computed."""
+    if connect.is_remote():
+        yield
+        return
+    change(spark, {"spark.sql.dataFrameQueryContext.enabled": "true"})
+    search = object()
+    with switch:
+        searches.add(search)
+        cast(Any, utils)._enable_debugging_cache = True
+    try:
+        yield
+    finally:
+        with switch:
+            searches.remove(search)
+            cast(Any, utils)._enable_debugging_cache = bool(searches)
+
+
+# PySpark has one switch for all threads.
+switch, searches = threading.Lock(), set[object]()
 
 
 def is_alive(spark: "SparkSession") -> bool:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -150,19 +150,25 @@ def frame_of(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -
 
 def made_when_asked(spark: "SparkSession", schema: StructType, make: "Callable[[], DataFrame]") -> "DataFrame":
     """A frame with a schema whose plan is made when it is first computed or built upon, and not where it never is."""
-    if not hasattr(spark, "_jsparkSession"):
-        return make()
+    return cast("DataFrame", unmade()(spark, schema, make)) if hasattr(spark, "_jsparkSession") else make()
+
+
+@cache
+def unmade() -> Any:
+    """The class of such frames; Spark Connect comes without what it is derived from."""
     from pyspark.sql.classic.dataframe import DataFrame
 
     class Unmade(DataFrame):
+        def __init__(self, spark: "SparkSession", schema: StructType, make: "Callable[[], DataFrame]") -> None:
+            super().__init__(None, spark)
+            del self._jdf
+            vars(self).update(schema=schema, _make=make)
+
         @cached_property
         def _jdf(self) -> Any:
-            return make()._jdf
+            return vars(self)["_make"]()._jdf
 
-    made = Unmade(None, spark)
-    del made._jdf
-    made.__dict__["schema"] = schema
-    return made
+    return Unmade
 
 
 def from_arrow(spark: "SparkSession", rows: pa.Table, schema: StructType) -> "DataFrame":

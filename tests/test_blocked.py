@@ -176,6 +176,9 @@ misspelled = gold.view("misspelled", inputs={"payments": payments}, keys=["id"],
 by_number = gold.aggregate(
     "by_number", source=payments, group_by=["CAST(shop AS int) AS number"], measures={"payments": "count(*)"}
 )
+unresolved = gold.view(
+    "unresolved", inputs={"payments": payments}, keys=["id"], shape=lambda payments: payments.select("id", "amuont")
+)
 numbered = gold.view(
     "numbered",
     inputs={"payments": payments},
@@ -194,14 +197,14 @@ def broken(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> L
     lakehouse.publish("payments", *[payment(f"p{n}", str(n % 3), str(n)) for n in range(40)])
     lakehouse.run()
     lakehouse.publish("payments", payment("fine", "1"), payment("bad", "one"), payment("good", "2"))
-    lakehouse.declare(payments, rates, shares, reasons, per, misspelled, by_number, numbered, counts)
+    lakehouse.declare(payments, rates, shares, reasons, per, misspelled, unresolved, by_number, numbered, counts)
     passed(lakehouse)
     return lakehouse
 
 
 def test_a_table_beside_those_that_cannot_be_computed_is(broken: Lakehouse) -> None:
     assert set(blocks(broken.lake.files)) == {
-        f"gold.{name}" for name in ("shares", "reasons", "per", "misspelled", "by_number", "numbered")
+        f"gold.{name}" for name in ("shares", "reasons", "per", "misspelled", "unresolved", "by_number", "numbered")
     }
     assert broken.rows("gold.counts", "shop", "payments") == [("0", 14), ("1", 14), ("2", 14), ("one", 1)]
 
@@ -237,6 +240,12 @@ def test_an_error_of_a_shape_says_where_it_happened(broken: Lakehouse) -> None:
     reason = block(broken, "gold.misspelled").reason
     assert reason.startswith("KeyError: 'price' (")
     assert "test_blocked.py, line" in reason
+
+
+def test_so_does_a_name_that_spark_does_not_know(broken: Lakehouse) -> None:
+    reason = block(broken, "gold.unresolved").reason
+    assert "`amuont` cannot be resolved. Did you mean one of the following? [`amount`" in reason
+    assert re.search(r"SQLSTATE: 42703 \(.*test_blocked.py, line \d+\)$", reason)
 
 
 def test_one_of_a_column_says_where_that_was_built(broken: Lakehouse) -> None:

@@ -6,11 +6,15 @@ decide whether a dataset is computed, and a new run tries each of them.
 
 import contextlib
 import re
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import py4j
+import pyspark
 from obstore.exceptions import BaseError
 from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -33,6 +37,11 @@ classes_of_data = ("java.lang.ArithmeticException", "java.time.DateTimeException
 # Classes of the JVM for what is between it and the servers that it needs.
 of_servers = ("java.net.", "org.apache.hadoop.fs.s3a.", "software.amazon.awssdk.", "org.apache.kafka.")
 reason_characters_max = 2_000
+# What is called between Sluice and a shape, and by a shape.
+libraries = (
+    str(Path(__file__).parents[1]),
+    *(str(Path(each.__file__ or "").parent) for each in (pyspark, py4j, contextlib)),
+)
 
 
 class Block(BaseModel):
@@ -137,11 +146,11 @@ def is_of_data(error: Exception) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """What went wrong, in a line or a few; for an unexpected error also where."""
+    """What went wrong, in a line or a few; for an unexpected error, and one in the project's code, also where."""
     if isinstance(error, SluiceError):
         said = str(error)
     elif isinstance(error, PySparkException | Py4JError):
-        said = spark_message(error)
+        said = spark_message(error) + place_in_project(error)
     else:
         frame = error.__traceback__
         while frame is not None and frame.tb_next is not None:
@@ -149,6 +158,13 @@ def reason_of(error: Exception) -> str:
         where = f" ({frame.tb_frame.f_code.co_filename}, line {frame.tb_lineno})" if frame else ""
         said = f"{type(error).__name__}: {error}{where}"
     return said[:reason_characters_max]
+
+
+def place_in_project(error: Exception) -> str:
+    """The line of the project's code that an error came from; empty where none did, as when its frame is computed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if not each.filename.startswith(libraries)]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 def stops_all(error: Exception) -> bool:

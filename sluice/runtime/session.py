@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -277,7 +278,12 @@ def spark_message(error: PySparkException | Py4JError) -> str:
         said = str(error) if cause is None else str(cause.getMessage() or cause.toString())
     except Exception:  # noqa: BLE001 - the JVM died, and asking it fails in many ways
         return spark_ended
-    return f"Spark failed: {said}".split("JVM stacktrace", maxsplit=1)[0].strip()
+    # The plan that follows has names and numbers of Spark's own.
+    said = after_state.sub(r"\1", said.split("JVM stacktrace", maxsplit=1)[0])
+    return f"Spark failed: {said}".strip()
+
+
+after_state = re.compile(r"(?<=SQLSTATE: \w{5})(; line \d+ pos \d+)?;\n.*", re.DOTALL)
 
 
 def root_cause(error: PySparkException | Py4JError) -> Any:

@@ -1,14 +1,17 @@
 """Blocked: what cannot be computed stops alone and says why, and one command sets aside the record that did it."""
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from sluice import bronze, gold, silver
 from sluice.engine import commit
+from sluice.engine.backfill import BackfillRange
 from sluice.engine.blocked import Block, blocks, unblock
 from sluice.engine.plan import Plan
 from sluice.engine.runner import Event, Runner
@@ -17,6 +20,7 @@ from sluice.operate import quarantine
 from sluice.operate.audit import stopped
 from sluice.operate.quarantine import consumer
 from sluice.operate.status import State, status
+from sluice.runtime.session import spark_message
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, text
 
@@ -251,6 +255,13 @@ def test_so_does_a_name_that_spark_does_not_know(broken: Lakehouse) -> None:
 def test_one_of_a_column_says_where_that_was_built(broken: Lakehouse) -> None:
     """Nothing notes such lines in a refresh: the search for the record does."""
     assert re.search(r"called from\n.*test_blocked\.py:\d+", block(broken, "gold.shares").reason)
+
+
+def test_so_does_one_that_ends_a_backfill(broken: Lakehouse) -> None:
+    backfill = BackfillRange(since=datetime(2020, 1, 1, tzinfo=UTC), until=datetime(2030, 1, 1, tzinfo=UTC))
+    with pytest.raises(PySparkException) as failed:
+        broken.runner().recompute_range([shares], backfill)
+    assert re.search(r"called from\n.*test_blocked\.py:\d+", spark_message(failed.value))
 
 
 def test_a_topic_with_a_gap_stops_alone(lakehouse: Lakehouse) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -9,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
 from sluice import gold
 from sluice.model import small_frames
@@ -153,6 +155,49 @@ def test_spark_is_told_of_a_table_when_its_rows_are_asked_for(
     assert read.count() == 2
     assert read.schema == shop.spark.createDataFrame([], read.schema).schema == read.select("*").schema
     assert way_of(read) == way
+
+
+@pytest.mark.parametrize("way", ["driver", "files"])
+def test_whoever_changes_a_schema_changes_no_table(shop: Lakehouse, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    only(way, monkeypatch)
+    read = shop.table("silver.sales")
+    read.schema["pieces"].dataType = StringType()
+    read.schema.add("more", "string")
+    assert read.select("*").dtypes == by_delta(shop, "silver.sales").dtypes
+    assert read.count() == 2
+
+
+def test_a_frame_is_made_once_whoever_asks_at_the_same_time(spark: SparkSession) -> None:
+    made = list[DataFrame]()
+
+    def make() -> DataFrame:
+        made.append(spark.range(3).toDF("number"))
+        return made[-1]
+
+    df = small_frames.made_when_asked(spark, spark.range(0).toDF("number").schema, make)
+    with ThreadPoolExecutor(4) as pool:
+        plans = list(pool.map(lambda _: df._jdf, range(4)))
+    assert len(made) == 1
+    assert all(plan is plans[0] for plan in plans)
+
+
+def test_a_frame_that_could_not_be_made_is_tried_again(spark: SparkSession) -> None:
+    make = mock.Mock(side_effect=[OSError("gone"), spark.range(3)])
+    df = small_frames.made_when_asked(spark, spark.range(0).schema, make)
+    with pytest.raises(OSError, match="gone"):
+        df.count()
+    assert df.count() == 3
+
+
+def test_comments_are_in_the_schema_before_the_rows_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    path = lake.path("gold.said")
+    spark.sql(f"CREATE TABLE delta.`{path}` (id INT COMMENT 'which', at STRUCT<x: INT COMMENT 'where'>) USING delta")
+    spark.sql(f"INSERT INTO delta.`{path}` SELECT 1, named_struct('x', 2)")
+    with mock.patch.object(small_frames, "rows_max", -1):
+        read = lake.read(spark, "gold.said")
+    assert read.schema == read.select("*").schema
+    assert read.schema["id"].metadata == {"comment": "which"}
 
 
 def test_a_table_of_many_files_is_read_by_its_log_which_skips_files(

@@ -6,6 +6,7 @@ One function does it for every dataset, for the first build and for a single lat
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from sluice.model.expectations import Expectation
 from sluice.model.ledger import Cause, Commit, Entry, InputVersion, RowCounts, no_rows, same_states
 from sluice.model.scope import Scope
 from sluice.quality.measure import Outcome
-from sluice.runtime.session import named_jobs
+from sluice.runtime.session import named_jobs, noting_lines
 from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ def refresh(
         return found
     if watch is not None:
         watch.began(found.cause, found.pinned)
-    with named_jobs(spark, dataset.name) as own:
+    # A backfill or a replay ends with the first error. What a run repeats is searched for it (`culprit`).
+    is_once = backfill is not None or pinned is not None
+    with named_jobs(spark, dataset.name) as own, noting_lines(own) if is_once else nullcontext():
         plans = plan(replace(found, spark=own))
         verdict = judge(plans.tables, gate)
         rows = commit(found.lake, verdict)

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, cached_property
+from copy import deepcopy
+from functools import cache, partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -89,15 +91,21 @@ def requires_within(kind: DataType, *, is_within: bool = False) -> bool:
     return False
 
 
-def nullable(kind: DataType) -> DataType:
+def nullable(kind: DataType, *, with_metadata: bool = False) -> DataType:
     """The same type, in which everything may be null but the keys of maps."""
+    within = partial(nullable, with_metadata=with_metadata)
     match kind:
         case StructType():
-            return StructType([StructField(each.name, nullable(each.dataType)) for each in kind])
+            return StructType(
+                [
+                    StructField(each.name, within(each.dataType), metadata=each.metadata if with_metadata else None)
+                    for each in kind
+                ]
+            )
         case ArrayType():
-            return ArrayType(nullable(kind.elementType))
+            return ArrayType(within(kind.elementType))
         case MapType():
-            return MapType(kind.keyType, nullable(kind.valueType))
+            return MapType(kind.keyType, within(kind.valueType))
     return kind
 
 
@@ -162,11 +170,16 @@ def unmade() -> Any:
         def __init__(self, spark: "SparkSession", schema: StructType, make: "Callable[[], DataFrame]") -> None:
             super().__init__(None, spark)
             del self._jdf
-            vars(self).update(schema=schema, _make=make)
+            # A schema can be changed in place, by whoever asks for it.
+            vars(self).update(schema=deepcopy(schema), _make=make, _making=Lock())
 
-        @cached_property
-        def _jdf(self) -> Any:
-            return vars(self)["_make"]()._jdf
+        def __getattr__(self, name: str) -> Any:
+            if name != "_jdf":
+                return super().__getattr__(name)
+            with vars(self)["_making"]:
+                if "_jdf" not in vars(self):
+                    vars(self).update(_jdf=vars(self)["_make"]()._jdf, _make=None)
+            return vars(self)["_jdf"]
 
     return Unmade
 

@@ -40,6 +40,7 @@ spark_ended = (
 )
 # An archive has some 200 MB, and each installation of Spark its own.
 unused_archive_seconds = 30 * 24 * 3600
+lines_noted = "spark.sql.dataFrameQueryContext.enabled"
 spark_settings = {
     "spark.app.name": "sluice",
     "spark.ui.enabled": "false",
@@ -47,7 +48,7 @@ spark_settings = {
     # Else each call that builds a frame or a column asks the JVM four times, and walks both stacks, to note its line.
     # `noting_lines` does so where it is worth that.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    "spark.sql.dataFrameQueryContext.enabled": "false",
+    lines_noted: "false",
     # Every statement is described for the UI; its default costs a tenth of a small one.
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -124,7 +125,7 @@ def spark_session(
     """
     where = settings.location
     if settings.is_remote:
-        wanted = spark_settings | {"spark.sql.shuffle.partitions": str(cores(settings))}
+        wanted = spark_settings | {"spark.sql.shuffle.partitions": str(cores(settings)), lines_noted: "true"}
         with connect.remote_session(settings.spark, server_settings(where.spark_settings("")), wanted) as spark:
             yield spark
         return
@@ -244,7 +245,7 @@ def noting_lines(spark: "SparkSession") -> Iterator[None]:
     if connect.is_remote():
         yield
         return
-    change(spark, {"spark.sql.dataFrameQueryContext.enabled": "true"})
+    change(spark, {lines_noted: "true"})
     search = object()
     with switch:
         searches.add(search)

@@ -108,9 +108,8 @@ class Reader(History):
         if files is None:
             df = spark.read.format("delta").option("versionAsOf", found.version()).load(self.path(table))
         else:
-            df = made_when_asked(
-                spark, cast(StructType, nullable(schema)), partial(self.read_files, spark, table, found, files)
-            )
+            as_read = cast(StructType, nullable(schema, with_metadata=True))
+            df = made_when_asked(spark, as_read, partial(self.read_files, spark, table, found, files))
         if not is_plain(schema) or requires_within(schema):
             return df
         return with_finder(df, partial(self.find, table, found, schema))

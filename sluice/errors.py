@@ -1,7 +1,8 @@
 """The errors that Sluice raises on purpose: each says what is wrong and what to do next."""
 
 import difflib
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
@@ -14,6 +15,12 @@ def hint(name: str, known: Iterable[str]) -> str:
     """The same before a list of all that there are, with a space behind it; nothing where none is alike."""
     found = suggestion(name, known, "")
     return f"{found} " if found else ""
+
+
+def line_of(error: Exception, is_own: Callable[[str], bool] = lambda file: True) -> str | None:
+    """The line nearest to an error, in the files that count; None where it came from none of them."""
+    own = [each for each in traceback.extract_tb(error.__traceback__) if is_own(each.filename)]
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else None
 
 
 class SluiceError(Exception):

@@ -6,7 +6,6 @@ decide whether a dataset is computed, and a new run tries each of them.
 
 import contextlib
 import re
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pyspark.errors import PySparkException
 
-from sluice.errors import LakeLocked, LogUnreachable, SluiceError, SparkEnded, Superseded
+from sluice.errors import LakeLocked, LogUnreachable, SluiceError, SparkEnded, Superseded, line_of
 from sluice.model.ledger import InputVersion, same_states
 from sluice.runtime.session import root_cause, spark_message
 from sluice.storage.bucket import is_of_store
@@ -150,21 +149,12 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, SluiceError):
         said = str(error)
     elif isinstance(error, PySparkException | Py4JError):
-        said = spark_message(error) + place_in_project(error)
+        where = line_of(error, lambda file: not file.startswith(libraries))
+        said = f"{spark_message(error)} ({where})" if where else spark_message(error)
     else:
-        frame = error.__traceback__
-        while frame is not None and frame.tb_next is not None:
-            frame = frame.tb_next
-        where = f" ({frame.tb_frame.f_code.co_filename}, line {frame.tb_lineno})" if frame else ""
-        said = f"{type(error).__name__}: {error}{where}"
+        where = line_of(error)
+        said = f"{type(error).__name__}: {error} ({where})" if where else f"{type(error).__name__}: {error}"
     return said[:reason_characters_max]
-
-
-def place_in_project(error: Exception) -> str:
-    """The line of the project's code that an error came from; empty where none did, as when its frame is computed."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [each for each in frames if not each.filename.startswith(libraries)]
-    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 def stops_all(error: Exception) -> bool:

@@ -5,7 +5,6 @@ import importlib.util
 import pkgutil
 import sys
 import threading
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
 
-from sluice.errors import DeclarationError, UsageError, suggestion
+from sluice.errors import DeclarationError, UsageError, line_of, suggestion
 from sluice.model.commands import Commands
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.expectations import Expectation, Suite
@@ -265,18 +264,12 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
     except DeclarationError:
         raise
     except Exception as error:
-        place = place_of(error, project) or str(project / package)
+        folders = [project.resolve() / each for each in (package, expectations_package)]
+        place = line_of(error, lambda file: any(Path(file).resolve().is_relative_to(each) for each in folders))
+        place = f"{place}," if place else str(project / package)
         raise DeclarationError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(project))
-
-
-def place_of(error: Exception, project: Path) -> str | None:
-    """The file and the line of the project where an error came from, nearest to it; None where it is elsewhere."""
-    folders = [project.resolve() / each for each in (package, expectations_package)]
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [each for each in frames if any(Path(each.filename).resolve().is_relative_to(folder) for folder in folders)]
-    return f"{own[-1].filename}, line {own[-1].lineno}," if own else None
 
 
 def ordered(nodes: Iterable[Node]) -> Catalogue:

@@ -1,6 +1,8 @@
 """How the driver speaks to its JVM: each class is asked for once, and what no longer answers is left."""
 
+import gc
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,11 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from py4j.java_gateway import JVMView
-from py4j.protocol import CALL_COMMAND_NAME, REFLECTION_COMMAND_NAME
+from py4j.protocol import CALL_COMMAND_NAME, MEMORY_COMMAND_NAME, REFLECTION_COMMAND_NAME
 from pyspark import SparkContext
 from pyspark.sql import functions as F
 
-from sluice.runtime import session
+from sluice.runtime import calls, session
 from sluice.runtime.java import require_java
 from sluice.runtime.session import stop
 from tests.kit import Lakehouse, text
@@ -89,6 +91,53 @@ def test_a_column_is_built_with_one_call(spark: "SparkSession", monkeypatch: pyt
     assert len(called) > 3
 
 
+def test_the_column_of_a_name_is_made_once(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    """But where Spark notes the line that each is made at."""
+    F.col("pieces")
+    with commands(spark, CALL_COMMAND_NAME) as called:
+        F.col("pieces")
+        spark.range(1).select("id").select("id")
+    assert [each for each in called if "\ncol\n" in each] == []
+    monkeypatch.setattr("pyspark.errors.utils._enable_debugging_cache", True)
+    with commands(spark, CALL_COMMAND_NAME) as called:
+        F.col("pieces")
+    assert [each for each in called if "\ncol\n" in each]
+
+
+@pytest.mark.parametrize("count", [1, 2, 10, 11, 25])
+def test_a_list_is_given_to_the_jvm_whole(spark: "SparkSession", count: int) -> None:
+    names = [f"c{number}" for number in range(count)]
+    df = spark.range(1).toDF("n")
+    columns = [F.lit(number).alias(name) for number, name in enumerate(names)]
+    with commands(spark, CALL_COMMAND_NAME) as called:
+        wide = df.select(*columns)
+    assert len(called) <= 4 + 2 * ((count - 1) // 10)
+    assert wide.columns == names
+    assert [tuple(row) for row in wide.selectExpr(*reversed(names)).collect()] == [tuple(reversed(range(count)))]
+
+
+def test_lists_of_anything_else_are_as_before(spark: "SparkSession") -> None:
+    (row,) = spark.createDataFrame([(None, 1.5), ("a", None)], "a string, b double").orderBy("b", F.lit(1)).tail(1)
+    assert tuple(row) == (None, 1.5)
+    assert spark.range(3).select(F.array(F.lit("x"), F.lit(None)).alias("x")).head() == (["x", None],)
+
+
+def test_what_nothing_in_python_stands_for_is_forgotten_together(spark: "SparkSession") -> None:
+    gateway: Any = spark.sparkContext._gateway
+    known = gateway.java_gateway_server.getGateway().getBindings()
+    kept = F.lit("kept").alias("kept")
+    gc.collect()
+    with commands(spark, MEMORY_COMMAND_NAME) as asked:
+        for number in range(10 * calls.left_max):
+            F.lit(number)
+        deadline = time.monotonic() + 10
+        while (left := known.size()) > 3 * calls.left_max and time.monotonic() < deadline:
+            time.sleep(0.1)
+    assert left <= 3 * calls.left_max
+    assert asked == []
+    assert spark.range(1).select(kept).head() == ("kept",)
+
+
 class Stopping:
     """A session that cannot be stopped, whose JVM answers or does not."""
 
@@ -128,6 +177,13 @@ def test_statements_of_many_rows_run_as_the_session_is_made(spark: "SparkSession
             assert compiled() == as_made
         assert compiled() == "NO_CODEGEN"
     assert compiled() == "FALLBACK"
+
+
+def test_what_is_set_already_is_not_set_again(spark: "SparkSession") -> None:
+    own = spark.newSession()
+    with session.sized_for(own, 10), commands(spark, CALL_COMMAND_NAME) as called, session.sized_for(own, 20):
+        pass
+    assert called == []
 
 
 def test_the_rows_of_the_driver_are_converted_as_its_session_is_set(lakehouse: Lakehouse) -> None:

@@ -20,9 +20,9 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 import pyspark
 from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER
-from py4j.java_gateway import JavaClass, JavaMember, JVMView
 
 from sluice.runtime import keeper
+from sluice.runtime.calls import frugal
 from sluice.runtime.settings import Settings
 from sluice.storage.lock import lock_file
 
@@ -107,8 +107,7 @@ class Jvm:
         finally:
             del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
         gateway.proc = self.process
-        gateway.jvm = remembered(gateway.jvm)
-        self.gateway, self.sessions = gateway, self.sessions + 1
+        self.gateway, self.sessions = frugal(gateway), self.sessions + 1
         return self
 
     def forget_session(self) -> None:
@@ -118,6 +117,7 @@ class Jvm:
         jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
         jvm.org.apache.hadoop.fs.FileSystem.closeAll()
         gc.collect()
+        client.garbage_collect_object.forget()
         client.finalizer_deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
         self.gateway.close()
         self.gateway = None
@@ -148,11 +148,10 @@ def started(conf: "SparkConf", log: Path, descriptors: Sequence[int], scratch: P
         raise
     finally:
         os.close(open_in_jvm)
-    gateway.jvm = remembered(gateway.jvm)
     # While it runs, nobody removes the folder.
     (scratch / "pid").write_text(str(gateway.proc.pid))
     reached = gateway.java_parameters
-    return Jvm(reached.port, reached.auth_token, gateway.proc, alive, scratch, 1, gateway)
+    return Jvm(reached.port, reached.auth_token, gateway.proc, alive, scratch, 1, frugal(gateway))
 
 
 def forget_gateway() -> None:
@@ -162,36 +161,6 @@ def forget_gateway() -> None:
 
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
-
-
-def remembered(jvm: JVMView) -> "Classes":
-    """The JVM's classes and their functions, each asked for once.
-
-    py4j asks for a class wherever its name is written, and the JVM looks for it in every jar: a tenth of a small run.
-    """
-    return Classes(jvm._gateway_client, jvm_name=jvm._jvm_name, id=jvm._id)
-
-
-class Classes(JVMView):  # type: ignore[misc]
-    """The classes of a JVM, by name."""
-
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        if type(found) is JavaClass:
-            found = Functions(found._fqn, found._gateway_client)
-            setattr(self, name, found)
-        return found
-
-
-class Functions(JavaClass):  # type: ignore[misc]
-    """The static functions of a class, by name."""
-
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        # A Scala object has one instance, by this name.
-        if type(found) is JavaMember or name == "MODULE$":
-            setattr(self, name, found)
-        return found
 
 
 def trust(gateway: Any, bundle: Path, store: Path) -> None:

@@ -14,11 +14,13 @@ from sluice.engine.refresh import due
 from sluice.engine.touched import scope_of
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.scope import Scope, collect, everything
+from sluice.model.small_frames import local, small_rows
 from sluice.quality.collected import collected
 from sluice.shapes.parse import bronze_position, position
 from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
+    from pyarrow import Table as ArrowTable
     from pyspark.sql import DataFrame, SparkSession
 
 Row = tuple[Any, ...]
@@ -54,7 +56,7 @@ def find(spark: "SparkSession", lake: TableFormat, dataset: Dataset) -> Culprit 
         records = records_of(work, everything)
         return records if records.records else None
     try:
-        rows = scope_rows(work).localCheckpoint()
+        rows = taken(scope_rows(work))
     except errors_of_spark:
         return of_scope(work)
     found = halved(rows, lambda some: error_with(work, rows_within(work, collect(some))) is not None)
@@ -103,7 +105,7 @@ def records_of(work: Evaluation, scope: Scope) -> Culprit:
 
     If several inputs have equally few, the records of all of them: any of them may be wrong.
     """
-    rows = rows_within(work, scope)
+    rows = {name: near(df) for name, df in rows_within(work, scope).items()}
     found = {name: blamed for name in rows if (blamed := blamed_in(work, rows, name))}
     fewest = min(map(len, found.values()), default=0)
     found = {name: blamed for name, blamed in found.items() if len(blamed) == fewest}
@@ -149,10 +151,10 @@ def blamed_in(work: Evaluation, rows: "Mapping[str, DataFrame]", name: str) -> "
         blamed += needed
         if not needed or len(blamed) > records_named_max:
             return []
-        rest = rest.join(F.broadcast(table_of(rest, needed)), list(position), "left_anti").localCheckpoint()
+        rest = taken(rest.join(F.broadcast(table_of(rest, needed)), list(position), "left_anti"))
     for each in list(blamed):
         # If the rest can be computed with it again, it was only next to the wrong one.
-        more = rest.unionByName(table_of(rest, [each])).localCheckpoint()
+        more = taken(rest.unionByName(table_of(rest, [each])))
         if not is_culprit(more):
             rest = more
             blamed.remove(each)
@@ -195,22 +197,50 @@ def only(df: "DataFrame", places: "DataFrame") -> "DataFrame":
     return df.join(F.broadcast(wanted), list(names), "left_semi")
 
 
+def taken(rows: "DataFrame") -> "DataFrame":
+    """The same rows, computed once: by the driver where they are few."""
+    few = small_rows(rows)
+    return rows.localCheckpoint() if few is None else local(rows, few)
+
+
+def near(rows: "DataFrame") -> "DataFrame":
+    """The same rows, with the driver where they are few and can be read."""
+    try:
+        few = small_rows(rows)
+    except errors_of_spark:
+        few = None
+    return rows if few is None else local(rows, few)
+
+
 def halved(rows: "DataFrame", is_culprit: "Callable[[DataFrame], bool]") -> "DataFrame | None":
     """The smallest set of rows found by bisection to be culprits together; None if all together are none."""
-    split = F.xxhash64(*rows.columns)
-    rows = rows.withColumn("_split", split).localCheckpoint()
-    if not is_culprit(rows.drop("_split")):
+    if not is_culprit(rows):
         return None
+    split = F.xxhash64(*rows.columns)
     for bit in range(halvings_max):
+        few = small_rows(rows)
+        if few is not None:
+            return few_halved(rows, few, is_culprit)
         if rows.count() == 1:
             break
-        is_set = F.col("_split").bitwiseAND(F.lit(1 << bit)) != 0
-        halves = [rows.where(is_set), rows.where(~is_set)]
-        worse = next((half for half in halves if not half.isEmpty() and is_culprit(half.drop("_split"))), None)
+        is_set = split.bitwiseAND(F.lit(1 << bit)) != 0
+        halves = [rows.where(each).localCheckpoint() for each in (is_set, ~is_set)]
+        worse = next((half for half in halves if not half.isEmpty() and is_culprit(half)), None)
         if worse is None:
             break
-        rows = worse.localCheckpoint()
-    return rows.drop("_split")
+        rows = worse
+    return rows
+
+
+def few_halved(rows: "DataFrame", few: "ArrowTable", is_culprit: "Callable[[DataFrame], bool]") -> "DataFrame":
+    """The same of culprits that the driver has."""
+    while few.num_rows > 1:
+        middle = few.num_rows // 2
+        worse = next((half for half in (few[:middle], few[middle:]) if is_culprit(local(rows, half))), None)
+        if worse is None:
+            break
+        few = worse
+    return local(rows, few)
 
 
 def rows_within(work: Evaluation, scope: Scope) -> "dict[str, DataFrame]":

@@ -136,8 +136,9 @@ class Evaluation:
 
     def alone(self, df: "DataFrame", table: str, scope: Scope) -> "DataFrame":
         """Rows of a small scope in one partition, unless their table is large: nothing of them is then shuffled."""
-        is_single = self.is_small(scope) and self.lake.row_count(table) <= small_frames.read_alone_max
-        return df.coalesce(1) if is_single else df
+        if small_frames.is_known_local(df) or not self.is_small(scope):
+            return df
+        return df.coalesce(1) if self.lake.row_count(table) <= small_frames.read_alone_max else df
 
     def is_small(self, scope: Scope) -> bool:
         """Whether the driver takes what is made of the scope: it, or all that there is, is of few rows."""

@@ -18,13 +18,15 @@ from sluice.model.ledger import Entry
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Together at most 128 MB. As many as come in some seconds of a steady flow: Spark's way costs twice as much for those.
-rows_max = 8_000
-row_bytes_max = 16 * 1024
+# Together at most 160 MB. As many as come in some seconds of a steady flow: Spark's way costs more for those.
+rows_max = 20_000
+row_bytes_max = 8 * 1024
 # Of a table of so many rows those of a small scope are read by one task.
 read_alone_max = 1_000_000
 # The cost of a condition grows with the square of its terms: 0.05 s for three, 0.3 s for a hundred.
 replaced_terms_max = 100
+# The commit of a replacement names the key of each row.
+replaced_rows_max = 8_000
 # Below, it is cheaper to write a file again (0.2 s for 170,000 rows) than to mark rows in it (1.3 s), and to look for
 # marks at every read (60 ms for each plan).
 deletion_vectors_from_rows_default = 500_000
@@ -122,11 +124,18 @@ def is_classic(df: "DataFrame") -> bool:
 
 def is_local(df: "DataFrame") -> bool:
     """Whether a frame is made of rows that the driver has, and of nothing else, so that it costs little to compute."""
+    if is_known_local(df):
+        return True
     if not is_classic(df):
         return False
     plans = df._jdf.queryExecution()
     # What has no other leaf as it was written is not optimised to find that out.
     return has_local_leaves(plans.analyzed()) or has_local_leaves(plans.optimizedPlan())
+
+
+def is_known_local(df: "DataFrame") -> bool:
+    """The same where it is known without asking the JVM: such a frame is in one partition."""
+    return bool(vars(df).get("_is_local"))
 
 
 def has_local_leaves(plan: Any) -> bool:
@@ -142,12 +151,16 @@ def local(df: "DataFrame", rows: pa.Table) -> "DataFrame":
 
 def frame_of(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -> "DataFrame":
     """A frame of rows that the driver has, in one partition, so that nothing of it is shuffled."""
-    is_remote = not hasattr(spark, "_jsparkSession")
-    if rows is not None and rows.num_rows:
-        made = spark.createDataFrame(rows, schema) if is_remote else from_arrow(spark, rows, schema)
-        return made.coalesce(1)
-    if is_remote:
-        return spark.createDataFrame([], schema)
+    few = rows if rows is not None and rows.num_rows else None
+    if hasattr(spark, "_jsparkSession"):
+        return made_when_asked(spark, schema, partial(relation, spark, few, schema), is_local=True)
+    return spark.createDataFrame([], schema) if few is None else spark.createDataFrame(few, schema).coalesce(1)
+
+
+def relation(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -> "DataFrame":
+    """The same, made now."""
+    if rows is not None:
+        return from_arrow(spark, rows, schema).coalesce(1)
     from pyspark.sql.classic.dataframe import DataFrame
 
     # PySpark makes an RDD of no rows, whose size Spark does not know.
@@ -156,9 +169,14 @@ def frame_of(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -
     return DataFrame(nothing, spark).coalesce(1)
 
 
-def made_when_asked(spark: "SparkSession", schema: StructType, make: "Callable[[], DataFrame]") -> "DataFrame":
-    """A frame with a schema whose plan is made when it is first computed or built upon, and not where it never is."""
-    return cast("DataFrame", unmade()(spark, schema, make)) if hasattr(spark, "_jsparkSession") else make()
+def made_when_asked(
+    spark: "SparkSession", schema: StructType, make: "Callable[[], DataFrame]", *, is_local: bool = False
+) -> "DataFrame":
+    """A frame with a schema whose plan is made when it is first computed or built upon, and not where it never is.
+
+    `is_local` says that it is made of rows that the driver has.
+    """
+    return cast("DataFrame", unmade()(spark, schema, make, is_local)) if hasattr(spark, "_jsparkSession") else make()
 
 
 @cache
@@ -167,11 +185,13 @@ def unmade() -> Any:
     from pyspark.sql.classic.dataframe import DataFrame
 
     class Unmade(DataFrame):
-        def __init__(self, spark: "SparkSession", schema: StructType, make: "Callable[[], DataFrame]") -> None:
+        def __init__(
+            self, spark: "SparkSession", schema: StructType, make: "Callable[[], DataFrame]", is_local: bool
+        ) -> None:
             super().__init__(None, spark)
             del self._jdf
             # A schema can be changed in place, by whoever asks for it.
-            vars(self).update(schema=deepcopy(schema), _make=make, _making=Lock())
+            vars(self).update(schema=deepcopy(schema), _make=make, _making=Lock(), _is_local=is_local)
 
         def __getattr__(self, name: str) -> Any:
             if name != "_jdf":
@@ -204,7 +224,8 @@ def is_plain(kind: DataType) -> bool:
 
 def is_replaceable(schema: StructType, rows: pa.Table, grain: Sequence[str]) -> bool:
     """Whether rows of a schema are so few that a condition names them one by one."""
-    return is_named(schema, rows, grain) and terms_in(rows.select(list(grain))) <= replaced_terms_max
+    is_few = rows.num_rows <= replaced_rows_max
+    return is_few and is_named(schema, rows, grain) and terms_in(rows.select(list(grain))) <= replaced_terms_max
 
 
 def is_markable(schema: StructType, rows: pa.Table, grain: Sequence[str]) -> bool:

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
-from sluice.storage.delta.opened import Tables
+from sluice.storage.delta.opened import Tables, once
 
 
 @dataclass(frozen=True)
@@ -20,18 +21,7 @@ class History(Tables):
             found = self.open(table)
         except TableNotFoundError:
             return None
-        for limit in (1, 20, None):
-            for commit in found.history(limit):
-                entry = Entry.from_json(commit.get("userMetadata"))
-                if entry is not None:
-                    return Commit(
-                        table_id=str(found.metadata().id),
-                        version=commit["version"],
-                        timestamp_ms=commit["timestamp"],
-                        entry=entry,
-                        fence=found.transaction_version(entry.dataset) or 0,
-                    )
-        return None
+        return once(found, "last commit", lambda: last_commit_of(found))
 
     def fence(self, table: str, dataset: str) -> int:
         """The number of the newest commit that a dataset made to a table, which it may share; 0: none.
@@ -68,7 +58,8 @@ class History(Tables):
             return []
         # Of an older version delta-rs gives the history with wrong numbers.
         newest = self.open(table)
-        return [each for each in newest.history(newest.version() - since) if since < each["version"] <= until]
+        found = once(newest, ("commits after", since), lambda: newest.history(newest.version() - since))
+        return [each for each in found if since < each["version"] <= until]
 
     def written_by_others(self, table: str, after: int) -> list[dict[str, Any]]:
         """The commits after a version that no ledger entry explains, the newest first: another program wrote them."""
@@ -105,6 +96,22 @@ class History(Tables):
         """The timestamp in the commit of a version; None when the log no longer has the commit."""
         found = self.commit_info(table, version)
         return int(found["timestamp"]) if found else None
+
+
+def last_commit_of(table: DeltaTable) -> Commit | None:
+    """The newest commit of an opened table that the ledger knows."""
+    for limit in (1, 20, None):
+        for commit in table.history(limit):
+            entry = Entry.from_json(commit.get("userMetadata"))
+            if entry is not None:
+                return Commit(
+                    table_id=str(table.metadata().id),
+                    version=commit["version"],
+                    timestamp_ms=commit["timestamp"],
+                    entry=entry,
+                    fence=table.transaction_version(entry.dataset) or 0,
+                )
+    return None
 
 
 def entries_of(commits: Sequence[Mapping[str, Any]]) -> list[Entry | None]:

@@ -2,9 +2,10 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -23,6 +24,17 @@ from sluice.storage.small_writes import has_deletion_vectors
 rows_per_file_default = 250_000
 table_name = re.compile(r"\w+", re.ASCII)
 is_commit = re.compile(r"\d+\.json")
+
+
+Fact = TypeVar("Fact")
+
+
+def once(table: DeltaTable, name: object, read: Callable[[], Fact]) -> Fact:
+    """What the log of a table says, read once; the table is one that nobody changes (`Tables.open`)."""
+    known: dict[object, Any] = vars(table).setdefault("_read_once", {})
+    if name not in known:
+        known[name] = read()
+    return cast("Fact", known[name])
 
 
 @dataclass(frozen=True)

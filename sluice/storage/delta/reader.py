@@ -29,7 +29,7 @@ from sluice.model.small_frames import (
 from sluice.shapes.difference import feed
 from sluice.storage import secondary_index, small_reads
 from sluice.storage.delta.history import History, entries_of
-from sluice.storage.delta.opened import count_rows, file_sizes, spark_schema
+from sluice.storage.delta.opened import count_rows, file_sizes, once, spark_schema
 from sluice.storage.small_reads import place
 from sluice.storage.small_writes import has_deletion_vectors, plain_files
 
@@ -47,7 +47,8 @@ class Reader(History):
 
     def row_count(self, table: str, version: int | None = None) -> int:
         """The number of rows, from the log and the deletion vectors."""
-        return count_rows(self.open(table, version))
+        found = self.open(table, version)
+        return once(found, "rows", lambda: count_rows(found))
 
     def types(self, table: str) -> dict[str, str]:
         """The types of a table's columns as Spark writes them; of a struct's fields too, by names with a dot."""
@@ -96,12 +97,11 @@ class Reader(History):
     def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
         """The rows of a table, at a version when one is given; those of a small table are read by the driver."""
         found, files_max = self.open(table, version), self.location.read_files_max
-        schema, sizes = spark_schema(found), file_sizes(found)
+        schema, sizes = spark_schema(found), once(found, "file sizes", lambda: file_sizes(found))
         if sizes is not None and is_read_by_driver(schema, sizes, files_max):
             rows = self.rows_of_few(table, found)
             if rows is not None:
-                rows = rows.select(schema.names)
-                return made_when_asked(spark, schema, lambda: frame_of(spark, rows, schema))
+                return frame_of(spark, rows.select(schema.names), schema)
         files = plain_files(found, self.path(table)) if sizes is not None and is_listed(sizes, files_max) else None
         if files is not None and not files:
             return frame_of(spark, None, schema)

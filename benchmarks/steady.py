@@ -8,6 +8,8 @@ is when it was due, so one that the producer appends late is late by that, too.
 
 When silver and gold had a record follows from the ledger afterwards. No figure counts unless the audit is balanced and
 DuckDB makes the same gold of the records in the log.
+
+With `--backfill-days 30` the first days of the year are recomputed halfway through, beside the flow.
 """
 
 import multiprocessing
@@ -20,9 +22,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
+from threading import Thread
 from typing import Annotated
 
 import duckdb
@@ -40,6 +43,7 @@ from sluice.storage.delta import Lake
 
 project = Path(__file__).parents[1]
 appends_per_second = 10
+first_day = datetime(2013, 1, 1, tzinfo=UTC)
 follow_seconds_max = 300.0
 silver, gold = "silver.departures", ("gold.delays_hourly", "gold.delays_by_weather", "gold.carrier_days")
 topics = ("flights", "weather")
@@ -125,11 +129,13 @@ class Flow:
 
 
 def main(
+    *,
     rate: Annotated[int, typer.Option(help="Records a second.")] = 1_000,
     minutes: Annotated[float, typer.Option(help="For how long.")] = 10.0,
     before: Annotated[int, typer.Option(help="How many records of the year are processed before.")] = 150_000,
     months: Annotated[int, typer.Option(min=1, max=12, help="How much of the year there is.")] = 12,
     out: Annotated[Path | None, typer.Option(help="A folder for steady.jsonl and steady.svg.")] = None,
+    backfill_days: Annotated[int, typer.Option(help="Recompute so many days of the year halfway through.")] = 0,
 ) -> None:
     """Measures, verifies, and prints a table by minute."""
     known, flow = originals(months, before, round(rate * minutes * 60))
@@ -146,9 +152,10 @@ def main(
             start, samples = time.time(), []
             producer = multiprocessing.get_context("fork").Process(target=produce, args=(log, flow, rate, start))
             producer.start()
-            for second in range(round(minutes * 60)):
-                time.sleep(max(0.0, start + second + 1 - time.time()))
-                samples.append(sampled(driver.pid, second + 1))
+            with backfill(backfill_days, start + minutes * 30) as beside:
+                for second in range(round(minutes * 60)):
+                    time.sleep(max(0.0, start + second + 1 - time.time()))
+                    samples.append(sampled(driver.pid, second + 1))
             producer.join()
             is_followed = wait_until(lambda: is_caught_up(log, lake), driver, follow_seconds_max)
         sluice("run", "--json")
@@ -159,6 +166,8 @@ def main(
     if not is_followed:
         typer.echo(f"Gold did not follow within {follow_seconds_max:g} s after the end.", err=True)
     show(found, seconds, rate)
+    for began, ended in beside:
+        show_beside(found, began, ended, backfill_days)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "steady.jsonl").write_bytes(b"".join(orjson.dumps(each) + b"\n" for each in seconds))
@@ -218,6 +227,25 @@ def continuous_run() -> "Iterator[subprocess.Popen[bytes]]":
             yield process
         finally:
             process.send_signal(signal.SIGTERM)
+
+
+@contextmanager
+def backfill(days: int, begins: float) -> Iterator[list[tuple[float, float]]]:
+    """Recomputes the first days of the year at a time, by the run that is under way; gives when it began and ended."""
+    took: list[tuple[float, float]] = []
+
+    def recompute() -> None:
+        time.sleep(max(0.0, begins - time.time()))
+        began = time.time()
+        sluice("run", "--since", f"{first_day:%Y-%m-%d}", "--until", f"{first_day + timedelta(days=days):%Y-%m-%d}")
+        took.append((began, time.time()))
+
+    beside = Thread(target=recompute) if days else None
+    if beside is not None:
+        beside.start()
+    yield took
+    if beside is not None:
+        beside.join()
 
 
 def wait_until(is_done: "Callable[[], bool]", driver: "subprocess.Popen[bytes]", seconds: float = 600.0) -> bool:
@@ -369,6 +397,16 @@ def show(flow: Flow, seconds: Sequence[Second], rate: int) -> None:
         if chosen.any():
             p50, p99, most = np.percentile(flow.gold[chosen], [50, 99, 100])
             typer.echo(f"{what}: event to gold p50 {p50:.2f} s, p99 {p99:.2f} s, max {most:.2f} s")
+
+
+def show_beside(flow: Flow, began: float, ended: float, days: int) -> None:
+    """Prints how long a backfill took, and how long records took meanwhile."""
+    meanwhile = (flow.due >= began) & (flow.due < ended)
+    p50, p99, most = np.percentile(flow.gold[meanwhile], [50, 99, 100])
+    typer.echo(
+        f"a backfill of {days} days took {ended - began:.1f} s; meanwhile: event to gold p50 {p50:.2f} s, "
+        f"p99 {p99:.2f} s, max {most:.2f} s"
+    )
 
 
 def show_steps(lake: Lake, start: float) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # Together at most 160 MB. As many as come in some seconds of a steady flow: Spark's way costs more for those.
 rows_max = 20_000
 row_bytes_max = 8 * 1024
+# All rows of a longer table are a constant that costs more than to look for some.
+whole_rows_max = 8_000
 # Of a table of so many rows those of a small scope are read by one task.
 read_alone_max = 1_000_000
 # The cost of a condition grows with the square of its terms: 0.05 s for three, 0.3 s for a hundred.
@@ -251,7 +253,7 @@ def is_read_by_driver(schema: StructType, files: Sequence[tuple[int | None, int]
     """Whether the driver reads a table itself, given the rows and bytes of each of its files."""
     if len(files) > files_max or any(rows is None for rows, _ in files):
         return False
-    is_short = sum(rows or 0 for rows, _ in files) <= rows_max
+    is_short = sum(rows or 0 for rows, _ in files) <= min(rows_max, whole_rows_max)
     is_light = sum((rows or 0) * size_bytes for rows, size_bytes in files) <= read_bytes_max
     return is_short and is_light and is_plain(schema) and not requires_within(schema)
 

@@ -183,6 +183,12 @@ by_number = gold.aggregate(
 unresolved = gold.view(
     "unresolved", inputs={"payments": payments}, keys=["id"], shape=lambda payments: payments.select("id", "amuont")
 )
+mapped = gold.view(
+    "mapped",
+    inputs={"payments": payments},
+    keys=["id"],
+    shape=lambda payments: payments.selectExpr("id", "map_entries(map('p3', 1, id, 2)) AS entries"),
+)
 numbered = gold.view(
     "numbered",
     inputs={"payments": payments},
@@ -201,14 +207,17 @@ def broken(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> L
     lakehouse.publish("payments", *[payment(f"p{n}", str(n % 3), str(n)) for n in range(40)])
     lakehouse.run()
     lakehouse.publish("payments", payment("fine", "1"), payment("bad", "one"), payment("good", "2"))
-    lakehouse.declare(payments, rates, shares, reasons, per, misspelled, unresolved, by_number, numbered, counts)
+    lakehouse.declare(
+        payments, rates, shares, reasons, per, misspelled, unresolved, mapped, by_number, numbered, counts
+    )
     passed(lakehouse)
     return lakehouse
 
 
 def test_a_table_beside_those_that_cannot_be_computed_is(broken: Lakehouse) -> None:
     assert set(blocks(broken.lake.files)) == {
-        f"gold.{name}" for name in ("shares", "reasons", "per", "misspelled", "unresolved", "by_number", "numbered")
+        f"gold.{name}"
+        for name in ("shares", "reasons", "per", "misspelled", "unresolved", "mapped", "by_number", "numbered")
     }
     assert broken.rows("gold.counts", "shop", "payments") == [("0", 14), ("1", 14), ("2", 14), ("one", 1)]
 
@@ -218,6 +227,13 @@ def test_the_record_that_a_view_cannot_be_computed_from_is_named(broken: Lakehou
     assert "DIVIDE_BY_ZERO" in found.reason
     assert found.culprit == {"id": "p0"}
     assert found.records == (position_of(broken, "p0"),)
+
+
+def test_so_is_one_that_makes_a_key_of_a_map_twice(broken: Lakehouse) -> None:
+    """Spark says this by another class of SQLSTATE than what is wrong with a value."""
+    found = block(broken, "gold.mapped")
+    assert "DUPLICATED_MAP_KEY" in found.reason
+    assert found.records == (position_of(broken, "p3"),)
 
 
 def test_the_reason_is_that_of_the_record_that_is_named(broken: Lakehouse) -> None:

@@ -26,8 +26,9 @@ from sluice.storage.bucket import is_of_store
 from sluice.storage.files import Files
 
 folder_name = "_blocked"
-# Classes of SQLSTATE: of values (22), of an expression that raises (P0), in a function of a user (38, 39).
-state_of_data = re.compile(r"SQLSTATE: (22|38|39|P0)")
+# Classes of SQLSTATE: of values (22), of how many there are (21) and may be (23), of an expression that raises (P0), in
+# a function of a user (38, 39).
+state_of_data = re.compile(r"SQLSTATE: (21|22|23|38|39|P0)")
 # What Spark cannot compute of rows stays so until they change; a full disk may have room again in a moment.
 pauses_of_data = timedelta(minutes=1), timedelta(minutes=30)
 pauses_of_others = timedelta(seconds=5), timedelta(minutes=1)

@@ -177,6 +177,21 @@ def test_what_is_much_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.Monke
     assert find(DeltaTable(tmp_path), rows.schema, None, ones) is None
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+def test_many_keys_with_a_null_among_them_end_no_process(tmp_path: Path, *, is_here: bool) -> None:
+    """Each is a step deeper in the stack of DataFusion, which ended the process from some 10,000 on."""
+    keys = [None, *[f"{number:06}" for number in range(0, 40_000, 2)]]
+    rows = table_of([pa.string()], [(key,) for key in keys], 0)
+    write_deltalake(tmp_path, rows)
+    wanted = pa.chunked_array([[None, *[f"{number:06}" for number in range(0, 36_000, 3)]]], pa.string())
+    found = find(DeltaTable(tmp_path), rows.schema, str(tmp_path) if is_here else None, [Among("c0", wanted)])
+    if not is_here:
+        assert found is None
+        return
+    assert found is not None
+    assert set(found["c0"].to_pylist()) == set(keys) & set(wanted.to_pylist())
+
+
 @pytest.mark.parametrize(("end", "numbers"), [(None, [3, 4, 5]), (5, [3, 4])])
 def test_a_time_within_an_interval(tmp_path: Path, end: int | None, numbers: list[int]) -> None:
     kind = pa.timestamp("us", "UTC")

@@ -37,6 +37,8 @@ candidate_files_max = 2_000
 read_whole_share_min = 16
 # Of larger files all columns are read of those alone that have a wanted row.
 holding_bytes_min = 16 * 1024 * 1024
+# DataFusion goes deeper into its stack with each literal: some 10,000 of them end the process.
+literals_max = 3_000
 # Files are skipped by a list of at most so many values, and by ranges.
 skipped_by_list_max = 20
 settings = {
@@ -65,9 +67,10 @@ def find_placed(
         if not are_few(left):
             return None
         is_little = bytes_of(left) * read_whole_share_min <= bytes_of(files)
-        if names is not None and (has_deletion_vectors(table) or is_little):
+        is_long = sum(len(each.values) for each in conditions if isinstance(each, Among)) > literals_max
+        if names is not None and (has_deletion_vectors(table) or is_little or is_long):
             return among_files(table, schema, [f"{folder}/{name}" for name in left["path"].to_pylist()], conditions)
-        return among_rows(table, schema, conditions)
+        return None if is_long else among_rows(table, schema, conditions)
     except (OSError, pa.ArrowInvalid, DeltaError, duckdb.Error):
         return None
 

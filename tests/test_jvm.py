@@ -4,6 +4,7 @@ import gc
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from py4j.java_gateway import JVMView
 from py4j.protocol import CALL_COMMAND_NAME, MEMORY_COMMAND_NAME, REFLECTION_COMMAND_NAME
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from sluice.runtime import calls, session
@@ -94,6 +96,7 @@ def test_a_column_is_built_with_one_call(spark: "SparkSession", monkeypatch: pyt
 def test_the_column_of_a_name_is_made_once(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     """But where Spark notes the line that each is made at."""
     F.col("pieces")
+    spark.range(1).select("id")
     with commands(spark, CALL_COMMAND_NAME) as called:
         F.col("pieces")
         spark.range(1).select("id").select("id")
@@ -138,6 +141,21 @@ def test_what_nothing_in_python_stands_for_is_forgotten_together(spark: "SparkSe
     assert spark.range(1).select(kept).head() == ("kept",)
 
 
+def test_objects_are_forgotten_by_several_threads_at_once(spark: "SparkSession") -> None:
+    """As where a session ends while py4j's own thread forgets. The gateway's own objects are never forgotten."""
+    left = calls.Left(spark.sparkContext._gateway)
+    known = left.known.size()
+    for number in range(20_000):
+        left.ids.append(f"nothing{number}")
+    left(calls.not_objects[0])
+    left(calls.not_objects[1])
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(left.forget) for _ in range(8)]:
+            done.result()
+    assert not left.ids
+    assert abs(left.known.size() - known) < calls.left_max
+
+
 class Stopping:
     """A session that cannot be stopped, whose JVM answers or does not."""
 
@@ -177,6 +195,33 @@ def test_statements_of_many_rows_run_as_the_session_is_made(spark: "SparkSession
             assert compiled() == as_made
         assert compiled() == "NO_CODEGEN"
     assert compiled() == "FALLBACK"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["i + 2147483647 + 10", "10 + i + 2147483647", "i * 65536 * 65536", "if(i / z > 1, 'x', 'x')", "i / z = i / z"],
+)
+def test_few_rows_fail_where_many_do(spark: "SparkSession", sql: str) -> None:
+    """Else a table could be computed bit by bit, and not be built again."""
+
+    def computed(rows: int | None) -> object:
+        with session.sized_for(own, rows):
+            try:
+                return own.createDataFrame([(-100, 0)], "i int, z int").selectExpr(f"{sql} AS value").collect()
+            except PySparkException as error:
+                return error.getCondition()
+
+    own = spark.newSession()
+    assert computed(10) == computed(None)
+
+
+def test_steps_that_each_set_a_field_are_planned_in_time_for_few_rows(spark: "SparkSession") -> None:
+    """One rule of Spark's optimizer is what keeps them from doubling a plan each."""
+    df = spark.createDataFrame([(1, (1, 2))], "id int, fields struct<a: int, b: int>")
+    with session.sized_for(spark, 10):
+        for step in range(9):
+            df = df.withColumn("fields", F.col("fields").withField("a", F.col("fields.a") + F.lit(step)))
+        assert [tuple(row.fields) for row in df.collect()] == [(37, 2)]
 
 
 def test_what_is_set_already_is_not_set_again(spark: "SparkSession") -> None:

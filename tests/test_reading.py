@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 from unittest import mock
 
@@ -187,6 +188,12 @@ def test_a_frame_that_could_not_be_made_is_tried_again(spark: SparkSession) -> N
     with pytest.raises(OSError, match="gone"):
         df.count()
     assert df.count() == 3
+
+
+def test_a_frame_that_is_not_made_yet_can_be_copied(spark: SparkSession) -> None:
+    df = small_frames.made_when_asked(spark, spark.range(0).schema, lambda: spark.range(3))
+    assert copy(df).count() == df.count() == 3
+    assert copy(df).columns == ["id"]
 
 
 def test_comments_are_in_the_schema_before_the_rows_are_read(spark: SparkSession, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def quarantine_show(
 
 @quarantine_app.command("add")
 def quarantine_add(
-    dataset: QuarantinedBy,
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="The dataset that their records are rows of.")],
     records: Annotated[list[str], typer.Argument(help="Their positions: topic/partition/offset …")],
     because: Annotated[str, typer.Option(help="Why; it stays in the log.")],
     project: ProjectFolder = Path(),

@@ -25,7 +25,7 @@ Datasets = Annotated[list[str] | None, typer.Argument(help="Datasets, with all t
 def run(  # noqa: PLR0917 - options, each given by its name
     datasets: Datasets = None,
     project: ProjectFolder = Path(),
-    continuous: Annotated[bool, typer.Option("--continuous", help="Go on until stopped.")] = False,
+    continuous: Annotated[bool, typer.Option("--continuous", help="Go on until stopped by Ctrl-C or SIGTERM.")] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Recompute from bronze; writes what differs.")] = False,
     attached: Annotated[
         bool, typer.Option("--attached", help="Stop when the process that started it is gone.")

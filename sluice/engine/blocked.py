@@ -79,11 +79,18 @@ class Block(BaseModel):
         at = (
             ""
             if self.culprit is None
-            else f" At {', '.join(f'{name}={value}' for name, value in self.culprit.items())}."
+            else f" At {', '.join(f'{name}={shown(value)}' for name, value in self.culprit.items())}."
         )
         instead = f", or what they were joined to of {', '.join(self.or_of)}" if self.or_of else ""
         records = f" Records: {', '.join(self.records)}{instead}." if self.records else ""
-        return f"{self.reason}{at}{records}"
+        # Spark underlines a part of the SQL in lines of its own.
+        reason = " ".join(each for each in self.reason.split() if set(each) != {"^"})
+        return f"{reason}{at}{records}"
+
+
+def shown(value: object) -> str:
+    """A value as `sluice explain` reads it."""
+    return "null" if value is None else str(value)
 
 
 @dataclass

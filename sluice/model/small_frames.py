@@ -196,6 +196,9 @@ def unmade() -> Any:
             vars(self).update(schema=deepcopy(schema), _make=make, _making=Lock(), _is_local=is_local)
 
         def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                # Asked of a copy before it has anything.
+                raise AttributeError(name)
             if name != "_jdf":
                 return super().__getattr__(name)
             with vars(self)["_making"]:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from py4j.java_gateway import JavaClass, JavaMember, JavaObject, JVMView
+from py4j.protocol import ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID
 from pyspark.errors import utils
 
 # So many objects of the JVM may be there that nothing in Python stands for any more.
@@ -17,6 +18,8 @@ left_max = 250
 # `List.of` takes up to ten elements by themselves.
 elements_max = 10
 names_max = 10_000
+# What the gateway itself is known by.
+not_objects = (ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID)
 
 
 def frugal(gateway: Any) -> Any:
@@ -105,12 +108,18 @@ class Left:
             with suppress(Exception):
                 self.forget()
             return
+        if name in not_objects:
+            return
         self.ids.append(name)
         if len(self.ids) % left_max == 0:
             self.client.finalizer_deque.appendleft((self.client, name))
 
     def forget(self) -> None:
         """Lets the JVM forget all that is left."""
-        names = [self.ids.popleft() for _ in range(len(self.ids))]
+        names = []
+        # Two threads may do this at once.
+        with suppress(IndexError):
+            while True:
+                names.append(self.ids.popleft())
         if names:
             self.known.removeAll(self.list_of(",".join(names)))

@@ -86,33 +86,7 @@ compiled_when_hot = (
 # For a few rows planning takes the time: no adaptive planning, and no code generated for each projection. Values of a
 # scope are part of that code, so it is compiled anew in each pass; of 1,500 rows a pass costs a quarter less without.
 unadapted = {"spark.sql.adaptive.enabled": "false", "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
-# Rules of the optimizer that only make the work for each row less: half of what it takes for a plan.
-of_many_rows = ",".join(
-    [
-        *(
-            f"org.apache.spark.sql.catalyst.optimizer.{name}"
-            for name in (
-                "CombineConcats",
-                "FoldablePropagation",
-                "OptimizeCsvJsonExprs",
-                "OptimizeOneRowRelationSubquery",
-                "OptimizeUpdateFields",
-                "PruneFilters",
-                "PushFoldableIntoBranches",
-                "RemoveRedundantAliases",
-                "ReorderAssociativeOperator",
-                "SimplifyBinaryComparison",
-                "SimplifyConditionals",
-            )
-        ),
-        "org.apache.spark.sql.delta.metric.OptimizeConditionalIncrementMetric",
-        "org.apache.spark.sql.delta.optimizer.RangePartitionIdRewrite",
-    ]
-)
-uncompiled = unadapted | {
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.optimizer.excludedRules": of_many_rows,
-}
+uncompiled = unadapted | {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 settings_up_to_rows = {20_000: uncompiled, 1_000_000: unadapted}
 
 
@@ -316,11 +290,14 @@ def spark_message(error: PySparkException | Py4JError) -> str:
         said = str(error) if cause is None else str(cause.getMessage() or cause.toString())
     except Exception:  # noqa: BLE001 - the JVM died, and asking it fails in many ways
         return spark_ended
+    said = bypass.sub("", said)
     # The plan that follows has names and numbers of Spark's own.
     said = after_state.sub(r"\1", said.split("JVM stacktrace", maxsplit=1)[0])
     return f"Spark failed: {said}".strip()
 
 
+# Sluice has no such setting: a figure that cannot be computed is never replaced.
+bypass = re.compile(r" If necessary,? set \"spark\.sql\.ansi\.enabled\" to \"false\"[^.]*\.")
 after_state = re.compile(r"(?<=SQLSTATE: \w{5})(; line \d+ pos \d+)?;\n.*", re.DOTALL)
 
 

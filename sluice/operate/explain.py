@@ -185,8 +185,10 @@ def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str])
     """The condition that a row is the wanted one; a UsageError names the columns of the grain."""
     grain = dataset.outputs[-1].grain
     if set(wanted) != set(grain):
+        unknown = [name for name in wanted if name not in grain]
+        said = f"{', '.join(unknown)} names no row of it; " if unknown else ""
         raise UsageError(
-            f"{dataset.name}: say which row by {', '.join(grain)}: sluice explain {dataset.name} "
+            f"{dataset.name}: {said}say which row by {', '.join(grain)}: sluice explain {dataset.name} "
             + " ".join(f"{name}=…" for name in grain)
         )
     types = dict(rows.dtypes)

@@ -233,6 +233,9 @@ def continuous_run() -> "Iterator[subprocess.Popen[bytes]]":
 def backfill(days: int, begins: float) -> Iterator[list[tuple[float, float]]]:
     """Recomputes the first days of the year at a time, by the run that is under way; gives when it began and ended."""
     took: list[tuple[float, float]] = []
+    if not days:
+        yield took
+        return
 
     def recompute() -> None:
         time.sleep(max(0.0, begins - time.time()))
@@ -240,12 +243,10 @@ def backfill(days: int, begins: float) -> Iterator[list[tuple[float, float]]]:
         sluice("run", "--since", f"{first_day:%Y-%m-%d}", "--until", f"{first_day + timedelta(days=days):%Y-%m-%d}")
         took.append((began, time.time()))
 
-    beside = Thread(target=recompute) if days else None
-    if beside is not None:
-        beside.start()
+    beside = Thread(target=recompute)
+    beside.start()
     yield took
-    if beside is not None:
-        beside.join()
+    beside.join()
 
 
 def wait_until(is_done: "Callable[[], bool]", driver: "subprocess.Popen[bytes]", seconds: float = 600.0) -> bool:

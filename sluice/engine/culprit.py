@@ -75,7 +75,7 @@ def of_scope(work: Evaluation) -> Culprit | None:
             return error_in(lambda: collect(touched(work, rows)))
 
         places = places_in(work.inputs[name])
-        found = None if places is None else halved(places, lambda some: error_of(some) is not None)
+        found = None if places is None else halved(taken(places), lambda some: error_of(some) is not None)
         if found is not None and found.count() <= records_named_max:
             return Culprit({}, tuple(sorted(position_of(row) for row in found.collect())), error=error_of(found))
     return None
@@ -145,6 +145,7 @@ def blamed_in(work: Evaluation, rows: "Mapping[str, DataFrame]", name: str) -> "
     is_culprit = partial(fails_within, work, rows, name)
     if rest is None or is_culprit(rest.limit(0)):
         return []
+    rest = taken(rest)
     blamed: list[Row] = []
     while (found := halved(rest, is_culprit)) is not None:
         needed = without_needless(found, is_culprit)
@@ -224,7 +225,7 @@ def halved(rows: "DataFrame", is_culprit: "Callable[[DataFrame], bool]") -> "Dat
         if rows.count() == 1:
             break
         is_set = split.bitwiseAND(F.lit(1 << bit)) != 0
-        halves = [rows.where(each).localCheckpoint() for each in (is_set, ~is_set)]
+        halves = (rows.where(each).localCheckpoint() for each in (is_set, ~is_set))
         worse = next((half for half in halves if not half.isEmpty() and is_culprit(half)), None)
         if worse is None:
             break

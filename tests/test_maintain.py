@@ -4,12 +4,14 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
 from sluice import gold
+from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import expecting, ordered
 from sluice.errors import SluiceError, UsageError
@@ -21,8 +23,11 @@ from sluice.operate import replay
 from sluice.operate.maintain import Retained, maintain, retain
 from sluice.storage.delta import Lake, upkeep
 from sluice.windows import Window, window
-from tests.kit import Lakehouse, at, text
+from tests.kit import Lakehouse, Row, at, text
 from tests.shop import sales
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 sold_by_day: list[str | Window] = ["product", window("sold_at", "1 day")]
 sold_daily = gold.aggregate("sold_daily", source=sales, group_by=sold_by_day, measures={"pieces": "sum(pieces)"})
@@ -152,3 +157,68 @@ def test_a_part_is_recomputed_in_place_and_what_is_outside_stays(lakehouse: Lake
     lakehouse.catalogue = expecting(ordered([sold_daily]), {"gold.sold_daily": suite("gold.sold_daily", few)})
     with pytest.raises(SluiceError, match=r"gold\.sold_daily was refused: it would break few"):
         lakehouse.runner().recompute_range([dataset], BackfillRange(since=at(0), until=at(24)))
+
+
+def test_a_flow_goes_on_between_the_pieces_of_a_range(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(touched, "piece_rows_max", 2)
+    lakehouse.declare(sold_daily)
+    lakehouse.publish("sales", *[sale(number, number % 4) for number in range(12)])
+    lakehouse.run()
+    lakehouse.spark.sql(f"UPDATE delta.`{lakehouse.lake.path('gold.sold_daily')}` SET pieces = 99")
+    seen: list[list[Row]] = []
+    runner = lakehouse.runner()
+
+    def between() -> None:
+        lakehouse.publish("sales", sale(100 + len(seen), 3))
+        runner.turn()
+        seen.append(lakehouse.rows("gold.sold_daily", "window_start", "pieces"))
+
+    part = BackfillRange(since=at(0), until=at(72))
+    changed = runner.recompute_range(lakehouse.catalogue.datasets, part, between)
+    # A sale is one of its day at once, and the days of the range are right one after the other.
+    assert seen[1] == [(0.0, 3), (24.0, 99), (48.0, 99), (72.0, 5)]
+    assert seen[-1] == [(0.0, 3), (24.0, 3), (48.0, 3), (72.0, 3 + len(seen))]
+    assert len(seen) >= 4
+    assert changed == {"silver.sales": 0, "gold.sold_daily": 3}
+
+
+def test_what_only_all_pieces_of_a_range_repair_is_repaired(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(touched, "piece_rows_max", 1)
+    lakehouse.declare(sold_daily)
+    lakehouse.publish("sales", *[sale(number, number) for number in range(3)])
+    lakehouse.run()
+    lakehouse.spark.sql(f"UPDATE delta.`{lakehouse.lake.path('gold.sold_daily')}` SET pieces = 99")
+    few = expect("column_values_to_be_between", column="pieces", max_value=50, severity="critical", name="few")
+    lakehouse.catalogue = expecting(ordered([sold_daily]), {"gold.sold_daily": suite("gold.sold_daily", few)})
+    part = BackfillRange(since=at(0), until=at(72))
+    runner = lakehouse.runner()
+    assert runner.recompute_range(lakehouse.catalogue.datasets[-1:], part, runner.turn) == {"gold.sold_daily": 3}
+    assert lakehouse.rows("gold.sold_daily", "pieces", "window_start") == [(1, 0.0), (1, 24.0), (1, 48.0)]
+
+
+@pytest.mark.parametrize(
+    ("hours", "rows_max", "pieces"),
+    [
+        ([1, 2, 3], 3, [(0, 9)]),
+        ([1, 2, 3, 4], 2, [(0, 2), (2, 9)]),
+        # Rows of one time are in one piece.
+        ([4, 4, 4, 4, 5], 2, [(0, 4), (4, 9)]),
+        ([0, 0, 0, 0], 2, [(0, 9)]),
+        ([None, None, 7], 1, [(0, 9)]),
+        ([], 1, [(0, 9)]),
+    ],
+)
+def test_a_range_is_split_by_its_rows(
+    spark: "SparkSession", hours: list[int | None], rows_max: int, pieces: list[tuple[int, int]]
+) -> None:
+    rows = spark.createDataFrame([(None if hour is None else at(hour),) for hour in hours], "sold_at timestamp")
+    found = BackfillRange(since=at(0), until=at(9)).split(rows, "sold_at", rows_max)
+    assert [(each.since, each.until) for each in found] == [(at(since), at(until)) for since, until in pieces]
+
+
+def test_a_range_without_ends_is_split_too(spark: "SparkSession") -> None:
+    rows = spark.createDataFrame([(at(hour),) for hour in range(4)], "sold_at timestamp")
+    found = BackfillRange(since=None, until=at(9)).split(rows, "sold_at", 2)
+    assert [(each.since, each.until) for each in found] == [(None, at(1)), (at(1), at(9))]

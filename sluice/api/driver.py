@@ -56,13 +56,17 @@ def observing(here: Opened) -> Iterator[Observer]:
         yield observer
 
 
-def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue | None:
-    """Serves the pending requests; if there were any, returns the catalogue as the project declares it now."""
+def attended(here: Opened, runner: Runner, datasets: Sequence[str], *, is_flow: bool = False) -> Catalogue | None:
+    """Serves the pending requests; if there were any, returns the catalogue as the project declares it now.
+
+    Of a flow of `datasets` there are passes between the pieces of what is recomputed.
+    """
 
     def warn(text: str) -> None:
         here.notify(Message("warning", text))
 
-    if not requests.attend(here.lake.files, partial(performed, here, runner), warn):
+    flow = datasets if is_flow else None
+    if not requests.attend(here.lake.files, partial(performed, here, runner, flow=flow), warn):
         return None
     try:
         return here.catalogue().upstream_of(datasets)
@@ -72,10 +76,11 @@ def attended(here: Opened, runner: Runner, datasets: Sequence[str]) -> Catalogue
 
 
 def performed(  # noqa: PLR0911 - one for each request
-    here: Opened, runner: Runner, request: requests.Request
+    here: Opened, runner: Runner, request: requests.Request, flow: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Serves a request by the current declarations; returns the result by dataset."""
+    """Serves a request by the current declarations; returns the result by dataset. What is long lets a `flow` go on."""
     catalogue = here.catalogue()
+    turn = None if flow is None else replace(runner, catalogue=catalogue.upstream_of(flow)).turn
     runner = replace(runner, catalogue=catalogue)
     datasets = [each for each in catalogue.datasets if each.name in request.datasets]
     try:
@@ -91,7 +96,7 @@ def performed(  # noqa: PLR0911 - one for each request
                     watch.done(tables=[name for name, rows in changed.items() if rows.total])
                 return {name: rows.total for name, rows in changed.items()}
             case "refresh":
-                return dict(runner.recompute_range(datasets, request.part or BackfillRange()))
+                return dict(runner.recompute_range(datasets, request.part or BackfillRange(), turn))
             case "check":
                 return checks.check(runner.spark, here.lake, catalogue, datasets, runner.observer)
             case "skip":

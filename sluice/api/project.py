@@ -246,13 +246,14 @@ class Project:
         catalogue = here.catalogue().upstream_of(datasets)
         here.log.require()
         with driver(here, catalogue) as runner:
-            renewed = partial(attended, here, runner, datasets)
+            renewed = partial(attended, here, runner, datasets, is_flow=True)
             runner.continuously(here.settings.poll_seconds, stop or threading.Event(), renewed)
 
     def backfill(self, *datasets: str, since: datetime | None = None, until: datetime | None = None) -> dict[str, int]:
         """Recomputes the rows with event times from `since` until before `until`, in place; writes what differs.
 
-        Only `datasets` are recomputed, not what they are made from; none: all. Returns how many rows changed in each.
+        Only `datasets` are recomputed, not what they are made from; none: all. Returns how many rows changed in each. A
+        continuous run goes on meanwhile, between the tables and between pieces of a long range.
         A UsageError for an empty range; a SluiceError when the new rows would break what is critical.
 
         >>> project.backfill("gold.revenue_daily", since=datetime(2026, 3, 1, tzinfo=UTC))

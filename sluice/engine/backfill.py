@@ -4,12 +4,15 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from functools import reduce
+from itertools import pairwise
+from math import ceil
 from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import functions as F
 
 from sluice.errors import UsageError
+from sluice.model.times import instant
 from sluice.shapes.parse import position
 
 if TYPE_CHECKING:
@@ -79,6 +82,18 @@ class BackfillRange(BaseModel):
         if self.since is not None:
             df = df.where(F.col(event_time) >= F.lit(self.since))
         return df if self.until is None else df.where(F.col(event_time) < F.lit(self.until))
+
+    def split(self, rows: "DataFrame", event_time: str, rows_max: int) -> "list[Self]":
+        """Ranges that follow each other and are together this one, each with about `rows_max` of the rows or fewer."""
+        micros = F.unix_micros(F.col(event_time).cast("timestamp"))
+        count = rows.select(F.count(micros)).head()[0]  # type: ignore[index]
+        shares = [rows_max * number / count for number in range(1, ceil(count / rows_max))]
+        if not shares:
+            return [self]
+        found = rows.select(F.percentile_approx(micros, shares)).head()[0]  # type: ignore[index]
+        between = [instant(each) for each in sorted(set(found)) if self.since is None or instant(each) > self.since]
+        ends = pairwise([self.since, *between, self.until])
+        return [self.model_copy(update={"since": since, "until": until}) for since, until in ends]
 
     def __str__(self) -> str:
         if self.records:

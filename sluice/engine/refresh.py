@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.commit import commit
 from sluice.engine.evaluation import Evaluation
@@ -79,6 +80,12 @@ def refresh(
     return Refreshed(
         dataset.name, found.cause, plans.scope_count, rows, outcomes=verdict.outcomes, broken=verdict.broken
     )
+
+
+def pieces(spark: "SparkSession", lake: TableFormat, dataset: Dataset, backfill: BackfillRange) -> list[BackfillRange]:
+    """A backfill range in pieces, to be recomputed one after the other with other work in between."""
+    found = due(spark, lake, dataset, backfill=backfill)
+    return [backfill] if isinstance(found, Refreshed) else touched.pieces(found, backfill)
 
 
 def judged_rows(

@@ -17,7 +17,7 @@ from sluice.engine.erase import erase, forget_erased
 from sluice.engine.gate import Refusals
 from sluice.engine.land import land
 from sluice.engine.observer import Observer
-from sluice.engine.refresh import newest_inputs, refresh
+from sluice.engine.refresh import Refreshed, newest_inputs, pieces, refresh
 from sluice.engine.schemas import Learner
 from sluice.errors import LogUnreachable, SluiceError, SparkEnded
 from sluice.log import AnyLog
@@ -115,17 +115,20 @@ class Runner:
             catalogue = renewed()
             if catalogue is not None:
                 runner = replace(self, catalogue=catalogue)
-            try:
-                effective = [event for event in runner.one_pass() if event.is_effective]
-                runner.compact_small(effective)
-                is_idle = not effective
-                if is_idle:
-                    forget_erased(self.spark, self.lake, self.log, runner.catalogue.topics)
-            except LogUnreachable as error:
-                self.listener(Event("waiting", str(error)))
-                is_idle = True
-            if is_idle:
+            if runner.turn() == 0:
                 stop.wait(poll_seconds)
+
+    def turn(self) -> int:
+        """A pass of a continuous run, and upkeep of what it wrote; returns how many nodes had something to do."""
+        try:
+            effective = [event for event in self.one_pass() if event.is_effective]
+            self.compact_small(effective)
+            if not effective:
+                forget_erased(self.spark, self.lake, self.log, self.catalogue.topics)
+        except LogUnreachable as error:
+            self.listener(Event("waiting", str(error)))
+            return 0
+        return len(effective)
 
     def compact_small(self, effective: Sequence[Event]) -> None:
         """Writes together the small files of the tables that a pass wrote, so that they stay few for days."""
@@ -240,20 +243,36 @@ class Runner:
             inputs = {name: commit.as_input for name, commit in newest_inputs(self.lake, node).items()}
         return f"{node.fingerprint} {self.catalogue.gate_of(node)}", inputs
 
-    def recompute_range(self, datasets: Sequence[Dataset], backfill: BackfillRange) -> dict[str, int]:
-        """Recomputes a range of datasets in place, upstream first; returns how many rows that changed in each."""
+    def recompute_range(
+        self, datasets: Sequence[Dataset], backfill: BackfillRange, between: "Callable[[], object] | None" = None
+    ) -> dict[str, int]:
+        """Recomputes a range of datasets in place, upstream first; returns how many rows that changed in each.
+
+        With `between`, which lets a flow go on, it does so in pieces, and calls that after each.
+        """
         for dataset in datasets:
             self.require_unchanged(dataset)
-        changed = {}
+        changed = dict.fromkeys((dataset.name for dataset in datasets), 0)
         for dataset in datasets:
-            with self.observer.watching("backfill", [dataset.name], self.catalogue) as watch:
-                gate = self.catalogue.gate_of(dataset)
-                done = refresh(self.spark, self.lake, dataset, backfill=backfill, gate=gate, watch=watch)
-                watch.done(done.rows.total, tests=as_rows(dataset.name, None, done.outcomes), broken=done.broken)
-            if done.broken:
-                raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(done.broken)}.")
-            changed[dataset.name] = done.rows.total
+            for part in [backfill] if between is None else pieces(self.spark, self.lake, dataset, backfill):
+                done = self.recomputed(dataset, part)
+                if done.broken and part != backfill:
+                    # The rows of other pieces may be what is wrong.
+                    done = self.recomputed(dataset, backfill)
+                if done.broken:
+                    raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(done.broken)}.")
+                changed[dataset.name] += done.rows.total
+                if between is not None:
+                    between()
         return changed
+
+    def recomputed(self, dataset: Dataset, backfill: BackfillRange) -> Refreshed:
+        """Recomputes a range of one dataset."""
+        with self.observer.watching("backfill", [dataset.name], self.catalogue) as watch:
+            gate = self.catalogue.gate_of(dataset)
+            done = refresh(self.spark, self.lake, dataset, backfill=backfill, gate=gate, watch=watch)
+            watch.done(done.rows.total, tests=as_rows(dataset.name, None, done.outcomes), broken=done.broken)
+        return done
 
     def require_unchanged(self, dataset: Dataset) -> None:
         """A SluiceError when the table was computed by another declaration: its rows would come from two."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Beyond this share of its rows a table is recomputed as a whole: pruning and joining by scope would cost more.
 rebuild_share = 0.25
+# A second or a few, while a flow waits.
+piece_rows_max = 100_000
 
 
 def scope_of(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> Scope:
@@ -47,18 +49,42 @@ def touched_in_range(evaluation: Evaluation, backfill: BackfillRange) -> "list[D
     dataset = evaluation.dataset
     own = evaluation.current[dataset.name]
     tables = {**evaluation.inputs, dataset.name: own}
-    touched = []
-    for name, rows in evaluation.inputs.items():
-        each = dataset.inputs[name]
-        # The begin of a dimension version says little about the facts in the range; the facts have their own times.
-        if isinstance(each.source, Dataset) and each.source.tells_time:
-            in_range = backfill.rows(rows, each.source.event_time)
-            if in_range is not None:
-                touched.append(each.scope(in_range, tables))
+    found = input_rows_in_range(evaluation, backfill)
+    touched = [dataset.inputs[name].scope(in_range, tables) for name, (in_range, _) in found.items()]
     in_range = own_rows_in_range(dataset, own, backfill)
     if in_range is not None:
         touched.append(dataset.scope_of(in_range))
     return touched
+
+
+def input_rows_in_range(evaluation: Evaluation, backfill: BackfillRange) -> "dict[str, tuple[DataFrame, str | None]]":
+    """The rows in a range of each input that has the columns to decide, and the column of their event time.
+
+    The begin of a dimension version says little about the facts in the range; the facts have their own times.
+    """
+    found = {}
+    for name, rows in evaluation.inputs.items():
+        source = evaluation.dataset.inputs[name].source
+        if isinstance(source, Dataset) and source.tells_time:
+            in_range = backfill.rows(rows, source.event_time)
+            if in_range is not None:
+                found[name] = (in_range, source.event_time)
+    return found
+
+
+def pieces(evaluation: Evaluation, backfill: BackfillRange) -> list[BackfillRange]:
+    """The range, in pieces that a flow need not wait long for; whole where each piece would read all records.
+
+    Cut by the input with the most rows in it.
+    """
+    if evaluation.dataset.is_fold or backfill.records:
+        return [backfill]
+    found = [
+        backfill.split(rows, event_time, piece_rows_max)
+        for rows, event_time in input_rows_in_range(evaluation, backfill).values()
+        if event_time is not None
+    ]
+    return max(found, key=len, default=[backfill])
 
 
 def own_rows_in_range(dataset: Dataset, own: "DataFrame", backfill: BackfillRange) -> "DataFrame | None":

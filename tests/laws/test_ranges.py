@@ -7,11 +7,13 @@ from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from sluice import gold
+from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
 from sluice.log import Record
 from sluice.model import truncation
@@ -87,6 +89,10 @@ def is_in(row: Row, length: timedelta, zone: Any, since: datetime | None, until:
     return False
 
 
+def times_in(since: datetime | None, until: datetime | None) -> int:
+    return sum((since is None or since <= at(each)) and (until is None or at(each) < until) for each in times)
+
+
 def rows(lakehouse: Lakehouse, name: str) -> list[Row]:
     return lakehouse.rows(f"gold.{name}", "user", "visits", "amount", "g")
 
@@ -102,9 +108,14 @@ def wrong_after(lakehouse: Lakehouse, seed: int, names: Sequence[str], users: in
     ranges = list(cuts(chance))
     chance.shuffle(ranges)
     found = []
+    in_pieces = max(ranges, key=lambda each: times_in(*each))
     for since, until in ranges:
         datasets = [kinds[name][0] for name in names]
-        lakehouse.runner().recompute_range(datasets, BackfillRange(since=since, until=until))
+        runner = lakehouse.runner()
+        # As a continuous run does it.
+        between = runner.turn if (since, until) == in_pieces else None
+        with mock.patch.object(touched, "piece_rows_max", users * 4):
+            runner.recompute_range(datasets, BackfillRange(since=since, until=until), between)
         for name in names:
             _, length, zone = kinds[name]
             in_range = [row for row in rows(lakehouse, name) if is_in(row, length, zone, since, until)]
@@ -129,7 +140,15 @@ def whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.engine.touched.own_rows_in_range", lambda *_: None)
 
 
-@pytest.mark.parametrize(("mutant", "name"), [(no_margin, "local_minutes"), (whole_range, "days")])
+def but_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first piece of a range is forgotten."""
+    whole = touched.pieces
+    monkeypatch.setattr(touched, "pieces", lambda *given: whole(*given)[1:] or whole(*given))
+
+
+@pytest.mark.parametrize(
+    ("mutant", "name"), [(no_margin, "local_minutes"), (whole_range, "days"), (but_one_piece, "days")]
+)
 def test_the_law_notices(
     mutant: Any, name: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

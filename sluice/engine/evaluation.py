@@ -1,25 +1,29 @@
 """Evaluate a dataset: what its shape says of its inputs at pinned versions. It reads, and writes nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from sluice.engine.backfill import BackfillRange
 from sluice.model import small_frames
 from sluice.model.completeness import EvaluationContext, later_of
 from sluice.model.datasets import Dataset, Output, Retraction, microseconds
+from sluice.model.few_rows import are_comparable
 from sluice.model.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts, no_rows, watermark_of
 from sluice.model.scope import Scope, collect, everything
 from sluice.model.small_frames import is_local
 from sluice.model.times import instant
 from sluice.runtime.session import sized_for
 from sluice.shapes import increment
-from sluice.shapes.difference import change_columns
+from sluice.shapes.difference import change_columns, difference, difference_of_few, operation
 from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
@@ -121,18 +125,35 @@ class Evaluation:
                 moved[name] = self.lake.changes(self.spark, source, then.version, now.version)
         return moved
 
+    def read_once(self, changes: Frames) -> Frames:
+        """The change feeds; the new rows of inputs with `arrivals` as the scope and the shape read them, where few."""
+        found = dict(changes)
+        for name, changed in changes.items():
+            each = self.dataset.inputs[name]
+            counts = self.row_counts.get(each.source.name, no_rows)
+            is_few = (self.rows_changed or 0) <= small_frames.rows_max
+            if each.read is not None and is_few and counts.total == counts.inserted:
+                read = each.read(inserted(changed), self.inputs)
+                few = small_frames.small_rows(read)
+                if few is not None:
+                    found[name] = small_frames.local(read, few)
+        return found
+
     def rows(self, name: str, scope: Scope, changes: Frames) -> "DataFrame":
         """The rows of an input that the scope needs, and the new ones of a fold."""
         each = self.dataset.inputs[name]
         found = each.within(self.inputs[name], scope)
         if not scope.is_everything and each.arrivals and name in changes:
-            found = found.unionByName(changes[name].where("_change_type = 'insert'").drop(*change_columns))
+            new, is_only_new = inserted(changes[name]), small_frames.is_known_empty(found)
+            if each.read is not None and is_read(changes[name]) and not is_only_new:
+                found = each.read(found, self.inputs)
+            found = new if is_only_new else found.unionByName(new)
         return self.alone(found, each.source.name, scope)
 
     def own(self, output: Output, scope: Scope) -> "DataFrame":
         """The rows of an output that the scope may change."""
         rows = scope.filter(self.current[output.table], output.scope_columns, output.prune_columns)
-        return self.alone(rows.where(output.slice_condition()), output.table, scope)
+        return self.alone(of_slice(rows, output), output.table, scope)
 
     def alone(self, df: "DataFrame", table: str, scope: Scope) -> "DataFrame":
         """Rows of a small scope in one partition, unless their table is large: nothing of them is then shuffled."""
@@ -190,7 +211,9 @@ class Evaluation:
         found = self.dataset.adjust(changes, own[self.dataset.name])
         if found is None:
             return None
-        found, _ = self.computed(found, scope)
+        found, few = self.computed(found, scope)
+        if few is not None and pc.all(few[increment.is_known]).as_py() is not False:
+            return without(found, few, increment.is_known)
         known = found.where(increment.is_known).drop(increment.is_known)
         unknown = collect(self.dataset.scope_of(found.where(f"NOT {increment.is_known}")))
         if unknown.count == 0:
@@ -213,18 +236,37 @@ class Evaluation:
         The driver takes them where they are few.
         """
 
-        def sized(run: "DataFrame") -> AbstractContextManager[None]:
-            # Of rows that the driver has none are read, as where groups are adjusted.
-            return sized_for(self.spark, small_frames.rows_max if is_local(run) else self.rows_to_read(scope))
-
-        if self.is_small(scope):
-            few = small_frames.small_rows(df, sized=sized)
-            if few is not None:
-                return small_frames.local(df, few), few
+        few = self.few_rows(df, scope)
+        if few is not None:
+            return small_frames.local(df, few), few
         small_frames.optimize(df)
-        with sized(df):
+        with self.sized(df, scope):
             df = df.localCheckpoint()
         return df, small_frames.small_rows(df)
+
+    def few_rows(self, df: "DataFrame", scope: Scope) -> "ArrowTable | None":
+        """Rows that are made of a small scope; None where they are many, or cannot be the driver's."""
+        if not self.is_small(scope):
+            return None
+        known = small_frames.known_rows(df)
+        return small_frames.small_rows(df, sized=lambda run: self.sized(run, scope)) if known is None else known
+
+    def sized(self, df: "DataFrame", scope: Scope) -> AbstractContextManager[None]:
+        """The settings that suit how many rows a scope's frame is made of."""
+        # Of rows that the driver has none are read, as where groups are adjusted.
+        return sized_for(self.spark, small_frames.rows_max if is_local(df) else self.rows_to_read(scope))
+
+    def difference(
+        self, own: "DataFrame", new: "DataFrame", grain: Sequence[str], scope: Scope
+    ) -> "tuple[DataFrame, ArrowTable | None]":
+        """The rows of a scope that differ from those that are there; compared by the driver where it has both."""
+        had = small_frames.known_rows(own) if self.is_small(scope) else None
+        has = self.few_rows(new, scope) if had is not None and are_comparable(had.schema, grain) else None
+        few = None if had is None or has is None else difference_of_few(had, has, grain)
+        if few is None:
+            return self.computed(difference(own, new, grain), scope)
+        schema = cast(StructType, small_frames.nullable(new.schema)).add(operation, "string")
+        return small_frames.frame_of(self.spark, few, schema), few
 
     def rows_to_read(self, scope: Scope) -> int | None:
         """About how many input rows the scope needs: the same share of the inputs as it has of the table."""
@@ -267,6 +309,40 @@ class Evaluation:
         now = watermark_of(reached, None if idle_after is None else timedelta(microseconds=idle_after))
         # A partition that wakes up, or is new, must not take time back.
         return later_of(self.context.watermark_before, now)
+
+
+def is_read(changed: "DataFrame") -> bool:
+    """Whether the new rows of a change feed were read once, and are all that is left of it."""
+    return change_columns[0] not in changed.columns
+
+
+def inserted(changed: "DataFrame") -> "DataFrame":
+    """The new rows of a change feed."""
+    if is_read(changed):
+        return changed
+    known = small_frames.known_rows(changed)
+    if known is None:
+        return changed.where("_change_type = 'insert'").drop(*change_columns)
+    new = known.filter(pc.equal(known["_change_type"], pa.scalar("insert")))
+    return without(changed, new, *change_columns)
+
+
+def of_slice(rows: "DataFrame", output: Output) -> "DataFrame":
+    """The rows of an output in a table that others share."""
+    if not output.slice:
+        return rows
+    known = small_frames.known_rows(rows)
+    if known is None:
+        return rows.where(output.slice_condition())
+    for column, value in output.slice:
+        known = known.filter(pc.equal(known[column], pa.scalar(value)))
+    return small_frames.frame_of(rows.sparkSession, known, rows.schema)
+
+
+def without(df: "DataFrame", few: "ArrowTable", *columns: str) -> "DataFrame":
+    """Rows that the driver has, without some columns."""
+    schema = StructType([field for field in df.schema if field.name not in columns])
+    return small_frames.frame_of(df.sparkSession, few.drop_columns(list(columns)), schema)
 
 
 def union(frames: "list[DataFrame]") -> "DataFrame":

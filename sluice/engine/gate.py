@@ -3,13 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from sluice.engine.plan import Plan
 from sluice.model.expectations import Expectation
+from sluice.model.few_rows import keys_of
 from sluice.model.ledger import InputVersion
+from sluice.model.small_frames import frame_of, known_rows, nullable
 from sluice.quality.measure import Outcome, measure
 from sluice.shapes.difference import operation
 
@@ -51,6 +56,10 @@ def prospect(plan: Plan) -> "DataFrame":
         raise ValueError(f"nothing is planned for {plan.output.table}")
     if plan.before is None:
         return plan.rows
+    before = known_rows(plan.before)
+    if before is not None and plan.small is not None:
+        schema = cast(StructType, nullable(plan.before.schema))
+        return frame_of(plan.before.sparkSession, rows_after(before, plan.small, plan.output.grain), schema)
     if plan.change == "added":
         return plan.before.unionByName(plan.rows)
     keys = plan.rows.select(*[F.col(name).alias(f"_changed_{name}") for name in plan.output.grain])
@@ -58,6 +67,15 @@ def prospect(plan: Plan) -> "DataFrame":
     is_same = reduce(lambda left, right: left & right, same)
     new = plan.rows.where(F.col(operation) != "deleted").drop(operation)
     return plan.before.join(keys, is_same, "left_anti").unionByName(new)
+
+
+def rows_after(before: pa.Table, changed: pa.Table, grain: Sequence[str]) -> pa.Table:
+    """The rows of a table after a difference, or after rows were only added."""
+    if operation in changed.column_names:
+        replaced = set(keys_of(changed, grain))
+        before = before.filter(pa.array([key not in replaced for key in keys_of(before, grain)], pa.bool_()))
+        changed = changed.filter(pc.not_equal(changed[operation], pa.scalar("deleted"))).drop_columns([operation])
+    return pa.concat_tables([before, changed.select(before.column_names).cast(before.schema)])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
 from sluice.model.scope import Scope, everything
 from sluice.model.small_frames import local, small_rows
 from sluice.runtime.session import sized_for
-from sluice.shapes.difference import difference, operation
+from sluice.shapes.difference import operation
 
 if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
@@ -61,8 +61,9 @@ def plan(evaluation: Evaluation) -> Plans:
     if evaluation.cause == "replay" and evaluation.dataset.is_fold:
         return plan_of_range(evaluation)
     is_incremental = evaluation.cause in ("changes", "watermark", "replay")
-    changes = evaluation.changes() if is_incremental else {}
+    changes: Mapping[str, DataFrame] = evaluation.changes() if is_incremental else {}
     with sized_for(evaluation.spark, evaluation.rows_changed if is_incremental else None):
+        changes = evaluation.read_once(changes)
         scope = scope_of(evaluation, changes) if is_incremental else everything
     if not scope.is_everything and scope.count == 0:
         return unchanged(evaluation)
@@ -143,7 +144,7 @@ def planned(
                 f"computed by itself. Compute all of it first: sluice run {evaluation.dataset.name}"
             )
         return replace(whole, entry=entry.model_copy(update={"epoch_from": evaluation.known.version + 1}))
-    changed, small = evaluation.computed(difference(own, new, output.grain), scope)
+    changed, small = evaluation.difference(own, new, output.grain, scope)
     counts = counts_of(changed, small)
     if counts.total == 0:
         return without_change(evaluation, output, entry)

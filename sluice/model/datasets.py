@@ -95,6 +95,9 @@ class Input:
     `within` narrows the input to what recomputing a scope needs. An input with `arrivals` passes to the shape only its
     new rows, and those that `within` selects again; the shape folds them into the rows it already has. Where rows of
     such an input were erased, its `retraction` says what that undoes.
+
+    `read(rows, inputs)` is what the scope and the shape both do first with each row, so that it can be done once for
+    the new ones; both take rows as they are, too.
     """
 
     source: "Dataset | Topic"
@@ -102,6 +105,7 @@ class Input:
     within: "Callable[[DataFrame, Scope], DataFrame]"
     arrivals: bool = False
     retraction: Retraction | None = None
+    read: "Callable[[DataFrame, Frames], DataFrame] | None" = None
 
 
 @dataclass(frozen=True, eq=False)

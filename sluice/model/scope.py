@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
+from sluice.model.few_rows import matching
 from sluice.model.found import Among, Condition, During, finders
 from sluice.model.small_frames import is_local, local, small_rows
 
@@ -228,24 +229,6 @@ def literals_of(few: pa.Table, kinds: Mapping[str, str]) -> list[Mapping[str, st
     """The rows in SQL."""
     columns = [[literal(each, kind) for each in few[name]] for name, kind in kinds.items()]
     return [dict(zip(kinds, each, strict=True)) for each in zip(*columns, strict=True)]
-
-
-def matching(rows: pa.Table, few: pa.Table, match: "list[tuple[str, str]]") -> pa.Table:
-    """The rows whose values are those of one of `few` rows, null for null."""
-    if len(match) == 1:
-        return rows
-    wanted = set(zip(*[comparable(few[name]) for _, name in match], strict=True))
-    given = zip(*[comparable(rows[column]) for column, _ in match], strict=True)
-    return rows.filter(pa.array([row in wanted for row in given], pa.bool_()))
-
-
-def comparable(column: "pa.ChunkedArray[Any]") -> list[Any]:
-    """The values of a column in Python: times as numbers, since Python knows no year beyond 9999."""
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.int64())
-    elif pa.types.is_date(column.type):
-        column = column.cast(pa.int32())
-    return column.to_pylist()
 
 
 def interval(few: pa.Table, column: str, start: str, end: str) -> During:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from sluice.model.ledger import Entry
@@ -155,8 +156,16 @@ def frame_of(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -
     """A frame of rows that the driver has, in one partition, so that nothing of it is shuffled."""
     few = rows if rows is not None and rows.num_rows else None
     if hasattr(spark, "_jsparkSession"):
-        return made_when_asked(spark, schema, partial(relation, spark, few, schema), is_local=True)
-    return spark.createDataFrame([], schema) if few is None else spark.createDataFrame(few, schema).coalesce(1)
+        found = made_when_asked(spark, schema, partial(relation, spark, few, schema), is_local=True)
+    else:
+        found = spark.createDataFrame([], schema) if few is None else spark.createDataFrame(few, schema).coalesce(1)
+    vars(found)["_known_rows"] = to_arrow_schema(schema, timezone="UTC").empty_table() if rows is None else rows
+    return found
+
+
+def known_rows(df: "DataFrame") -> pa.Table | None:
+    """The rows that a frame was made of by `frame_of`, in its columns; None where it was made otherwise."""
+    return vars(df).get("_known_rows")
 
 
 def relation(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -> "DataFrame":
@@ -169,6 +178,12 @@ def relation(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -
     session, jvm = spark._jsparkSession, cast(Any, spark._jvm)
     nothing = session.createDataFrame(jvm.java.util.ArrayList(), session.parseDataType(schema.json()))
     return DataFrame(nothing, spark).coalesce(1)
+
+
+def is_known_empty(df: "DataFrame") -> bool:
+    """Whether a frame was made of no rows."""
+    known = known_rows(df)
+    return known is not None and known.num_rows == 0
 
 
 def made_when_asked(

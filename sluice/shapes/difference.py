@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+
+from sluice.model.few_rows import are_same, keys_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,6 +29,28 @@ def difference(own: "DataFrame", new: "DataFrame", grain: Sequence[str]) -> "Dat
     kind = F.when(F.col("before").isNull(), "inserted").when(F.col("after").isNull(), "deleted").otherwise("updated")
     changed = differing(own, new, grain, new.columns)
     return changed.select(kind.alias(operation), F.coalesce("after", "before").alias("row")).select("row.*", operation)
+
+
+def difference_of_few(own: pa.Table, new: pa.Table, grain: Sequence[str]) -> pa.Table | None:
+    """The `difference` of comparable rows that the driver has; None where a key is there twice, which is Spark's."""
+    own = own.select(new.column_names).cast(new.schema)
+    had = {key: place for place, key in enumerate(keys_of(own, grain))}
+    has = {key: place for place, key in enumerate(keys_of(new, grain))}
+    if len(had) < own.num_rows or len(has) < new.num_rows:
+        return None
+    common = [(had[key], place) for key, place in has.items() if key in had]
+    before, after = rows_at(own, [place for place, _ in common]), rows_at(new, [place for _, place in common])
+    parts = {
+        "inserted": rows_at(new, [place for key, place in has.items() if key not in had]),
+        "updated": after.filter(pc.invert(are_same(before, after))),
+        "deleted": rows_at(own, [place for key, place in had.items() if key not in has]),
+    }
+    kinds = pa.array([kind for kind, rows in parts.items() for _ in range(rows.num_rows)], pa.string())
+    return pa.concat_tables(parts.values()).append_column(operation, kinds)
+
+
+def rows_at(rows: pa.Table, places: Sequence[int]) -> pa.Table:
+    return rows.take(pa.array(places, pa.int64()))
 
 
 def differing_pairs(own: "DataFrame", new: "DataFrame", grain: Sequence[str], columns: Sequence[str]) -> "DataFrame":

@@ -28,6 +28,7 @@ from sluice.model.expectations import Expectation
 from sluice.model.lineage import Lineage, Made, Source
 from sluice.model.record_columns import columns_of
 from sluice.model.rules import require_fit
+from sluice.model.small_frames import frame_of, is_known_empty
 from sluice.model.specification import Specification
 from sluice.shapes.avro import unknown
 from sluice.shapes.canonical import key_text
@@ -74,11 +75,22 @@ class Reading:
     schemas: "DataFrame | None" = None
 
     def parse(self, records: "DataFrame") -> "DataFrame":
-        return parse(records, self.parsing, self.said, self.schemas)
+        """The records as rows; those that are parsed already stay as they are."""
+        return records if is_parsed(records) else parse(records, self.parsing, self.said, self.schemas)
+
+    def parse_all(self, frames: "Sequence[DataFrame]") -> "DataFrame":
+        """The same of records that are parsed already and others, which are parsed together."""
+        done = [each for each in frames if is_parsed(each)]
+        others = [each for each in frames if not is_parsed(each) and not (done and is_known_empty(each))]
+        return union([*done, *([self.parse(union(others))] if others else [])])
 
     def either_way_with_siblings(self, parsed: "DataFrame", records: "DataFrame") -> "DataFrame":
         """The scope of all records with the key of one of the parsed ones."""
         return either_way(siblings_of(parsed, self.parse(records), self.distinct), self.distinct)
+
+
+def is_parsed(records: "DataFrame") -> bool:
+    return "_rule" in records.columns
 
 
 def known(records: "DataFrame | None") -> "DataFrame | None":
@@ -112,6 +124,7 @@ def event_dataset(
                     scope=lambda changed, inputs: touched_keys(changed, reading(inputs)),
                     within=records_within,
                     arrivals=True,
+                    read=lambda records, inputs: reading(inputs).parse(records),
                     retraction=Retraction(
                         scope=lambda gone, inputs: touched_by_erasure(
                             gone, [inputs[alias] for alias in arrivals], reading(inputs)
@@ -144,7 +157,7 @@ def event_dataset(
         },
         outputs=event_outputs(name, distinct, parsing.event_time),
         shape=lambda rows, own: judge(
-            union([rows[alias] for alias in arrivals]),
+            [rows[alias] for alias in arrivals],
             Reading(parsing, distinct, rows.get(releases_input), known(rows.get(schemas_input))),
             table=name,
             own=own,
@@ -201,7 +214,7 @@ def checked_rules(name: str, parsing: Parsing, expected: Iterable[Expectation]) 
     return rules
 
 
-def judge(records: "DataFrame", reading: Reading, *, table: str, own: Frames) -> "DataFrame":
+def judge(records: "Sequence[DataFrame]", reading: Reading, *, table: str, own: Frames) -> "DataFrame":
     """Every record of a scope with its fate (`_fate` null: accepted), reason and detail.
 
     The scope is the new `records`, those with commands, or with a schema that is known now, and those judged before, in
@@ -209,7 +222,7 @@ def judge(records: "DataFrame", reading: Reading, *, table: str, own: Frames) ->
     """
     is_good = F.col("_rule").isNull()
     # One pass for good and bad: a filter on the rule would parse every record again for each column it reads.
-    parsed = reading.parse(records)
+    parsed = reading.parse_all(records)
     key = F.when(is_good, key_text(parsed, reading.distinct)).otherwise(position_text())
     candidates = as_said(parsed, reading.said, reading.parsing).withColumn("_key", key)
     is_judged_again = reading.said is not None or reading.schemas is not None
@@ -359,7 +372,7 @@ def records_within(df: "DataFrame", scope: "Scope") -> "DataFrame":
     if scope.is_everything:
         return df
     if "_offset" not in scope.bounds:
-        return df.limit(0)
+        return frame_of(df.sparkSession, None, df.schema)
     return scope.filter(df, [(column.removeprefix("_"), column) for column in position])
 
 

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sluice.errors import SluiceError
+from sluice.model.few_rows import keys_of
 from sluice.model.ledger import Entry
-from sluice.model.scope import comparable
 from sluice.model.small_frames import frame_of
 from sluice.shapes.difference import operation
 from sluice.storage.delta.opened import spark_schema
@@ -89,10 +89,6 @@ def changed_images(small: pa.Table, placed: pa.Table, grain: Sequence[str]) -> p
     after = ["insert" if kind == "inserted" else "update_postimage" for kind in kinds.values() if kind != "deleted"]
     # Delta writes what has no type into the table, and the rest into its feed.
     return pa.concat_tables([typed(new, [None] * len(after)), typed(old, before), typed(new, after)])
-
-
-def keys_of(rows: pa.Table, grain: Sequence[str]) -> list[tuple[Any, ...]]:
-    return list(zip(*[comparable(rows[name]) for name in grain], strict=True))
 
 
 def typed(rows: pa.Table, types: Sequence[str | None]) -> pa.Table:

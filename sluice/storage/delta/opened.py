@@ -12,6 +12,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import ArrowInvalid, RecordBatchReader
 from pyarrow import Table as ArrowTable
 from pyarrow import compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sluice.model.ledger import Entry
@@ -114,10 +115,12 @@ class Tables:
         return known.table
 
     def rows_of_few(self, table: str, found: DeltaTable) -> ArrowTable | None:
-        """All rows of an opened table of few, read once; None where Arrow has no such values."""
+        """All rows of an opened table of few, read once, in Spark's types; None where Arrow has no such values."""
         of, rows = self.rows.get(table, (None, None))
         if of is not found or rows is None:
             rows = rows_in(found)
+            # delta-rs has types of its own for texts, with which Arrow computes little.
+            rows = None if rows is None else in_types_of_spark(rows, spark_schema(found))
         if rows is not None and rows.nbytes <= kept_bytes_max:
             self.rows[table] = found, rows
         return rows
@@ -193,6 +196,11 @@ def rows_in(table: DeltaTable) -> ArrowTable | None:
         return RecordBatchReader.from_stream(table.scan()).read_all()
     except ArrowInvalid:
         return None
+
+
+def in_types_of_spark(rows: ArrowTable, schema: StructType) -> ArrowTable:
+    """The columns of a schema, as Spark gives them to Arrow."""
+    return rows.select(schema.names).cast(to_arrow_schema(schema, timezone="UTC"))
 
 
 def file_sizes(table: DeltaTable) -> list[tuple[int | None, int]] | None:

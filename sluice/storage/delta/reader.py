@@ -14,6 +14,7 @@ from pyarrow import Table as ArrowTable
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from sluice.model.few_rows import meeting
 from sluice.model.found import Condition, with_finder
 from sluice.model.small_frames import (
     are_small_changes,
@@ -29,7 +30,7 @@ from sluice.model.small_frames import (
 from sluice.shapes.difference import feed
 from sluice.storage import secondary_index, small_reads
 from sluice.storage.delta.history import History, entries_of
-from sluice.storage.delta.opened import count_rows, file_sizes, once, spark_schema
+from sluice.storage.delta.opened import count_rows, file_sizes, in_types_of_spark, once, spark_schema
 from sluice.storage.small_reads import place
 from sluice.storage.small_writes import has_deletion_vectors, plain_files
 
@@ -101,7 +102,7 @@ class Reader(History):
         if sizes is not None and is_read_by_driver(schema, sizes, files_max):
             rows = self.rows_of_few(table, found)
             if rows is not None:
-                return frame_of(spark, rows.select(schema.names), schema)
+                return with_finder(frame_of(spark, rows, schema), partial(meeting, rows))
         files = plain_files(found, self.path(table)) if sizes is not None and is_listed(sizes, files_max) else None
         if files is not None and not files:
             return frame_of(spark, None, schema)
@@ -157,7 +158,7 @@ class Reader(History):
             with suppress(ArrowInvalid, DeltaError):
                 # Arrow knows no text that is not UTF-8.
                 rows = RecordBatchReader.from_stream(found.load_cdf(first, until)).read_all()
-                return frame_of(spark, rows.select(schema.names), schema)
+                return frame_of(spark, in_types_of_spark(rows, schema), schema)
         return (
             spark.read.format("delta")
             .option("readChangeFeed", "true")

@@ -25,9 +25,9 @@ from pyarrow import compute as pc
 from pyspark.sql import functions as F
 
 from sluice.errors import SluiceError, Superseded
+from sluice.model.few_rows import matching
 from sluice.model.found import Among
 from sluice.model.ledger import Entry
-from sluice.model.scope import matching
 from sluice.model.small_frames import is_classic, is_markable, is_read_by_driver, is_replaceable, is_short
 from sluice.shapes.difference import operation
 from sluice.storage.delta.bloom import bloom_filters, writer_properties

@@ -84,6 +84,13 @@ def test_a_pipeline_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     assert "pipelines/__init__.py, line 1, cannot be imported: ModuleNotFoundError" in said
 
 
+def test_another_package_of_the_name_is_not_taken_for_the_project(tmp_path: Path) -> None:
+    # Of the demo's project, which the tests can import, and this folder, which has no `__init__.py`.
+    (tmp_path / "pipelines").mkdir()
+    said = refused("status", here=tmp_path)
+    assert f"for pipelines, and not {tmp_path / 'pipelines'}. Add {tmp_path / 'pipelines/__init__.py'}" in said
+
+
 def test_a_declaration_that_cannot_work_is_told(tmp_path: Path) -> None:
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "__init__.py").write_text(

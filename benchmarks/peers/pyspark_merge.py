@@ -35,7 +35,7 @@ def driver(log: Path, lake: Path) -> Iterator[Refresh]:
         spark.conf.unset("spark.databricks.delta.merge.materializeSource")
         for table, schema in columns.items():
             spark.sql(
-                f"CREATE TABLE delta.`{lake / table}` ({schema}) USING delta "
+                f"CREATE TABLE IF NOT EXISTS delta.`{lake / table}` ({schema}) USING delta "
                 "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
             )
 

@@ -108,7 +108,9 @@ def summary(done: RunResult) -> str:
     if done.waiting:
         said += f"\nWaiting for what is blocked: {', '.join(done.waiting)}."
     if len(done.events) == len(done.held) + len(done.refused) + len(done.blocked) + len(done.waiting):
-        return f"Nothing new: {up_to_date(done.up_to_date)} ({done.seconds:.1f} s).{said}"
+        # What is blocked or on hold may have news.
+        nothing = "" if done.events else "Nothing new: "
+        return f"{nothing}{up_to_date(done.up_to_date)} ({done.seconds:.1f} s).{said}"
     records, rows = counted(done.records_landed, "record"), counted(done.rows_changed, "row")
     return (
         f"{records} landed and {rows} changed in silver and gold in "

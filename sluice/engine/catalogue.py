@@ -258,6 +258,7 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
     importlib.invalidate_caches()
     try:
         root = importlib.import_module(package)
+        require_own(root, project / package)
         yield root
         for found in pkgutil.walk_packages(root.__path__, f"{package}."):
             yield importlib.import_module(found.name)
@@ -270,6 +271,16 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
         raise DeclarationError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(project))
+
+
+def require_own(package: ModuleType, folder: Path) -> None:
+    """A DeclarationError where Python found another package of this name: a folder without `__init__.py` comes last."""
+    found = [Path(each).resolve() for each in package.__path__]
+    if folder.resolve() not in found:
+        raise DeclarationError(
+            f"Python takes {found[0]} for {package.__name__}, and not {folder}. Add {folder / '__init__.py'}, a file "
+            "that may be empty."
+        )
 
 
 def ordered(nodes: Iterable[Node]) -> Catalogue:

@@ -192,3 +192,11 @@ def test_text_that_is_not_utf_8_is_compared() -> None:
     found = difference_of_few(rows(b"\xfe"), rows(b"\xfd"), ("c0",))
     assert found is not None
     assert found[operation].to_pylist() == ["updated"]
+
+
+@pytest.mark.parametrize("sizes", [(0, 2), (2, 0), (1, 0, 1), (0, 1, 0, 1)])
+def test_a_frame_has_the_rows_of_all_chunks(spark: "SparkSession", sizes: tuple[int, ...]) -> None:
+    """Spark's own way from Arrow leaves out what comes after an empty one, such as the updates of a difference."""
+    rows = pa.table({"c0": ["a", "b"]})
+    chunked = pa.concat_tables([rows.slice(0, size) for size in sizes])
+    assert frame_of(spark, chunked, StructType().add("c0", "string")).count() == sum(sizes)

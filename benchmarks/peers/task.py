@@ -98,7 +98,7 @@ def main(
         ) as refresh:
             refresh()
         return
-    rows = []
+    rows: list[tuple[str, float, float, int | str]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         base = log_of(facts, folder / "base").root
@@ -111,13 +111,14 @@ def main(
 
             task = task_of(peer, folder / peer)
             task.run()
-            rows.append([peers[peer] + (", cold" if peer == "sluice_itself" else ""), *costs_of(task, grow)])
+            wall, cpu = costs_of(task, grow)
             if peer == "sluice_itself":
+                rows.append((f"{peers[peer]}, cold", wall, cpu, ""))
                 # The first one leaves its JVM to the others.
                 kept = task_of(peer, folder / peer, keep=kept_minutes)
                 grow()
                 kept.run()
-                rows.append([f"{peers[peer]}, with the JVM of the task before", *costs_of(kept, grow)])
+                rows.append((f"{peers[peer]}, with the JVM of the task before", *costs_of(kept, grow), ""))
             else:
                 for _ in range(task_rounds + 1):
                     # As many changes as Sluice has had.
@@ -125,10 +126,10 @@ def main(
                 task.run()
                 mine, theirs = folder / "sluice_itself/lake", folder / peer / "lake"
                 wrong = rows_wrong(mine, versions(mine), theirs, versions(theirs))
-                rows[-1].append(sum(wrong.values()))
+                rows.append((peers[peer], wall, cpu, sum(wrong.values())))
     print_table(
         ["task", "wall s", "CPU s", "rows wrong"],
-        [[each[0], round(each[1], 1), round(each[2], 1), *(each[3:] or [""])] for each in rows],
+        [[named, round(wall, 1), round(cpu, 1), wrong] for named, wall, cpu, wrong in rows],
     )
 
 

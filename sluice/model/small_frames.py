@@ -158,7 +158,8 @@ def frame_of(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -
     if hasattr(spark, "_jsparkSession"):
         found = made_when_asked(spark, schema, partial(relation, spark, few, schema), is_local=True)
     else:
-        found = spark.createDataFrame([], schema) if few is None else spark.createDataFrame(few, schema).coalesce(1)
+        whole = None if few is None else few.combine_chunks()
+        found = spark.createDataFrame([], schema) if whole is None else spark.createDataFrame(whole, schema).coalesce(1)
     vars(found)["_known_rows"] = to_arrow_schema(schema, timezone="UTC").empty_table() if rows is None else rows
     return found
 
@@ -225,9 +226,12 @@ def unmade() -> Any:
 
 
 def from_arrow(spark: "SparkSession", rows: pa.Table, schema: StructType) -> "DataFrame":
-    """What `createDataFrame` makes of rows, with the session's settings as we know them: it asks for each."""
+    """What `createDataFrame` makes of rows, with the session's settings as we know them: it asks for each.
+
+    It silently leaves out all rows after a chunk that has none, so there are no chunks.
+    """
     make = cast(Any, spark)._create_from_arrow_table
-    return cast("DataFrame", make(rows, schema, "UTC", False, False, arrow_batch_rows))
+    return cast("DataFrame", make(rows.combine_chunks(), schema, "UTC", False, False, arrow_batch_rows))
 
 
 def is_plain(kind: DataType) -> bool:

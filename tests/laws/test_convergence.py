@@ -7,13 +7,17 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from sluice.engine import plan
+from sluice.engine.evaluation import Evaluation
+from sluice.model import few_rows
 from sluice.model.datasets import Dataset, Frames
+from sluice.model.few_rows import is_same
+from sluice.model.scope import Scope
 from sluice.shapes import deduplicate, history
 from sluice.shapes.difference import operation
 from sluice.shapes.interval_join import IntervalJoin, Side, bucket, floor
@@ -85,6 +89,18 @@ def keys_alone(own: "DataFrame", new: "DataFrame", grain: Sequence[str]) -> "Dat
     return changed.select(F.coalesce("after", "before").alias("row"), kind.alias(operation)).select("row.*", operation)
 
 
+def by_spark_with_keys_alone(
+    work: Evaluation, own: "DataFrame", new: "DataFrame", grain: Sequence[str], scope: Scope
+) -> Any:
+    return work.computed(keys_alone(own, new, grain), scope)
+
+
+def null_is_like_all(left: Any, right: Any) -> Any:
+    """The driver's comparison of values, in which null is never different."""
+    compute: Any = pc
+    return compute.or_(is_same(left, right), compute.or_(left.is_null(), right.is_null()))
+
+
 def folded_into_versions(dataset: Dataset) -> Dataset:
     """A history that remembers only its versions, and splices new changes into those."""
 
@@ -125,7 +141,8 @@ mutants: dict[str, tuple[Dataset, Any, str, Any]] = {
     "the log does not break ties between duplicates": (law.paid, deduplicate, "order", ("_digest",)),
     "changes are collapsed before late ones are spliced in": (folded_into_versions(law.prices), None, "", None),
     "a truncate touches only the keys that come with it": (without_truncates(law.prices), None, "", None),
-    "values are compared with <>": (law.shelved, plan, "difference", keys_alone),
+    "values are compared with <>": (law.shelved, Evaluation, "difference", by_spark_with_keys_alone),
+    "values are compared with = by the driver": (law.shelved, few_rows, "is_same", null_is_like_all),
     "late dimension changes are ignored": (
         law.shelved,
         sys.modules["sluice.silver.as_of"],

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from sluice.model import few_rows
-from sluice.model.few_rows import are_comparable, comparable
+from sluice.model.few_rows import are_comparable, comparable, nullable
 from sluice.model.small_frames import frame_of, small_rows
 from sluice.shapes.difference import difference, difference_of_few, operation
 from tests.kit import Row, frame, rows_of
@@ -200,3 +200,18 @@ def test_a_frame_has_the_rows_of_all_chunks(spark: "SparkSession", sizes: tuple[
     rows = pa.table({"c0": ["a", "b"]})
     chunked = pa.concat_tables([rows.slice(0, size) for size in sizes])
     assert frame_of(spark, chunked, StructType().add("c0", "string")).count() == sum(sizes)
+
+
+def test_a_null_that_can_be_there_no_more_is_updated() -> None:
+    """A count is never null, and a table that another program wrote may have one all the same."""
+    counted = pa.field("c1", pa.struct([pa.field("n", pa.int64(), nullable=False)]), nullable=False)
+    own = pa.table({"c0": ["a", "b", "c"], "c1": pa.array([None, {"n": None}, {"n": 1}], nullable(counted.type))})
+    new = pa.table({"c0": ["a", "b", "c"], "c1": [{"n": 1}, {"n": 1}, {"n": 1}]}).cast(
+        pa.schema([pa.field("c0", pa.string()), counted])
+    )
+    found = difference_of_few(own, new, ("c0",))
+    assert found is not None
+    assert found.select(["c0", operation]).to_pylist() == [
+        {"c0": "a", operation: "updated"},
+        {"c0": "b", operation: "updated"},
+    ]

@@ -222,3 +222,13 @@ def test_a_range_without_ends_is_split_too(spark: "SparkSession") -> None:
     rows = spark.createDataFrame([(at(hour),) for hour in range(4)], "sold_at timestamp")
     found = BackfillRange(since=None, until=at(9)).split(rows, "sold_at", 2)
     assert [(each.since, each.until) for each in found] == [(None, at(1)), (at(1), at(9))]
+
+
+def test_a_count_that_another_program_set_to_null_is_put_right(lakehouse: Lakehouse) -> None:
+    counted = gold.aggregate("counted", source=sales, group_by=["product"], measures={"sales": "count(*)"})
+    lakehouse.declare(counted)
+    lakehouse.publish("sales", *[sale(number, number) for number in range(3)])
+    lakehouse.run()
+    lakehouse.spark.sql(f"UPDATE delta.`{lakehouse.lake.path('gold.counted')}` SET sales = NULL")
+    assert lakehouse.changed_by_rebuild() == {"gold.counted": 1}
+    assert lakehouse.rows("gold.counted", "product", "sales") == [("tea", 3)]

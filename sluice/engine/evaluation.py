@@ -131,7 +131,7 @@ class Evaluation:
         for name, changed in changes.items():
             each = self.dataset.inputs[name]
             counts = self.row_counts.get(each.source.name, no_rows)
-            is_few = (self.rows_changed or 0) <= small_frames.rows_max
+            is_few = self.rows_changed is not None and self.rows_changed <= small_frames.rows_max
             if each.read is not None and is_few and counts.total == counts.inserted:
                 read = each.read(inserted(changed), self.inputs)
                 few = small_frames.small_rows(read)

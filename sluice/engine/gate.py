@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from sluice.engine.plan import Plan
 from sluice.model.expectations import Expectation
-from sluice.model.few_rows import keys_of
+from sluice.model.few_rows import in_types_of, keys_of
 from sluice.model.ledger import InputVersion
 from sluice.model.small_frames import frame_of, known_rows, nullable
 from sluice.quality.measure import Outcome, measure
@@ -57,7 +57,7 @@ def prospect(plan: Plan) -> "DataFrame":
     if plan.before is None:
         return plan.rows
     before = known_rows(plan.before)
-    if before is not None and plan.small is not None:
+    if before is not None and plan.small is not None and set(plan.output.grain) <= set(before.column_names):
         schema = cast(StructType, nullable(plan.before.schema))
         return frame_of(plan.before.sparkSession, rows_after(before, plan.small, plan.output.grain), schema)
     if plan.change == "added":
@@ -75,7 +75,7 @@ def rows_after(before: pa.Table, changed: pa.Table, grain: Sequence[str]) -> pa.
         replaced = set(keys_of(changed, grain))
         before = before.filter(pa.array([key not in replaced for key in keys_of(before, grain)], pa.bool_()))
         changed = changed.filter(pc.not_equal(changed[operation], pa.scalar("deleted"))).drop_columns([operation])
-    return pa.concat_tables([before, changed.select(before.column_names).cast(before.schema)])
+    return pa.concat_tables([in_types_of(each, before.schema) for each in (before, changed)])
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,25 @@ def comparable_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def in_types_of(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema, in its types, in which everything may be null."""
+    return rows.select(schema.names).cast(pa.schema([(each.name, nullable(each.type)) for each in schema]))
+
+
+def nullable(kind: pa.DataType) -> pa.DataType:
+    """The same type, in which everything may be null."""
+    if pa.types.is_list(kind):
+        return pa.list_(nullable(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, nullable(field.type)) for field in kind])
+    return kind
+
+
 def are_comparable(schema: pa.Schema, grain: Sequence[str]) -> bool:
     """Whether rows of a schema, each with its key, are compared here as Spark compares them."""
+    if not set(grain) <= set(schema.names):
+        # Spark takes no notice of case.
+        return False
     keys = [schema.field(name).type for name in grain]
     is_keyed = not any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in keys)
     return is_keyed and all(is_comparable(kind) for kind in schema.types)

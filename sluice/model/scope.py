@@ -148,10 +148,13 @@ class Scope:
         finder = finders.get(df)
         if finder is None or self.few is None or not match or not self.count:
             return None
-        kinds, theirs = dict(self.frame.dtypes), dict(df.dtypes)
-        if any(not is_literal(kinds[name]) or kinds[name] != theirs[column] for column, name in match):
+        # Spark takes no notice of case, and others do.
+        if during is not None and during[0] not in df.columns:
             return None
-        named = [each for each in prune if is_literal(kinds[each[1]]) and kinds[each[1]] == theirs[each[0]]]
+        kinds, theirs = dict(self.frame.dtypes), dict(df.dtypes)
+        if any(not is_literal(kinds[name]) or kinds[name] != theirs.get(column) for column, name in match):
+            return None
+        named = [each for each in prune if is_literal(kinds[each[1]]) and kinds[each[1]] == theirs.get(each[0])]
         conditions: list[Condition] = [Among(column, self.few[name]) for column, name in [*match, *named]]
         if during is not None:
             conditions.append(interval(self.few, *during))

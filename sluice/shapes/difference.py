@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from sluice.model.few_rows import are_same, keys_of
+from sluice.model.few_rows import are_same, in_types_of, keys_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -33,7 +33,7 @@ def difference(own: "DataFrame", new: "DataFrame", grain: Sequence[str]) -> "Dat
 
 def difference_of_few(own: pa.Table, new: pa.Table, grain: Sequence[str]) -> pa.Table | None:
     """The `difference` of comparable rows that the driver has; None where a key is there twice, which is Spark's."""
-    own = own.select(new.column_names).cast(new.schema)
+    own, new = in_types_of(own, new.schema), in_types_of(new, new.schema)
     had = {key: place for place, key in enumerate(keys_of(own, grain))}
     has = {key: place for place, key in enumerate(keys_of(new, grain))}
     if len(had) < own.num_rows or len(has) < new.num_rows:

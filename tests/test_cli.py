@@ -87,6 +87,7 @@ def test_a_pipeline_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
 def test_another_package_of_the_name_is_not_taken_for_the_project(tmp_path: Path) -> None:
     # Of the demo's project, which the tests can import, and this folder, which has no `__init__.py`.
     (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines/shop.py").touch()
     said = refused("status", here=tmp_path)
     assert f"for pipelines, and not {tmp_path / 'pipelines'}. Add {tmp_path / 'pipelines/__init__.py'}" in said
 

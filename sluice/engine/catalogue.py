@@ -274,9 +274,12 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
 
 
 def require_own(package: ModuleType, folder: Path) -> None:
-    """A DeclarationError where Python found another package of this name: a folder without `__init__.py` comes last."""
+    """A DeclarationError where Python found another package of this name, as a folder without `__init__.py` comes last.
+
+    Of a folder without modules nothing is missed.
+    """
     found = [Path(each).resolve() for each in package.__path__]
-    if folder.resolve() not in found:
+    if folder.resolve() not in found and any(folder.rglob("*.py")):
         raise DeclarationError(
             f"Python takes {found[0]} for {package.__name__}, and not {folder}. Add {folder / '__init__.py'}, a file "
             "that may be empty."

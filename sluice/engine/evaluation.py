@@ -235,7 +235,6 @@ class Evaluation:
 
         The driver takes them where they are few.
         """
-
         few = self.few_rows(df, scope)
         if few is not None:
             return small_frames.local(df, few), few

@@ -80,7 +80,6 @@ def performed(  # noqa: PLR0911 - one for each request
 ) -> dict[str, Any]:
     """Serves a request by the current declarations; returns the result by dataset. What is long lets a `flow` go on."""
     catalogue = here.catalogue()
-    turn = None if flow is None else replace(runner, catalogue=catalogue.upstream_of(flow)).turn
     runner = replace(runner, catalogue=catalogue)
     datasets = [each for each in catalogue.datasets if each.name in request.datasets]
     try:
@@ -96,6 +95,7 @@ def performed(  # noqa: PLR0911 - one for each request
                     watch.done(tables=[name for name, rows in changed.items() if rows.total])
                 return {name: rows.total for name, rows in changed.items()}
             case "refresh":
+                turn = None if flow is None else replace(runner, catalogue=catalogue.upstream_of(flow)).turn
                 return dict(runner.recompute_range(datasets, request.part or BackfillRange(), turn))
             case "check":
                 return checks.check(runner.spark, here.lake, catalogue, datasets, runner.observer)

@@ -16,7 +16,8 @@ from sluice.engine.backfill import BackfillRange
 from sluice.model import small_frames
 from sluice.model.completeness import EvaluationContext, later_of
 from sluice.model.datasets import Dataset, Output, Retraction, microseconds
-from sluice.model.few_rows import are_comparable
+from sluice.model.few_rows import are_comparable, meeting
+from sluice.model.found import Among
 from sluice.model.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts, no_rows, watermark_of
 from sluice.model.scope import Scope, collect, everything
 from sluice.model.small_frames import is_local
@@ -333,9 +334,8 @@ def of_slice(rows: "DataFrame", output: Output) -> "DataFrame":
     known = small_frames.known_rows(rows)
     if known is None:
         return rows.where(output.slice_condition())
-    for column, value in output.slice:
-        known = known.filter(pc.equal(known[column], pa.scalar(value)))
-    return small_frames.frame_of(rows.sparkSession, known, rows.schema)
+    named = [Among(column, pa.chunked_array([[value]])) for column, value in output.slice]
+    return small_frames.frame_of(rows.sparkSession, meeting(known, named), rows.schema)
 
 
 def without(df: "DataFrame", few: "ArrowTable", *columns: str) -> "DataFrame":

@@ -254,11 +254,14 @@ class Runner:
             self.require_unchanged(dataset)
         changed = dict.fromkeys((dataset.name for dataset in datasets), 0)
         for dataset in datasets:
-            for part in [backfill] if between is None else pieces(self.spark, self.lake, dataset, backfill):
+            parts = [backfill] if between is None else pieces(self.spark, self.lake, dataset, backfill)
+            while parts:
+                part = parts.pop(0)
                 done = self.recomputed(dataset, part)
                 if done.broken and part != backfill:
                     # The rows of other pieces may be what is wrong.
-                    done = self.recomputed(dataset, backfill)
+                    parts = [backfill]
+                    continue
                 if done.broken:
                     raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(done.broken)}.")
                 changed[dataset.name] += done.rows.total

@@ -154,13 +154,15 @@ def local(df: "DataFrame", rows: pa.Table) -> "DataFrame":
 
 def frame_of(spark: "SparkSession", rows: pa.Table | None, schema: StructType) -> "DataFrame":
     """A frame of rows that the driver has, in one partition, so that nothing of it is shuffled."""
+    if rows is None and is_plain(schema):
+        rows = to_arrow_schema(schema, timezone="UTC").empty_table()
     few = rows if rows is not None and rows.num_rows else None
     if hasattr(spark, "_jsparkSession"):
         found = made_when_asked(spark, schema, partial(relation, spark, few, schema), is_local=True)
     else:
         whole = None if few is None else few.combine_chunks()
         found = spark.createDataFrame([], schema) if whole is None else spark.createDataFrame(whole, schema).coalesce(1)
-    vars(found)["_known_rows"] = to_arrow_schema(schema, timezone="UTC").empty_table() if rows is None else rows
+    vars(found)["_known_rows"] = rows
     return found
 
 

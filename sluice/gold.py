@@ -402,7 +402,7 @@ def state(
     for column in columns:
         require_known(full_name, f"initial {column}", initial[column], of_keys)
         require_known(
-            full_name, f"reduce {column}", reduce[column], {"state": columns, "event": source.columns, **of_keys}
+            full_name, f"reduce {column}", reduce[column], {"state": types, "event": source.columns, **of_keys}
         )
     if where:
         require_reads(full_name, "where", where, source)

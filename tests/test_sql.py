@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.errors import AnalysisException, ParseException
 
 from sluice.errors import DeclarationError
-from sluice.model.sql import backticked, columns_read, fold, named_expression, require_known
+from sluice.model.sql import Kind, backticked, columns_read, fold, named_expression, require_known
 from sluice.shapes.aggregate import Groups
 
 if TYPE_CHECKING:
@@ -80,7 +80,13 @@ def test_a_group_may_be_a_column_of_any_name() -> None:
 
 
 def test_a_name_that_is_no_column_is_refused_and_what_only_spark_can_read_is_not() -> None:
-    known = {"state": ("balance",), "event": ("amount", "at"), "xs": None}
+    device = "struct<temperature: double, battery: struct<level: int, `%`: string>>"
+    known: dict[str, Kind] = {
+        "state": {"balance": "int"},
+        "event": {"amount": None, "at": "timestamp", "device": device},
+        "device": device,
+        "xs": "array<struct<a: int>>",
+    }
     for fine in (
         "state.balance + EVENT.amount",
         "transform(xs, x -> x.anything + 1)",
@@ -88,11 +94,17 @@ def test_a_name_that_is_no_column_is_refused_and_what_only_spark_can_read_is_not
         "_offset",
         "timestampdiff(MINUTE, event.at, current_timestamp)",
         "event.amount MATCHES something",
+        "avg(device.Temperature) + device.battery.LEVEL + event.device.battery.level",
+        "device.battery.`%` || event.amount.anything",
+        "xs.b[0]",
     ):
         require_known("gold.x", "reduce", fine, known)
     for wrong, says in {
         "state.balanse": "reads state.balanse, but state has balance",
-        "sum(amount)": "reads amount, which is no column here; there are state, event, xs",
+        "sum(amount)": "reads amount, which is no column here; there are state, event, device, xs",
+        "avg(device.temp)": "reads device.temp, but device has temperature, battery",
+        "device.battery.charge": "reads device.battery.charge, but device.battery has level, %",
+        "event.device.temp": "reads event.device.temp, but event.device has temperature, battery",
         "sum(state.balance": "brackets do not match",
         "'open": "a quotation mark is not closed",
         " ": "it is empty",

@@ -43,8 +43,11 @@ products = silver.history(
 )
 shops = silver.events("shops", source=topic, schema="shop string, city string, opened_at timestamp", keys=["shop"])
 visits = silver.events("visits", source=topic, schema="visit_id bigint, shop string, at timestamp", keys=["visit_id"])
+readings = silver.events(
+    "readings", source=topic, schema="id string, device struct<temperature: double, name: string>", keys=["id"]
+)
 daily = gold.aggregate("daily", source=orders, group_by=["shop"], measures={"orders": "count(*)"})
-known = {each.name: each for each in (orders, products, shops, visits, daily)}
+known = {each.name: each for each in (orders, products, shops, visits, readings, daily)}
 place = "pipelines/gold/made.sql"
 
 
@@ -403,6 +406,12 @@ built = {
     "SELECT order_id FROM silver.orders WHERE shop = '" + "x" * 1_000_000 + "'": "1:1: this is longer than 100,000",
     "SELECT order_id\0 FROM silver.orders": "1:16: U+0000 is no character of SQL",
     "SELECT \u043erder_id FROM silver.orders": "1:8: there is no column \u043erder_id",
+    "SELECT device.name, avg(device.temp) AS mean FROM silver.readings GROUP BY device.name": (
+        "device.temp, but device has temperature, name"
+    ),
+    "SELECT r.device.nam AS name, count(*) AS n FROM silver.readings AS r GROUP BY r.device.nam": (
+        "device.nam, but device has temperature, name"
+    ),
 }
 refused = [("gold", *each) for each in (refused_in("gold") | built).items()]
 refused += [("silver", *each) for each in refused_in("silver").items()]

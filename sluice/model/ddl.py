@@ -69,6 +69,17 @@ def column_types(schema: str, dataset: str = "") -> dict[str, str]:
     return found
 
 
+def struct_fields(kind: str) -> dict[str, str] | None:
+    """The fields of a struct with their types; None where the type is not a struct that can be declared."""
+    try:
+        reader = Reader("type", kind, tokens("type", kind))
+        if not reader.take("struct", "<"):
+            return None
+        return reader.columns()
+    except DeclarationError:
+        return None
+
+
 def ddl(columns: dict[str, str]) -> str:
     """Columns as a schema that Spark reads."""
     return ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())

@@ -235,4 +235,4 @@ def require_reads(dataset: str, option: str, text: str, source: Dataset) -> None
     if source.columns is None:
         require_closed(dataset, option, text)
     else:
-        require_known(dataset, option, text, dict.fromkeys(source.columns))
+        require_known(dataset, option, text, source.columns)

@@ -13,7 +13,7 @@ from sluice.model.ddl import is_storable
 from sluice.model.join import Join, checked_on, column_of, join_dataset, keyed_dataset
 from sluice.model.lineage import Lineage, Made, Source, from_sql, unique
 from sluice.model.select import JoinClause, Part, Select, Table, read, without_qualifier
-from sluice.model.sql import backticked, column_parts, fold, literal_functions, parse, reading
+from sluice.model.sql import backticked, column_parts, field_lacking, fold, literal_functions, parse, reading
 from sluice.model.words import folded, spaced
 
 if TYPE_CHECKING:
@@ -256,6 +256,7 @@ class Planning:
                     f"{self.inputs[name].name} has no column {parts[1]}; {hint(parts[1], known)}"
                     f"it has {', '.join(known)}"
                 )
+            self.require_field(name, parts[1:], part)
             return name
         if first in {fold(each) for each in self.inputs} and len(parts) > 1:
             raise part.error(f"{parts[0]} is only compared with, or joined later; its columns are not there")
@@ -278,7 +279,15 @@ class Planning:
             names = [each for name in aliases.values() for each in self.inputs[name].columns or ()]
             self.select.require_not_made(parts[0], part)
             raise part.error(f"there is no column {parts[0]}; {hint(parts[0], names)}{said}")
+        self.require_field((having or unknown)[0], parts, part)
         return (having or unknown)[0]
+
+    def require_field(self, name: str, parts: tuple[str, ...], part: Part) -> None:
+        """A DeclarationError where an input's column has no such field."""
+        kinds = {fold(each): kind for each, kind in (self.inputs[name].columns or {}).items()}
+        reason = field_lacking(parts, kinds.get(fold(parts[0])))
+        if reason is not None:
+            raise part.error(f"this reads {reason}")
 
     def visible(self, part: Part) -> list[str]:
         """The inputs whose columns an expression can read."""

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.errors import DeclarationError, hint
+from sluice.model.ddl import struct_fields
 
 if TYPE_CHECKING:
     from sqlglot import Token, exp
 
 dialect = "spark"
+# A column's type as Spark writes it, or the fields that it has with theirs; None where that is not known.
+Kind = str | Mapping[str, str | None] | None
 # What sqlglot also raises, of texts that are no SQL.
 parser_faults = (RecursionError, ValueError, TypeError, AttributeError, LookupError)
 word = re.compile(r"\w+")
@@ -94,29 +97,42 @@ def columns_read(texts: Iterable[str], columns: Sequence[str]) -> list[str]:
     return [name for name in columns if any(each is not None and each.reads(name, roots) for each in found)]
 
 
-def require_known(dataset: str, option: str, text: str, known: Mapping[str, Collection[str] | None]) -> None:
+def require_known(dataset: str, option: str, text: str, known: Mapping[str, Kind]) -> None:
     """A DeclarationError where the SQL names a column that is not known, or a field of one whose fields are.
 
-    Bookkeeping columns, which begin with `_`, are not checked, and neither is what only Spark can read.
+    `known` has the type of each column. Bookkeeping columns, which begin with `_`, are not checked, and neither is what
+    only Spark can read.
     """
     require_closed(dataset, option, text)
     found = reading(text)
     if found is None:
         return
-    fields = {fold(name): inner for name, inner in known.items()}
+    kinds = {fold(name): kind for name, kind in known.items()}
     unchecked = literal_functions | time_units | found.explained
     for parts in found.columns:
-        root, *rest = (fold(part) for part in parts)
-        if root not in fields and root not in unchecked and not root.startswith("_"):
+        root = fold(parts[0])
+        if root not in kinds and root not in unchecked and not root.startswith("_"):
             raise DeclarationError(
                 f"{dataset}: {option} reads {parts[0]}, which is no column here; {hint(parts[0], known)}"
                 f"there are {', '.join(known)}"
             )
-        inner = fields.get(root)
-        if rest and inner is not None and rest[0] not in {fold(each) for each in inner} and rest[0][0] != "_":
-            raise DeclarationError(
-                f"{dataset}: {option} reads {'.'.join(parts[:2])}, but {parts[0]} has {', '.join(inner)}"
-            )
+        reason = field_lacking(parts, kinds.get(root))
+        if reason is not None:
+            raise DeclarationError(f"{dataset}: {option} reads {reason}")
+
+
+def field_lacking(parts: Sequence[str], kind: Kind) -> str | None:
+    """Which field a name such as `device.battery.level` wants and cannot have; None where it can, or nobody knows."""
+    for number, name in enumerate(parts[1:], start=1):
+        fields = struct_fields(kind) if isinstance(kind, str) else kind
+        if fields is None or name.startswith("_"):
+            return None
+        known = {fold(each): inner for each, inner in fields.items()}
+        if fold(name) not in known:
+            whole = ".".join(parts[:number])
+            return f"{whole}.{name}, but {whole} has {', '.join(fields)}"
+        kind = known[fold(name)]
+    return None
 
 
 def require_closed(dataset: str, option: str, text: str) -> None:

@@ -208,7 +208,7 @@ def require_fitting(dataset: str, fact: tuple[Dataset, str], alias: str, history
         if facts.columns is None:
             require_closed(dataset, option, text)
         else:
-            require_known(dataset, option, text, dict.fromkeys(facts.columns))
+            require_known(dataset, option, text, facts.columns)
 
 
 def checked_dimension(dataset: str, alias: str, dimension: Dimension) -> Joined:

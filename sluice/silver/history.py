@@ -465,7 +465,7 @@ def change_parsing(
         require_columns(dataset, option, columns, parsing.columns)
     for option, condition in {"apply_as_deletes": changes.deletes, "apply_as_truncates": changes.truncates}.items():
         if condition is not None:
-            require_known(dataset, option, condition, dict.fromkeys(parsing.columns))
+            require_known(dataset, option, condition, {**dict.fromkeys(parsing.columns), **parsing.types})
     return parsing
 
 

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from sluice import gold
+from sluice import bronze, gold, silver
 from sluice.engine import gate as gates
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import expecting, ordered
 from sluice.errors import DeclarationError, SluiceError
+from sluice.model import small_frames
 from sluice.model.expectations import Expectation, built_in, built_in_type, expect, suite
 from sluice.operate import checks, replay, report
 from sluice.operate.query import query
@@ -176,6 +177,70 @@ def figures_at_the_gate_and_after(lakehouse: Lakehouse) -> tuple[list[Any], list
     return sorted(gate), sorted(
         (each.expectation.name, None if each.observed is None else str(each.observed), each.rows) for each in after
     )
+
+
+things = silver.history(
+    "things",
+    source=bronze.topic("things"),
+    schema="id string, at timestamp, x double, tags array<string>, part struct<name: string, size: double>",
+    keys=["id"],
+    sequence_by="at",
+    future_tolerance="1000 days",
+)
+# Keys of which Python does not say as Spark does whether they are equal, or cannot say it.
+odd_keys = {
+    "nan": "if(x > 100, double('NaN'), x) AS key",
+    "zero": "x * 0 AS key",
+    "tags": "tags AS key",
+    "part": "named_struct('name', part.name, 'size', if(x > 100, double('NaN'), x)) AS key",
+}
+by_odd_keys = [
+    gold.aggregate(
+        name, source=things, group_by=[key], measures={"n": "count(*)", "x": "max(x)"}, where="valid_to IS NULL"
+    )
+    for name, key in odd_keys.items()
+]
+
+
+@pytest.mark.parametrize("is_in_spark", [False, True], ids=["driver", "spark"])
+def test_the_gate_sees_groups_of_any_key_as_they_are_committed(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, is_in_spark: bool
+) -> None:
+    if is_in_spark:
+        monkeypatch.setattr(small_frames, "rows_max", -1)
+    rows = expect("table_row_count_to_be_between", min_value=0, severity="critical")
+    total = expect("column_sum_to_be_between", column="n", min_value=-99, severity="warn")
+    names = [each.name for each in by_odd_keys]
+    lakehouse.catalogue = expecting(ordered(by_odd_keys), {name: suite(name, rows, total) for name in names})
+
+    def thing(name: str, hour: float, x: float, tag: str) -> dict[str, object]:
+        return {"id": name, "at": text(hour), "x": x, "tags": [tag], "part": {"name": tag, "size": x}}
+
+    lakehouse.publish("things", thing("a", 1, 1000.0, "x"), thing("b", 1, 1.0, "y"), thing("c", 1, -1.0, "z"))
+    lakehouse.run()
+    # A group grows; then it has another key, and so do all of one group.
+    for batch in ([thing("d", 2, 2000.0, "x")], [thing("b", 3, 5.0, "w"), thing("c", 3, -2.0, "z")]):
+        lakehouse.publish("things", *batch)
+        lakehouse.run()
+        for name in names:
+            kept = query(
+                lakehouse.lake,
+                f"SELECT observed FROM {checks_table} WHERE dataset = '{name}' "
+                "ORDER BY checked_at DESC, expectation LIMIT 2",
+            ).rows
+            measured = sorted(measure(lakehouse.table(name), [rows, total]), key=lambda each: each.expectation.name)
+            assert [tuple(row) for row in kept] == [(str(each.observed),) for each in measured], name
+
+
+def test_a_group_without_an_equal_in_python_is_refused_when_it_vanishes(lakehouse: Lakehouse) -> None:
+    two = expect("table_row_count_to_be_between", min_value=2, severity="critical")
+    lakehouse.catalogue = expecting(ordered(by_odd_keys[:1]), {"gold.nan": suite("gold.nan", two)})
+    for hour, x in ((1, 1000.0), (2, 1.0)):
+        odd = {"id": "a", "at": text(hour), "x": x}
+        lakehouse.publish("things", odd, {"id": "b", "at": text(1), "x": 1.0})
+        done = lakehouse.run()
+    assert done["gold.nan"].refused
+    assert len(lakehouse.rows("gold.nan")) == 2
 
 
 def test_a_promotion_is_no_way_around_the_gate(opened: Lakehouse) -> None:

@@ -173,6 +173,17 @@ def test_sessions_that_change_after_they_were_complete_are_revised(lakehouse: La
     assert lakehouse.run(rebuild=True)["gold.sums"].rows.total == 0
 
 
+@pytest.mark.usefixtures("narrow")
+def test_a_session_grows_in_the_refresh_in_which_the_watermark_passes_its_old_end(lakehouse: Lakehouse) -> None:
+    declare(lakehouse, session_window("at", gap="1 hour"))
+    publish(lakehouse, ("a", 0.5, 1), ("b", 4.5, 1), hours=9)
+    lakehouse.run()
+    publish(lakehouse, ("grows", 5.25, 1), ("the watermark", 9.0, 1), hours=10)
+    lakehouse.run()
+    assert states(lakehouse) == [(0.5, 1, "complete", 0), (4.5, 2, "complete", 0), (9.0, 1, "open", 0)]
+    assert lakehouse.changed_by_rebuild() == {}
+
+
 def test_promoted_and_rolled_back_figures_are_revisions(lakehouse: Lakehouse) -> None:
     declare(lakehouse, window("at", "1 hour"))
     publish(lakehouse, ("a", 0.5, 1), ("b", 0.6, 3), ("c", 1.5, 1), ("d", 5.5, 1), hours=9)

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from sluice.engine.plan import Plan
 from sluice.model.expectations import Expectation
-from sluice.model.few_rows import in_types_of, keys_of
+from sluice.model.few_rows import are_keys, in_types_of, keys_of
 from sluice.model.ledger import InputVersion
 from sluice.model.small_frames import frame_of, known_rows, nullable
 from sluice.quality.measure import Outcome, measure
@@ -57,7 +57,7 @@ def prospect(plan: Plan) -> "DataFrame":
     if plan.before is None:
         return plan.rows
     before = known_rows(plan.before)
-    if before is not None and plan.small is not None and set(plan.output.grain) <= set(before.column_names):
+    if before is not None and plan.small is not None and are_keys(before.schema, plan.output.grain):
         schema = cast(StructType, nullable(plan.before.schema))
         return frame_of(plan.before.sparkSession, rows_after(before, plan.small, plan.output.grain), schema)
     if plan.change == "added":

@@ -80,12 +80,16 @@ def nullable(kind: pa.DataType) -> pa.DataType:
 
 def are_comparable(schema: pa.Schema, grain: Sequence[str]) -> bool:
     """Whether rows of a schema, each with its key, are compared here as Spark compares them."""
+    return are_keys(schema, grain) and all(is_comparable(kind) for kind in schema.types)
+
+
+def are_keys(schema: pa.Schema, grain: Sequence[str]) -> bool:
+    """Whether `keys_of` these columns are equal where Spark takes them for equal: Python has no NaN that is."""
     if not set(grain) <= set(schema.names):
         # Spark takes no notice of case.
         return False
-    keys = [schema.field(name).type for name in grain]
-    is_keyed = not any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in keys)
-    return is_keyed and all(is_comparable(kind) for kind in schema.types)
+    kinds = [schema.field(name).type for name in grain]
+    return not any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in kinds)
 
 
 def is_comparable(kind: pa.DataType) -> bool:

@@ -174,9 +174,11 @@ class Session(Window):
 
     def within(self, df: "DataFrame", scope: Scope, groups: Sequence[str]) -> "DataFrame":
         near = df.where(self.reach(scope))
-        spans = scope.frame.select(*groups, "_from", (F.col("_to") + F.expr("INTERVAL 1 microsecond")).alias("_to"))
+        until = F.col("_to") + F.expr("INTERVAL 1 microsecond")
+        # A changed row, a range and the watermark may each touch the same sessions.
+        spans = merged(scope.frame.select(*groups, "_from", until.alias("_to")), groups)
         by_group = Joined(tuple(groups), tuple(f"_group_{name}" for name in groups))
-        return self.place(facts_within(near, spans.distinct(), by_group, self.column), groups)
+        return self.place(facts_within(near, spans, by_group, self.column), groups)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from sluice import bronze, gold, silver
+from sluice.engine.backfill import BackfillRange
 from sluice.log import Record
 from sluice.model.datasets import Dataset
 from sluice.shapes import windows
@@ -82,8 +83,18 @@ def lived_through(lakehouse: Lakehouse, arriving: list[list[Visit]], seed: int) 
             value = {"visit_id": visit.visit_id, "user": visit.user, "at": text(visit.hour), "amount": visit.amount}
             records.append(Record(json.dumps(value).encode(), timestamp=at(moment / 3600)))
         lakehouse.log.append("visits", records)
+        if batch is arriving[-1]:
+            recompute_ahead(lakehouse, chance)
         lakehouse.run()
     return [ordered[moment] for moment in sorted(ordered)]
+
+
+def recompute_ahead(lakehouse: Lakehouse, chance: random.Random) -> None:
+    """Recomputes a range of gold while it lacks records that silver has already, as it does after a kill."""
+    Lakehouse(lakehouse.spark, lakehouse.folder).declare(visits).run()
+    since = chance.choice(hours)
+    part = BackfillRange(since=at(since), until=at(since + chance.choice([2, 24, 24 * 300])))
+    lakehouse.runner().recompute_range([dataset for dataset, _ in kinds.values()], part)
 
 
 def cells(lakehouse: Lakehouse, dataset: Dataset) -> set[Any]:

@@ -8,13 +8,14 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from sluice import gold
 from sluice.engine import erase as engine
@@ -29,6 +30,7 @@ from sluice.quality import results
 from sluice.runtime.settings import Settings
 from sluice.shapes.fates import Reading, touched_by_erasure
 from sluice.storage.delta import Lake
+from sluice.storage.delta.forgetting import delta_log
 from sluice.storage.files import Files
 from tests.commands import sluice
 from tests.kit import Lakehouse, at, lines_without_checksums, text
@@ -387,6 +389,40 @@ def test_the_search_finds_what_older_versions_have(lakehouse: Lakehouse, monkeyp
     kinds = {"_delta_log/": 0, "_change_data/": 0, "/part-": 0}
     assert all(any(kind in name for name in found) for kind in kinds)
     assert not any(name.startswith("log/") for name in found)
+
+
+def with_amounts(kind: str) -> Dataset:
+    """A table of the sales with amounts of a type."""
+    measures = {"amount": f"CAST(sum(pieces) AS {kind})", "last_sale": "max(id)"}
+    return gold.aggregate("amounts", source=sales, group_by=["product"], measures=measures)
+
+
+def with_another_type(lakehouse: Lakehouse, *, has_typed_statistics: bool) -> str:
+    """The path of a table with a column that is another decimal than in its checkpoint."""
+    of_one_subject(lakehouse, with_amounts("decimal(38,4)"))
+    path = lakehouse.lake.path("gold.amounts")
+    name = "delta.checkpoint.writeStatsAsStruct"
+    if has_typed_statistics:
+        # As the tables of earlier versions of Sluice have them.
+        lakehouse.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{name}' = 'true')")
+    delta_log(lakehouse.spark).forTable(cast(Any, lakehouse.spark)._jsparkSession, path).checkpoint()
+    lakehouse.declare(with_amounts("decimal(38,5)")).run()
+    return path
+
+
+def test_an_erasure_ends_where_a_column_has_another_type_than_in_a_checkpoint(lakehouse: Lakehouse) -> None:
+    path = with_another_type(lakehouse, has_typed_statistics=True)
+    with pytest.raises(DeltaError, match="Incorrect datatype"):
+        DeltaTable(path).create_checkpoint()
+    found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
+    lakehouse.run()
+    assert files_with(lakehouse.folder, subject) == []
+    assert lakehouse.changed_by_rebuild() == {}
+    assert all(each.balanced for each in lakehouse.audits())
+
+
+def test_a_column_of_another_type_keeps_no_new_table_from_its_checkpoints(lakehouse: Lakehouse) -> None:
+    DeltaTable(with_another_type(lakehouse, has_typed_statistics=False)).create_checkpoint()
 
 
 class Crash(BaseException):

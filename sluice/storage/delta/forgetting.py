@@ -3,9 +3,10 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from sluice.model.ledger import no_rows
 from sluice.storage import secondary_index
@@ -45,8 +46,8 @@ class Forgetting(Writer):
             self.move_cursor(table, known.unchanged(known.entry.model_copy(update=said)), known.fence)
         else:
             in_turn(table, lambda: append_nothing(self.open_own(table)))
+        self.write_checkpoint(spark, table)
         found = self.open_own(table)
-        found.create_checkpoint()
         files = Files(self.path(table))
         for name in files.below("_delta_log"):
             version = of_version.match(name)
@@ -57,14 +58,34 @@ class Forgetting(Writer):
         self.newest.pop(table, None)
         self.rows.pop(table, None)
         self.placed.pop(table, None)
-        if hasattr(spark, "_jvm") and spark._jvm is not None:
+        if is_classic(spark):
             # Its memory of the table's log names files that are gone.
-            spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+            delta_log(spark).clearCache()
+
+    def write_checkpoint(self, spark: "SparkSession", table: str) -> None:
+        """Writes the state of the newest version, so that nothing before it is needed."""
+        try:
+            self.open_own(table).create_checkpoint()
+        except DeltaError:
+            # In an older checkpoint of Spark's are statistics of columns whose type has changed since.
+            if not is_classic(spark):
+                raise
+            delta_log(spark).clearCache()
+            delta_log(spark).forTable(spark._jsparkSession, self.path(table)).checkpoint()
 
     def blank(self, table: str, columns: Sequence[str], where: str) -> None:
         """Makes columns null in the rows that meet a condition; of a table to which several processes append."""
         if self.exists(table):
             in_turn(table, lambda: self.open_own(table).update(dict.fromkeys(columns, "NULL"), predicate=where))
+
+
+def is_classic(spark: "SparkSession") -> bool:
+    """Whether a session has a JVM that can be asked by itself; one of Spark Connect has none."""
+    return getattr(spark, "_jvm", None) is not None
+
+
+def delta_log(spark: "SparkSession") -> Any:
+    return cast(Any, spark)._jvm.org.apache.spark.sql.delta.DeltaLog
 
 
 def append_nothing(table: DeltaTable) -> None:

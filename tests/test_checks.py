@@ -13,6 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from sluice import bronze, gold, silver
+from sluice.api import Checked
+from sluice.cli.check import print_checked
 from sluice.engine import gate as gates
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import expecting, ordered
@@ -21,7 +23,7 @@ from sluice.model import small_frames
 from sluice.model.expectations import Expectation, built_in, built_in_type, expect, suite
 from sluice.operate import checks, replay, report
 from sluice.operate.query import query
-from sluice.operate.status import status
+from sluice.operate.status import refusals, status
 from sluice.quality.measure import measure
 from sluice.quality.results import checks_table, is_critical, state_of
 from sluice.storage.delta import Lake
@@ -122,6 +124,31 @@ def test_rows_that_break_what_is_critical_never_reach_their_readers(lakehouse: L
         (lakehouse.versions()["gold.sold"], "few_pieces", "passed"),
         (lakehouse.versions()["gold.sold"], "known", "failed"),
     ]
+
+
+def test_a_refusal_is_still_said_when_the_version_before_it_was_checked(
+    lakehouse: Lakehouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    declare(lakehouse, gold_sold=[few, known])
+    lakehouse.publish("sales", sale(1, 3)).run()
+    lakehouse.publish("sales", sale(2, 9)).run()
+    found = check(lakehouse, "gold.sold")
+    assert critical(found["gold.sold"]) == set()
+    refused = refusals(lakehouse.lake)
+    assert list(refused) == ["gold.sold"]
+    assert critical(refused["gold.sold"]) == {"few_pieces"}
+    held = {each.dataset: each.held for each in status(lakehouse.lake, lakehouse.log, lakehouse.catalogue)}
+    assert held["gold.sold"] == "refused: few_pieces"
+    checked = Checked(found, refused)
+    assert checked.is_critical
+    print_checked(checked, {"gold.sold"})
+    said = capsys.readouterr().out
+    assert re.search(r"gold\.sold +0 +\d+ +0 +good +yes", said)
+    assert re.search(r"gold\.sold +refused +1 +1 +critical +yes", said)
+    assert "product tea, pieces 12" in said
+    # Rows that are right take the place of what was refused.
+    lakehouse.publish("sales", sale(4, -5)).run()
+    assert refusals(lakehouse.lake) == {}
 
 
 def test_what_was_refused_is_not_computed_again_until_something_changes(lakehouse: Lakehouse) -> None:

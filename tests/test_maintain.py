@@ -13,7 +13,8 @@ from deltalake import write_deltalake
 from sluice import gold
 from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
-from sluice.engine.catalogue import expecting, ordered
+from sluice.engine.catalogue import Catalogue, expecting, ordered
+from sluice.engine.runner import Runner
 from sluice.errors import SluiceError, UsageError
 from sluice.expect import expect, suite
 from sluice.log import Log
@@ -88,7 +89,12 @@ def test_a_table_that_cannot_be_read_now_does_not_end_the_run_that_writes_its_fi
 def one_pass_continuously(lakehouse: Lakehouse) -> None:
     """A continuous run that is stopped in its first pass."""
     stop = threading.Event()
-    lakehouse.runner().continuously(1.0, stop, stop.set)
+
+    def renewed(runner: Runner) -> Catalogue:
+        stop.set()
+        return runner.catalogue
+
+    lakehouse.runner().continuously(1.0, stop, renewed)
 
 
 def files_of(lakehouse: Lakehouse, table: str) -> int:
@@ -196,6 +202,23 @@ def test_what_only_all_pieces_of_a_range_repair_is_repaired(
     runner = lakehouse.runner()
     assert runner.recompute_range(lakehouse.catalogue.datasets[-1:], part, runner.turn) == {"gold.sold_daily": 3}
     assert lakehouse.rows("gold.sold_daily", "pieces", "window_start") == [(1, 0.0), (1, 24.0), (1, 48.0)]
+
+
+def test_a_range_that_is_refused_beside_a_flow_says_what_of_it_is_there(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(touched, "piece_rows_max", 1)
+    lakehouse.declare(sold_daily)
+    lakehouse.publish("sales", sale(1, 0), sale(2, 1), sale(3, 2), sale(4, 2))
+    lakehouse.run()
+    lakehouse.spark.sql(f"UPDATE delta.`{lakehouse.lake.path('gold.sold_daily')}` SET pieces = 0")
+    few = expect("column_values_to_be_between", column="pieces", max_value=1, severity="critical", name="few")
+    lakehouse.catalogue = expecting(ordered([sold_daily]), {"gold.sold_daily": suite("gold.sold_daily", few)})
+    runner, part = lakehouse.runner(), BackfillRange(since=at(0), until=at(72))
+    said = r"was refused: it would break few\. Before that, it changed 2 rows of gold\.sold_daily"
+    with pytest.raises(SluiceError, match=said):
+        runner.recompute_range(lakehouse.catalogue.datasets[-1:], part, runner.turn)
+    assert lakehouse.rows("gold.sold_daily", "pieces", "window_start") == [(0, 48.0), (1, 0.0), (1, 24.0)]
 
 
 @pytest.mark.parametrize(

@@ -356,16 +356,23 @@ def test_the_driver_does_what_it_is_asked_by_the_declarations_as_they_are_now(
     planned = replaying.plan(here.lake, here.catalogue(), [], None, "dozens")
     assert list(replaying.build(spark, here.lake, here.catalogue(), planned)) == ["copying", "gold.revenue_daily"]
 
-    assert attended(here, runner, []) is None, "nobody asked for anything"
+    assert attended(here, runner) is runner.catalogue, "nobody asked for anything"
+    # What else another command asks for adopts no edited file.
+    table = ("gold.revenue_daily",)
+    others = [requests.Request(do="check", datasets=table), requests.Request(do="refresh", datasets=table)]
+    asked = [requests.ask(here.lake.files, each) for each in others]
+    assert attended(here, runner, flow=()) is runner.catalogue
+    _, refused = (next(each for each in requests.answered(here.lake.files, name) if each) for name in asked)
+    assert "cannot follow two declarations" in (refused.error or "")
     asked = [
         requests.ask(here.lake.files, requests.Request(do="promote", replay=name))
         for name in (planned.name, "unheard-of")
     ]
-    catalogue = attended(here, runner, [])
+    catalogue = attended(here, runner, flow=())
     answers = [next(each for each in requests.answered(here.lake.files, name) if each) for name in asked]
     assert answers[0] == requests.Answer(found={"gold.revenue_daily": 3})
     assert answers[1].error
     assert "There is no replay unheard-of" in answers[1].error
     assert here.lake.files.below("_requests") == []
-    assert catalogue is not None
+    assert catalogue is not runner.catalogue
     assert replace(runner, catalogue=catalogue).until_caught_up() == []

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -56,30 +55,38 @@ def observing(here: Opened) -> Iterator[Observer]:
         yield observer
 
 
-def attended(here: Opened, runner: Runner, datasets: Sequence[str], *, is_flow: bool = False) -> Catalogue | None:
-    """Serves the pending requests; if there were any, returns the catalogue as the project declares it now.
+def attended(
+    here: Opened, runner: Runner, *, flow: Sequence[str] | None = None, own: requests.Request | None = None
+) -> Catalogue:
+    """Serves the pending requests; returns the catalogue to go on with.
 
-    Of a flow of `datasets` there are passes between the pieces of what is recomputed.
+    That is the runner's, or what the project declares now where a replay was promoted or rolled back: an edited file
+    alone changes no table. Of a `flow` of datasets there are passes between the pieces of what is recomputed. The
+    user hears of each request but their `own`.
     """
+    catalogue = runner.catalogue
 
     def warn(text: str) -> None:
         here.notify(Message("warning", text))
 
-    flow = datasets if is_flow else None
-    if not requests.attend(here.lake.files, partial(performed, here, runner, flow=flow), warn):
-        return None
-    try:
-        return here.catalogue().upstream_of(datasets)
-    except SluiceError as error:
-        here.notify(Message("error", f"{error} The run goes on as before."))
-        return None
+    def perform(request: requests.Request) -> dict[str, Any]:
+        nonlocal catalogue
+        if request != own:
+            here.notify(Message("notice", f"Another command asked for it: {request} …"))
+        found = performed(here, runner, request, is_flow=flow is not None)
+        if request.do in ("promote", "rollback"):
+            catalogue = here.catalogue().upstream_of(flow or ())
+        return found
+
+    requests.attend(here.lake.files, perform, warn)
+    return catalogue
 
 
 def performed(  # noqa: PLR0911 - one for each request
-    here: Opened, runner: Runner, request: requests.Request, flow: Sequence[str] | None = None
+    here: Opened, runner: Runner, request: requests.Request, *, is_flow: bool = False
 ) -> dict[str, Any]:
-    """Serves a request by the current declarations; returns the result by dataset. What is long lets a `flow` go on."""
-    catalogue = here.catalogue()
+    """Serves a request by the current declarations; returns the result by dataset. What is long lets a flow go on."""
+    flow, catalogue = runner, here.catalogue()
     runner = replace(runner, catalogue=catalogue)
     datasets = [each for each in catalogue.datasets if each.name in request.datasets]
     try:
@@ -95,7 +102,7 @@ def performed(  # noqa: PLR0911 - one for each request
                     watch.done(tables=[name for name, rows in changed.items() if rows.total])
                 return {name: rows.total for name, rows in changed.items()}
             case "refresh":
-                turn = None if flow is None else replace(runner, catalogue=catalogue.upstream_of(flow)).turn
+                turn = flow.turn if is_flow else None
                 return dict(runner.recompute_range(datasets, request.part or BackfillRange(), turn))
             case "check":
                 return checks.check(runner.spark, here.lake, catalogue, datasets, runner.observer)
@@ -132,7 +139,7 @@ def asked(here: Opened, request: requests.Request) -> dict[str, Any]:
                 return answer.found
             try:
                 with driver(here, catalogue) as runner:
-                    attended(here, runner, [])
+                    attended(here, runner, own=request)
             except LakeLocked:
                 if not has_notified:
                     here.notify(Message("notice", "A run is under way; it does this between two passes …"))

@@ -228,7 +228,7 @@ class Project:
         here.log.require()
         with driver(here, catalogue) as runner:
             # The requests that a killed run did not finish.
-            attended(here, runner, datasets)
+            attended(here, runner)
             start = time.monotonic()
             events = runner.until_caught_up(rebuild=rebuild)
             return RunResult(tuple(events), time.monotonic() - start, len(catalogue.nodes) - len(events))
@@ -246,8 +246,9 @@ class Project:
         catalogue = here.catalogue().upstream_of(datasets)
         here.log.require()
         with driver(here, catalogue) as runner:
-            renewed = partial(attended, here, runner, datasets, is_flow=True)
-            runner.continuously(here.settings.poll_seconds, stop or threading.Event(), renewed)
+            runner.continuously(
+                here.settings.poll_seconds, stop or threading.Event(), partial(attended, here, flow=datasets)
+            )
 
     def backfill(self, *datasets: str, since: datetime | None = None, until: datetime | None = None) -> dict[str, int]:
         """Recomputes the rows with event times from `since` until before `until`, in place; writes what differs.
@@ -313,7 +314,8 @@ class Project:
     def check(self, *datasets: str) -> Checked:
         """Checks the newest version of each table against what is expected of it, and keeps that in `gold._checks`.
 
-        Needs Spark. A UsageError for a dataset that is not declared; broken expectations are no errors.
+        Rows that were refused are in no version: `refused` in the result says what they break. Needs Spark. A
+        UsageError for a dataset that is not declared; broken expectations are no errors.
 
         >>> [(row["dataset"], row["expectation"]) for row in project.check("gold.revenue_daily").broken]
         []
@@ -322,12 +324,14 @@ class Project:
         catalogue = here.catalogue()
         catalogue.upstream_of(datasets)
         wanted = [each for each in catalogue.datasets if not datasets or each.name in datasets]
+        names = tuple(each.name for each in wanted)
+        refused = {name: rows for name, rows in status.refusals(here.lake).items() if name in names}
         if is_locked(here.settings.lake_root):
             # A run under way is warm already.
-            return Checked(asked(here, requests.Request(do="check", datasets=tuple(each.name for each in wanted))))
+            return Checked(asked(here, requests.Request(do="check", datasets=names)), refused)
         with observing(here) as observer, here.sessions.reading() as spark:
             here.listener(Event("step", "checking"))
-            return Checked(checks.check(spark, here.lake, catalogue, wanted, observer))
+            return Checked(checks.check(spark, here.lake, catalogue, wanted, observer), refused)
 
     def report(self, checked: Checked | None = None) -> str:
         """Writes the pages of what was checked, by default of the newest checks; returns where the index is.

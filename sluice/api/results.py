@@ -1,7 +1,7 @@
 """What a project's methods return: frozen, and as the commands print it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.engine.runner import Event
@@ -87,13 +87,17 @@ class Audit:
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found of each dataset that was checked: rows with the columns of `gold._checks`."""
+    """What was found of each dataset that was checked: rows with the columns of `gold._checks`.
+
+    `refused` has, of a dataset whose newest rows are not in its table, what was found of these; their version is null.
+    """
 
     found: Mapping[str, Sequence[Mapping[str, Any]]]
+    refused: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[Mapping[str, Any]]:
-        return [row for rows in self.found.values() for row in rows]
+        return [row for found in (self.found, self.refused) for rows in found.values() for row in rows]
 
     @property
     def broken(self) -> list[Mapping[str, Any]]:

@@ -19,7 +19,10 @@ def check(
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no pages.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check the newest version of each table against what is expected of it; exit 1 for what is critical."""
+    """Check the newest version of each table against what is expected of it; exit 1 for what is critical.
+
+    Also says what rows would break that were refused, and so are in no version.
+    """
     with opened(project) as here:
         found = here.check(*datasets or [])
         with_suite = {each.name for each in here.catalogue() if each.has_suite}
@@ -48,13 +51,14 @@ def print_checked(found: Checked, with_suite: Set[str]) -> None:
         [
             [
                 dataset,
-                next((row["version"] for row in rows), None),
+                "refused" if is_refused else next((row["version"] for row in rows), None),
                 sum(row["verdict"] == "passed" for row in rows),
                 sum(row["verdict"] != "passed" for row in rows),
                 state_of(rows),
                 "yes" if dataset in with_suite else "none",
             ]
-            for dataset, rows in found.found.items()
+            for is_refused, checked in enumerate((found.found, found.refused))
+            for dataset, rows in checked.items()
         ],
     )
     if found.broken:

@@ -104,17 +104,18 @@ class Runner:
                 return done + [event for event in events if event.held or event.is_wrong]
 
     def continuously(
-        self, poll_seconds: float, stop: threading.Event, renewed: "Callable[[], Catalogue | None]" = lambda: None
+        self,
+        poll_seconds: float,
+        stop: threading.Event,
+        renewed: "Callable[[Runner], Catalogue]" = lambda runner: runner.catalogue,
     ) -> None:
         """Passes until `stop` is set, at least `poll_seconds` apart when there was nothing to do.
 
-        Before each, `renewed` does what else there is to do in the lake, and may give another catalogue to go on with.
+        Before each, `renewed` does what else there is to do in the lake, and gives the catalogue to go on with.
         """
         runner = self
         while not stop.is_set():
-            catalogue = renewed()
-            if catalogue is not None:
-                runner = replace(self, catalogue=catalogue)
+            runner = replace(runner, catalogue=renewed(runner))
             if runner.turn() == 0:
                 stop.wait(poll_seconds)
 
@@ -252,7 +253,7 @@ class Runner:
         """
         for dataset in datasets:
             self.require_unchanged(dataset)
-        changed = dict.fromkeys((dataset.name for dataset in datasets), 0)
+        changed = dict.fromkeys([dataset.name for dataset in datasets], 0)
         for dataset in datasets:
             parts = [backfill] if between is None else pieces(self.spark, self.lake, dataset, backfill)
             while parts:
@@ -263,7 +264,7 @@ class Runner:
                     parts = [backfill]
                     continue
                 if done.broken:
-                    raise SluiceError(f"{dataset.name} was refused: it would break {', '.join(done.broken)}.")
+                    raise SluiceError(refusal_of(dataset.name, done.broken, changed))
                 changed[dataset.name] += done.rows.total
                 if between is not None:
                     between()
@@ -283,8 +284,8 @@ class Runner:
         if known is not None and known.entry.fingerprint != dataset.fingerprint:
             raise SluiceError(
                 f"The declaration of {dataset.name} changed since the table was computed, and one table cannot follow "
-                f"two declarations. Compute all of it first: sluice run {dataset.name}, or where it is on hold, "
-                f"sluice replay start {dataset.name}"
+                f"two declarations. Compute all of it first: sluice run {dataset.name} (a continuous run does it when "
+                f"it is started again), or beside the table, to be promoted: sluice replay start {dataset.name}"
             )
 
     def refreshed(self, dataset: Dataset, event: Event, *, rebuild: bool) -> Event:
@@ -307,6 +308,13 @@ class Runner:
 
     def is_topic(self, name: str) -> bool:
         return any(topic.name == name for topic in self.catalogue.topics)
+
+
+def refusal_of(name: str, broken: Sequence[str], changed: Mapping[str, int]) -> str:
+    """Why a range was refused, and what of it is committed: pieces and tables before that break nothing."""
+    said = [f"{rows:,} row{'s' * (rows != 1)} of {table}" for table, rows in changed.items() if rows]
+    before = f" Before that, it changed {', '.join(said)}: each of these changes was let through." if said else ""
+    return f"{name} was refused: it would break {', '.join(broken)}.{before}"
 
 
 @contextlib.contextmanager

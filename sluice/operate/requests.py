@@ -17,6 +17,7 @@ from sluice.storage.files import Files
 
 folder_name = "_requests"
 look_again_seconds = 0.2
+named_max = 3
 
 
 class Request(BaseModel):
@@ -36,6 +37,11 @@ class Request(BaseModel):
     share: float = 0
     seed: int = 0
     because: str = ""
+
+    def __str__(self) -> str:
+        names = ", ".join(self.datasets) if len(self.datasets) <= named_max else f"{len(self.datasets)} tables"
+        said = (self.do, names or self.replay or self.topic, "" if self.part is None else str(self.part))
+        return " ".join(each for each in said if each)
 
 
 class Answer(BaseModel):

@@ -1,6 +1,7 @@
 """The status of every topic and dataset: what has landed, what waits, and why something is not current."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -11,11 +12,10 @@ from sluice.engine.land import lost, offsets_of, waiting
 from sluice.errors import LogError, LogUnreachable
 from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
-from sluice.model.expectations import is_critical_sql
 from sluice.model.ledger import Entry, InputVersion, LandedPartition
 from sluice.operate.consistent import readable_commit
 from sluice.operate.query import query
-from sluice.quality.results import checks_table
+from sluice.quality.results import checks_table, is_critical
 from sluice.storage.delta import Lake
 
 # The verdicts of the newest check of a dataset.
@@ -110,22 +110,32 @@ def newest_checks(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     return {name: [row for row in rows if row["dataset"] == name] for name in sorted({row["dataset"] for row in rows})}
 
 
-def refusals(lake: Lake) -> dict[str, tuple[datetime, str]]:
-    """The datasets whose newest check refused their rows: when, and what these would have broken."""
+def refusals(lake: Lake) -> dict[str, list[dict[str, Any]]]:
+    """By dataset whose newest rows were refused: the results of that check, also of what these rows keep."""
     if checks_table not in lake.tables():
         return {}
-    found = query(
-        lake,
-        f"WITH checked AS (SELECT *, max(checked_at) OVER (PARTITION BY dataset) AS newest FROM {checks_table}) "
-        "SELECT dataset, checked_at, string_agg(expectation, ', ' ORDER BY expectation) FROM checked "
-        f"WHERE checked_at = newest AND version IS NULL AND {is_critical_sql} GROUP BY ALL",
-        tables=[checks_table],
+    sql = (
+        f"SELECT * FROM {checks_table} WHERE version IS NULL "
+        "QUALIFY checked_at = max(checked_at) OVER (PARTITION BY dataset) ORDER BY dataset, expectation"
     )
-    return {dataset: (checked_at, broken) for dataset, checked_at, broken in found.rows}
+    found: dict[str, list[dict[str, Any]]] = {}
+    rows = query(lake, sql, tables=[checks_table])
+    for row in rows.rows:
+        each = dict(zip(rows.columns, row, strict=True))
+        found.setdefault(each["dataset"], []).append(each)
+    return {name: rows for name, rows in found.items() if is_newest(lake, name, rows[0]["checked_at"])}
+
+
+def is_newest(lake: Lake, dataset: str, checked_at: datetime) -> bool:
+    """Whether nothing was committed to a table after rows of it were checked; true of one that cannot be read."""
+    with suppress(Exception):
+        commit = lake.last_commit(dataset)
+        return commit is None or checked_at > time_of(commit.timestamp_ms)
+    return True
 
 
 def dataset_state(
-    lake: Lake, dataset: Dataset, refused: Mapping[str, tuple[datetime, str]], blocked: Mapping[str, Block]
+    lake: Lake, dataset: Dataset, refused: Mapping[str, Sequence[Mapping[str, Any]]], blocked: Mapping[str, Block]
 ) -> State:
     """How far a dataset has followed its inputs."""
     stopped = stopped_by(dataset, blocked)
@@ -133,9 +143,9 @@ def dataset_state(
         commit = lake.last_commit(dataset.name)
     except Exception as error:  # noqa: BLE001 - one broken table hides no other
         return State(dataset.name, None, None, {}, 0, None, None, held=stopped or f"cannot be read: {error}")
-    checked_at, broken = refused.get(dataset.name, (datetime.min.replace(tzinfo=UTC), ""))
+    broken = ", ".join(row["expectation"] for row in refused.get(dataset.name, ()) if is_critical(row))
+    said = stopped or (f"refused: {broken}" if broken else None)
     if commit is None:
-        said = stopped or (f"refused: {broken}" if broken else None)
         return State(dataset.name, None, None, {}, 0, None, None, held=said)
     behind = 0
     for source in {each.source.name for each in dataset.inputs.values()}:
@@ -152,8 +162,7 @@ def dataset_state(
         # A history has one too, but its readers do not wait for it.
         watermark=commit.entry.watermark if dataset.keeps_time else None,
         updated_at=time_of(commit.timestamp_ms),
-        held=stopped
-        or (f"refused: {broken}" if checked_at > time_of(commit.timestamp_ms) else not_current(commit.entry, dataset)),
+        held=said or not_current(commit.entry, dataset),
         seconds=commit.seconds,
     )
 

@@ -44,6 +44,21 @@ def worlds(draw: st.DrawFn) -> tuple[StructType, list[tuple[Any, ...]], list[tup
     return schema, table, wanted
 
 
+@pytest.mark.parametrize("wanted", [["FD"], ["41", "FF"], ["EDA080", "62"]])
+@pytest.mark.parametrize("is_few", [True, False])
+def test_a_scope_finds_text_that_is_not_utf8_in_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: list[str], *, is_few: bool
+) -> None:
+    if not is_few:
+        monkeypatch.setattr(small_frames, "rows_max", -1)
+    rows = [(each,) for each in ("FD", "FF", "EDA080", "41", "62", "EFBFBD")]
+    text = F.expr("CAST(unhex(was) AS string)").alias("text")
+    spark.createDataFrame(rows, "was string").select("was", text).coalesce(1).write.parquet(str(tmp_path / "rows"))
+    scope = collect(spark.createDataFrame([(each,) for each in wanted], "was string").select(text))
+    found = scope.filter(spark.read.parquet(str(tmp_path / "rows")), [("text", "text")])
+    assert [row.was for row in found.select("was").orderBy("was").collect()] == sorted(wanted)
+
+
 @searched
 @given(drawn=worlds())
 @pytest.mark.parametrize("is_few", [True, False])

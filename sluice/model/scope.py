@@ -152,9 +152,10 @@ class Scope:
         if during is not None and during[0] not in df.columns:
             return None
         kinds, theirs = dict(self.frame.dtypes), dict(df.dtypes)
-        if any(not is_literal(kinds[name]) or kinds[name] != theirs.get(column) for column, name in match):
+        literals = {name: kind for name, kind in kinds.items() if is_literal(kind) and name in self.bounds}
+        if any(name not in literals or kinds[name] != theirs.get(column) for column, name in match):
             return None
-        named = [each for each in prune if is_literal(kinds[each[1]]) and kinds[each[1]] == theirs.get(each[0])]
+        named = [(column, name) for column, name in prune if literals.get(name, "") == theirs.get(column)]
         conditions: list[Condition] = [Among(column, self.few[name]) for column, name in [*match, *named]]
         if during is not None:
             conditions.append(interval(self.few, *during))
@@ -220,7 +221,7 @@ def collect(rows: "DataFrame") -> Scope:
 def of_few(rows: "DataFrame", few: pa.Table) -> Scope:
     """The scope of distinct rows that the driver has."""
     kinds = dict(rows.dtypes)
-    named = {name: kind for name, kind in kinds.items() if is_literal(kind)}
+    named = {name: kind for name, kind in kinds.items() if is_literal(kind) and is_sayable(few[name])}
     bounds: dict[str, Bounds | None] = {name: bounds_of_values(few[name], kind) for name, kind in named.items()}
     bounds |= {name: bounds_of_fractions(few[name], kind) for name, kind in kinds.items() if kind in fractions}
     literals = literals_of(few, named) if few.num_rows <= named_max else None
@@ -232,6 +233,17 @@ def literals_of(few: pa.Table, kinds: Mapping[str, str]) -> list[Mapping[str, st
     """The rows in SQL."""
     columns = [[literal(each, kind) for each in few[name]] for name, kind in kinds.items()]
     return [dict(zip(kinds, each, strict=True)) for each in zip(*columns, strict=True)]
+
+
+def is_sayable(column: "pa.ChunkedArray[Any]") -> bool:
+    """Whether the values are no text that is not UTF-8: where Spark looks for that in files, it finds nothing."""
+    if not pa.types.is_string(column.type):
+        return True
+    try:
+        column.cast(pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def interval(few: pa.Table, column: str, start: str, end: str) -> During:
@@ -292,6 +304,8 @@ def of_many(rows: "DataFrame") -> Scope:
             f"CAST(max(`{name}`) AS string) AS `greatest_{name}`",
             f"max(`{name}` IS NULL) AS `has_nulls_{name}`",
         ]
+    texts = [name for name, kind in bounded if kind == "string"]
+    figures += [f"is_valid_utf8(min(`{name}`)) AND is_valid_utf8(max(`{name}`)) AS `is_text_{name}`" for name in texts]
     found = rows.selectExpr(*figures).collect()[0]
     bounds = {
         name: bounds_of(
@@ -300,6 +314,7 @@ def of_many(rows: "DataFrame") -> Scope:
         for name, kind in bounded
         # Where files say the least and the greatest of their numbers, some leave out what is not a number.
         if not (kind in fractions and found[f"greatest_{name}"] == "NaN")
+        and not (name in texts and found[f"is_text_{name}"] is False)
     }
     return Scope(rows, found["count"], bounds)
 

@@ -194,8 +194,11 @@ class Writer(Reader):
             new = small.filter(pc.field(operation) != "deleted").drop_columns([operation])
             try:
                 self.commit_small(table, entry, fence, new, instead_of=any_of(small.select(grain)), find_by=find_by)
+            except UnicodeDecodeError:
+                # Text is any bytes to Spark, and so cannot be said in a condition,
+                pass
             except DeltaError as error:
-                # Arrow cannot read the other rows of the files, whose text is any bytes to Spark.
+                # nor can Arrow read it in the other rows of the files.
                 if not_utf8 not in str(error):
                     raise
             else:

@@ -52,6 +52,28 @@ def compared(accounts: "DataFrame", paid: "DataFrame") -> "DataFrame":
 checked = gold.view("checked", inputs={"accounts": accounts, "paid": paid}, keys=["account"], shape=compared)
 
 
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (["map(kind, amount) AS amounts"], r"gold\.odd: amounts is map<string,bigint>: maps cannot be compared"),
+        (["array(map(kind, 1)) AS m"], r"gold\.odd: m is array<map<string,int>>: maps cannot be compared"),
+        (["amount AS `the amount`"], r"gold\.odd: 'the amount' cannot name a column: it has a space"),
+        (["amount", "kind AS Amount"], r"gold\.odd: amount and Amount would be one column"),
+    ],
+)
+def test_columns_that_a_table_cannot_have_are_named_before_the_first_build(
+    lakehouse: Lakehouse, columns: list[str], says: str
+) -> None:
+    odd = gold.view(
+        "odd", inputs={"moves": moves}, keys=["move_id"], shape=lambda moves: moves.selectExpr("move_id", *columns)
+    )
+    lakehouse.declare(odd)
+    lakehouse.publish("moves", {"move_id": "1", "account": "a", "at": text(1), "kind": "pay", "amount": 1})
+    with pytest.raises(DeclarationError, match=says):
+        lakehouse.run()
+    assert "gold.odd" not in lakehouse.versions()
+
+
 def replay(events: list[tuple[str, float, str, int]]) -> dict[str, tuple[int, bool, int]]:
     """Every account's state, event by event; `events` are in the log's order."""
     states: dict[str, tuple[int, bool, int]] = {}

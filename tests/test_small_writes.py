@@ -93,6 +93,15 @@ def test_more_rows_and_larger_ones_are_written_by_spark(
     assert writers(lakehouse, "bronze.sales") == ["Apache-Spark", "Apache-Spark"]
 
 
+def test_a_group_of_a_time_that_no_condition_can_say_is_replaced(lakehouse: Lakehouse) -> None:
+    far = "timestamp_micros(CAST(9e18 AS bigint) + 0 * pieces) AS far"
+    lakehouse.declare(gold.aggregate("far", source=sales, group_by=[far], measures={"sales": "count(*)"}))
+    for number in (1, 2):
+        lakehouse.publish("sales", sale(number)).run()
+    assert lakehouse.table("gold.far").select("sales").collect() == [(2,)]
+    assert lakehouse.changed_by_rebuild() == {}
+
+
 def test_of_two_that_follow_the_same_state_one_writes(begun: Lakehouse) -> None:
     lake, rows = begun.lake, begun.lake.read(begun.spark, "silver.sales")
     fence = lake.fence("silver.sales", "silver.sales")

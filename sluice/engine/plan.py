@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from sluice.engine.evaluation import Evaluation
 from sluice.engine.touched import keys_in_range, scope_of
-from sluice.errors import SluiceError
+from sluice.errors import DeclarationError, SluiceError
 from sluice.model.datasets import Output, same_names
+from sluice.model.ddl import refused, require_names, signs_of_delta
 from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
 from sluice.model.scope import Scope, everything
 from sluice.model.small_frames import local, small_rows
@@ -134,6 +135,7 @@ def planned(
     """What makes the output's rows of the scope equal to `new`; `own` are those it has, where they were read."""
     whole = Plan(output, "all", entry, evaluation.fences[output.table], evaluation.known, rows=new)
     if evaluation.known is None:
+        require_storable(output.table, new)
         small = small_rows(new) if evaluation.is_small(scope) else None
         return whole if small is None else replace(whole, rows=local(new, small), small=small)
     own = evaluation.own(output, scope) if own is None else own
@@ -154,6 +156,14 @@ def planned(
         return replace(found, change="difference", rows=changed, small=small)
     small = None if small is None else small.drop_columns([operation])
     return replace(found, change="added", rows=changed.drop(operation), small=small)
+
+
+def require_storable(table: str, rows: "DataFrame") -> None:
+    """A DeclarationError where a table cannot have such columns: not all writers know it, or know it at once."""
+    require_names(table, rows.columns, signs_of_delta)
+    for name, kind in rows.dtypes:
+        if "map<" in kind:
+            raise DeclarationError(f"{table}: {name} is {kind}: {refused['map']}")
 
 
 def without_change(evaluation: Evaluation, output: Output, entry: Entry) -> Plan:

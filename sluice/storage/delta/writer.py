@@ -64,6 +64,8 @@ table_properties = {
     # They have the types of their day: delta-rs writes no checkpoint after one with a column that is another today.
     "delta.checkpoint.writeStatsAsStruct": "false",
 }
+# What delta-rs says of a condition with a time beyond the year 262143.
+not_sayable = "Unable to convert expression to string"
 creation = threading.Lock()
 # Delta writes nothing for an application unless its number is above the last one in the table.
 application, number = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
@@ -198,8 +200,8 @@ class Writer(Reader):
                 # Text is any bytes to Spark, and so cannot be said in a condition,
                 pass
             except DeltaError as error:
-                # nor can Arrow read it in the other rows of the files.
-                if not_utf8 not in str(error):
+                # nor can Arrow read it in the other rows of the files; a time is of any year to Spark.
+                if not any(each in str(error) for each in (not_utf8, not_sayable)):
                     raise
             else:
                 return

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cli.printing import print_table
 from sluice.log import Log
 from tests.commands import sluice, sluice_process
 
@@ -31,6 +32,13 @@ def test_a_command_that_does_not_exist_is_named_with_its_neighbour(tmp_path: Pat
     message = refused("stauts", here=tmp_path)
     assert "No such command 'stauts'" in message
     assert "'status'" in message
+
+
+def test_no_row_is_folded_where_there_is_no_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["a", "b"], [["x" * 300, "y" * 300]])
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["a", "b"]
+    assert row.split() == ["x" * 300, "y" * 300]
 
 
 @pytest.mark.process

@@ -14,7 +14,7 @@ import pyarrow
 import pytest
 from deltalake import DeltaTable
 
-from benchmarks.peers import report, shared
+from benchmarks.peers import report, shared, steady
 from sluice.log import Log, Record
 
 begin = datetime(2025, 1, 1, tzinfo=UTC)
@@ -146,6 +146,18 @@ def test_known_sales_are_records_of_the_log(tmp_path: Path) -> None:
     assert topic == "sales"
     assert len(duplicates) == 100
     assert {each.value for each in duplicates} <= {orjson.dumps(each) for each in known}
+
+
+def test_a_fact_of_a_flow_is_in_gold_with_the_first_refresh_that_began_after_it() -> None:
+    # Ten facts a second, of which the first five warm up.
+    appended = [steady.Appended(0, 5, 100.5), steady.Appended(5, 10, 101.1), steady.Appended(10, 20, 102.0)]
+    refreshed = [steady.Refreshed(began, ended, cpu) for began, ended, cpu in
+                 [(100.4, 101.0, 3.0), (101.0, 101.6, 4.0), (101.6, 103.0, 6.0), (103.0, 170.0, 9.0)]]  # fmt: skip
+    found = steady.measured(100.0, appended, refreshed, rate=10)
+    # Facts 5 to 9 were due from 100.5 on; those after them come with a refresh that takes too long.
+    assert found.latencies.round(3).tolist() == [2.5, 2.4, 2.3, 2.2, 2.1]
+    assert (found.lacking, found.refreshes) == (10, 3)
+    assert found.cpu_seconds_per_1000 == pytest.approx((9.0 - 4.0) / 15 * 1000)
 
 
 def figures_of(**cpu_seconds: dict[str, float]) -> dict[str, Any]:

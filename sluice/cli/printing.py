@@ -18,7 +18,7 @@ control_categories = ("Cc", "Cs")
 direction_marks = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 # A pipe has no width: rows must not be folded to fit a screen that is not there.
-out = Console(width=None if sys.stdout and sys.stdout.isatty() else 240)
+out = Console(width=None if sys.stdout and sys.stdout.isatty() else 100_000)
 err = Console(stderr=True, soft_wrap=True)
 
 

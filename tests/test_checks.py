@@ -22,6 +22,7 @@ from sluice.errors import DeclarationError, SluiceError
 from sluice.model import small_frames
 from sluice.model.expectations import Expectation, built_in, built_in_type, expect, suite
 from sluice.operate import checks, replay, report
+from sluice.operate.audit import stopped
 from sluice.operate.query import query
 from sluice.operate.status import refusals, status
 from sluice.quality.measure import measure
@@ -139,6 +140,11 @@ def test_a_refusal_is_still_said_when_the_version_before_it_was_checked(
     assert critical(refused["gold.sold"]) == {"few_pieces"}
     held = {each.dataset: each.held for each in status(lakehouse.lake, lakehouse.log, lakehouse.catalogue)}
     assert held["gold.sold"] == "refused: few_pieces"
+    (open_since,) = stopped(lakehouse.lake, lakehouse.catalogue)
+    assert (open_since.dataset, open_since.reason) == (
+        "gold.sold",
+        "refused: few_pieces. Of which rows: sluice check gold.sold",
+    )
     checked = Checked(found, refused)
     assert checked.is_critical
     print_checked(checked, {"gold.sold"})
@@ -149,6 +155,7 @@ def test_a_refusal_is_still_said_when_the_version_before_it_was_checked(
     # Rows that are right take the place of what was refused.
     lakehouse.publish("sales", sale(4, -5)).run()
     assert refusals(lakehouse.lake) == {}
+    assert stopped(lakehouse.lake, lakehouse.catalogue) == []
 
 
 def test_what_was_refused_is_not_computed_again_until_something_changes(lakehouse: Lakehouse) -> None:

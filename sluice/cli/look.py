@@ -98,7 +98,7 @@ def audit(
 ) -> None:
     """Add up what became of every landed record, and every row; exit 1 when one has no fate, or two.
 
-    It also exits with 1 when something is blocked.
+    It also exits with 1 when something is blocked, or its newest rows were refused.
 
     With --recompute, a sample of the rows of every table is recomputed from its inputs and compared.
     """

@@ -16,6 +16,7 @@ from sluice.model.datasets import Dataset
 from sluice.model.erasure import erasures_topic
 from sluice.model.integrity import of_dataset
 from sluice.operate.query import connection
+from sluice.operate.status import broken_by, refusals
 from sluice.quality.conservation import Fates, fates_of, without_fates
 from sluice.shapes.fates import fates_table
 from sluice.storage.delta import Lake
@@ -123,12 +124,16 @@ class Stopped:
 
 
 def stopped(lake: Lake, catalogue: Catalogue) -> list[Stopped]:
-    """What is blocked."""
-    found = blocks(lake.files)
+    """What is blocked, or keeps older rows because the newest were refused."""
+    found = {name: (each.since, str(each)) for name, each in blocks(lake.files).items()}
+    refused = {
+        name: (rows[0]["checked_at"], f"refused: {broken_by(rows)}. Of which rows: sluice check {name}")
+        for name, rows in refusals(lake).items()
+    }
     return [
-        Stopped(node.name, found[node.name].since, str(found[node.name]))
+        Stopped(node.name, *each)
         for node in catalogue.nodes
-        if node.name in found
+        if (each := found.get(node.name) or refused.get(node.name))
     ]
 
 

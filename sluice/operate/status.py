@@ -126,6 +126,11 @@ def refusals(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     return {name: rows for name, rows in found.items() if is_newest(lake, name, rows[0]["checked_at"])}
 
 
+def broken_by(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The names of what rows that were refused would have broken."""
+    return ", ".join(row["expectation"] for row in rows if is_critical(row))
+
+
 def is_newest(lake: Lake, dataset: str, checked_at: datetime) -> bool:
     """Whether nothing was committed to a table after rows of it were checked; true of one that cannot be read."""
     with suppress(Exception):
@@ -143,8 +148,7 @@ def dataset_state(
         commit = lake.last_commit(dataset.name)
     except Exception as error:  # noqa: BLE001 - one broken table hides no other
         return State(dataset.name, None, None, {}, 0, None, None, held=stopped or f"cannot be read: {error}")
-    broken = ", ".join(row["expectation"] for row in refused.get(dataset.name, ()) if is_critical(row))
-    said = stopped or (f"refused: {broken}" if broken else None)
+    said = stopped or (f"refused: {broken_by(refused[dataset.name])}" if dataset.name in refused else None)
     if commit is None:
         return State(dataset.name, None, None, {}, 0, None, None, held=said)
     behind = 0

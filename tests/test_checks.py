@@ -19,7 +19,6 @@ from sluice.engine import gate as gates
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import expecting, ordered
 from sluice.errors import DeclarationError, SluiceError
-from sluice.model import small_frames
 from sluice.model.expectations import Expectation, built_in, built_in_type, expect, suite
 from sluice.operate import checks, replay, report
 from sluice.operate.audit import stopped
@@ -236,12 +235,7 @@ by_odd_keys = [
 ]
 
 
-@pytest.mark.parametrize("is_in_spark", [False, True], ids=["driver", "spark"])
-def test_the_gate_sees_groups_of_any_key_as_they_are_committed(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, is_in_spark: bool
-) -> None:
-    if is_in_spark:
-        monkeypatch.setattr(small_frames, "rows_max", -1)
+def test_the_gate_sees_groups_of_any_key_as_they_are_committed(lakehouse: Lakehouse) -> None:
     rows = expect("table_row_count_to_be_between", min_value=0, severity="critical")
     total = expect("column_sum_to_be_between", column="n", min_value=-99, severity="warn")
     names = [each.name for each in by_odd_keys]

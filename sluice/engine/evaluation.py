@@ -25,6 +25,7 @@ from sluice.model.times import instant
 from sluice.runtime.session import sized_for
 from sluice.shapes import increment
 from sluice.shapes.difference import change_columns, difference, difference_of_few, operation
+from sluice.shapes.parse import bronze_position
 from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
@@ -145,11 +146,19 @@ class Evaluation:
         each = self.dataset.inputs[name]
         found = each.within(self.inputs[name], scope)
         if not scope.is_everything and each.arrivals and name in changes:
-            new, is_only_new = inserted(changes[name]), small_frames.is_known_empty(found)
+            new, is_only_new = self.arrived(name, changes[name]), small_frames.is_known_empty(found)
             if each.read is not None and is_read(changes[name]) and not is_only_new:
                 found = each.read(found, self.inputs)
             found = new if is_only_new else found.unionByName(new)
         return self.alone(found, each.source.name, scope)
+
+    def arrived(self, name: str, changed: "DataFrame") -> "DataFrame":
+        """The new rows of a change feed; one that was erased since it landed is none: the scope has it as it is now."""
+        new, counts = inserted(changed), self.row_counts.get(self.dataset.inputs[name].source.name, no_rows)
+        if is_read(changed) or not counts.updated + counts.deleted:
+            return new
+        gone = changed.where("_change_type IN ('update_preimage', 'delete')").select(*bronze_position).distinct()
+        return new.join(F.broadcast(gone), list(bronze_position), "left_anti")
 
     def own(self, output: Output, scope: Scope) -> "DataFrame":
         """The rows of an output that the scope may change."""

@@ -11,7 +11,7 @@ from sluice.model.scope import Scope
 from sluice.model.sql import backticked, columns_read, fold, named_expression
 from sluice.model.truncation import finest, times_of
 from sluice.shapes.difference import sign
-from sluice.shapes.increment import Measure, adjusted, balance, is_known, measures_of
+from sluice.shapes.increment import Extreme, Measure, adjusted, balance, is_known, measures_of
 from sluice.shapes.windows import Window, group_names
 
 if TYPE_CHECKING:
@@ -94,9 +94,12 @@ class Groups:
         names = [*self.columns, *self.measures]
         if changed is None:
             return own.select(*map(backticked, names)).withColumn(is_known, F.lit(True))
-        grouped = self.grouped(balanced(changed, self.used(changed.columns)))
+        used = self.used(changed.columns)
+        grouped = self.grouped(balanced(changed, used))
         placed = self.window.place(grouped, tuple(self.expressions)) if self.window else grouped
         measures = self.exact_measures(placed, own)
+        if not can_be_net(changed, used):
+            measures = tuple(replace(each, is_net=False) if isinstance(each, Extreme) else each for each in measures)
         return adjusted(placed, own, group_names(self.columns), measures, self.having) if measures else None
 
     def exact_measures(self, placed: "DataFrame", own: "DataFrame") -> tuple[Measure, ...]:
@@ -153,10 +156,15 @@ def balanced(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":
 
     Of fractions each row for itself: grouping takes 0.0 and -0.0 for one value, and an expression may not.
     """
-    kinds = changed.select(*columns).dtypes
-    if any(fraction in kind for _, kind in kinds for fraction in ("double", "float")):
+    if not can_be_net(changed, columns):
         return changed.select(*columns, sign().cast("bigint").alias(balance))
     return changed.groupBy(*columns).agg(F.sum(sign()).alias(balance)).where(F.col(balance) != 0)
+
+
+def can_be_net(changed: "DataFrame", columns: Sequence[str]) -> bool:
+    """Whether rows that were added and removed again can be left out: equal values are the same value."""
+    kinds = changed.select(*columns).dtypes
+    return not any(fraction in kind for _, kind in kinds for fraction in ("double", "float"))
 
 
 def aggregate(grouped: "DataFrame", groups: Groups) -> "DataFrame":

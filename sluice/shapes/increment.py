@@ -18,6 +18,7 @@ from sluice.model.sql import backticked, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from sqlglot import exp
 
 # Tests compare both ways.
 is_used = True
@@ -159,10 +160,14 @@ class Sum(Measure):
 
 @dataclass(frozen=True)
 class Extreme(Measure):
-    """`min(x)` or `max(x)`; `before` is the sign between one value and another that it is chosen before."""
+    """`min(x)` or `max(x)`; `before` is the sign between one value and another that it is chosen before.
+
+    Where the changed rows are not `is_net`, one that was added may have been removed again.
+    """
 
     function: str
     before: str
+    is_net: bool = True
 
     @property
     def parts(self) -> Mapping[str, str]:
@@ -181,6 +186,8 @@ class Extreme(Measure):
         """Whether the value before is still there, or one that was added is chosen before it or equal to it."""
         added, removed = self.part("added"), self.part("removed")
         is_replaced = f"coalesce(NOT {self.own} {self.before} {added}, false)"
+        if not self.is_net:
+            is_replaced += f" AND coalesce({added} {self.before} {removed}, false)"
         return (
             f"{removed} IS NULL OR ({self.own} IS NOT NULL AND ({is_replaced} OR {self.own} {self.before} {removed}))"
         )
@@ -269,20 +276,33 @@ def measure_of(name: str, text: str) -> Measure | None:
     """Reads a SQL aggregate; None where only all rows of a group, or other measures, say what it is."""
     from sqlglot import exp
 
-    parsed, found = parse(text), call.fullmatch(text)
-    if parsed is None or found is None or parsed.expressions or isinstance(parsed.this, exp.Distinct):
+    parsed = parse(text)
+    argument = None if parsed is None else argument_of(text, parsed)
+    if argument is None:
         return None
     match parsed:
         case exp.Count():
-            return Rows(name, "") if isinstance(parsed.this, exp.Star) else Count(name, found[1])
+            return Count(name, argument) if argument else Rows(name, "")
         case exp.CountIf():
-            return Count(name, f"IF({found[1]}, 1, NULL)")
+            return Count(name, f"IF({argument}, 1, NULL)")
         case exp.Sum():
-            return Sum(name, found[1])
+            return Sum(name, argument)
         case exp.Min() | exp.Max():
             function, before = ("min", "<") if isinstance(parsed, exp.Min) else ("max", ">")
-            return Extreme(name, found[1], function, before)
+            return Extreme(name, argument, function, before)
     return None
+
+
+def argument_of(text: str, parsed: "exp.Expr") -> str | None:
+    """The one expression that a call is of, empty for `count(*)`; None where there is none, as in `sum(ALL x)`."""
+    from sqlglot import exp
+
+    found = call.fullmatch(text)
+    if found is None or parsed.expressions or isinstance(parsed.this, exp.Distinct):
+        return None
+    if isinstance(parsed, exp.Count) and isinstance(parsed.this, exp.Star):
+        return ""
+    return found[1] if parse(found[1]) == parsed.this and not parsed.find(exp.Star) else None
 
 
 def adjusted(

@@ -362,6 +362,13 @@ def test_the_driver_does_what_it_is_asked_by_the_declarations_as_they_are_now(
     others = [requests.Request(do="check", datasets=table), requests.Request(do="refresh", datasets=table)]
     asked = [requests.ask(here.lake.files, each) for each in others]
     assert attended(here, runner, flow=()) is runner.catalogue
+    # A file that says what the tables are is followed.
+    text = declared.read_text()
+    declared.write_text(text.replace("quantity * 12", "quantity"))
+    again = requests.ask(here.lake.files, others[0])
+    assert attended(here, runner, flow=()) is not runner.catalogue
+    requests.withdraw(here.lake.files, again)
+    declared.write_text(text)
     _, refused = (next(each for each in requests.answered(here.lake.files, name) if each) for name in asked)
     assert "cannot follow two declarations" in (refused.error or "")
     asked = [

@@ -58,28 +58,40 @@ def observing(here: Opened) -> Iterator[Observer]:
 def attended(
     here: Opened, runner: Runner, *, flow: Sequence[str] | None = None, own: requests.Request | None = None
 ) -> Catalogue:
-    """Serves the pending requests; returns the catalogue to go on with.
+    """Serves the pending requests; returns the catalogue to go on with: where there were any, as it is declared now.
 
-    That is the runner's, or what the project declares now where a replay was promoted or rolled back: an edited file
-    alone changes no table. Of a `flow` of datasets there are passes between the pieces of what is recomputed. The
-    user hears of each request but their `own`.
+    It stays the runner's where that would change a table, unless a replay was promoted or a table rolled back: an
+    edited file alone changes none. Of a `flow` of datasets there are passes between the pieces of what is recomputed.
+    The user hears of each request but their `own`.
     """
-    catalogue = runner.catalogue
+    done = set[str]()
 
     def warn(text: str) -> None:
         here.notify(Message("warning", text))
 
     def perform(request: requests.Request) -> dict[str, Any]:
-        nonlocal catalogue
         if request != own:
             here.notify(Message("notice", f"Another command asked for it: {request} …"))
         found = performed(here, runner, request, is_flow=flow is not None)
-        if request.do in ("promote", "rollback"):
-            catalogue = here.catalogue().upstream_of(flow or ())
+        done.add(request.do)
         return found
 
-    requests.attend(here.lake.files, perform, warn)
-    return catalogue
+    if not requests.attend(here.lake.files, perform, warn):
+        return runner.catalogue
+    try:
+        declared = here.catalogue().upstream_of(flow or ())
+    except SluiceError as error:
+        here.notify(Message("error", f"{error} The run goes on as before."))
+        return runner.catalogue
+    return declared if done & {"promote", "rollback"} or changes_none(here, declared, runner) else runner.catalogue
+
+
+def changes_none(here: Opened, declared: Catalogue, runner: Runner) -> bool:
+    """Whether each dataset is declared as the run has it, or as its table was computed."""
+    known = {each.name: each.fingerprint for each in runner.catalogue.datasets}
+    others = [each for each in declared.datasets if known.get(each.name) != each.fingerprint]
+    commits = {each.fingerprint: here.lake.last_commit(each.name) for each in others}
+    return all(commit is not None and commit.entry.fingerprint == now for now, commit in commits.items())
 
 
 def performed(  # noqa: PLR0911 - one for each request

@@ -200,10 +200,7 @@ def append(log: Log, records: Due) -> None:
 
 def produce(log: Log, records: Due, rate: int, start: float) -> None:
     """Appends each record as soon as it is due, and gives it that time; what is late does not delay what follows."""
-    done = 0
-    while done < len(records):
-        time.sleep(max(0.0, start + done / rate + 1 / appends_per_second - time.time()))
-        due = min(len(records), int((time.time() - start) * rate))
+    for done, due in paced(len(records), rate, start):
         append(
             log,
             [
@@ -211,6 +208,15 @@ def produce(log: Log, records: Due, rate: int, start: float) -> None:
                 for number, (topic, record) in enumerate(records[done:due], start=done)
             ],
         )
+
+
+def paced(count: int, rate: int, start: float) -> Iterator[tuple[int, int]]:
+    """What is due, several times a second: from one number on, before another, until all of `count` were."""
+    done = 0
+    while done < count:
+        time.sleep(max(0.0, start + done / rate + 1 / appends_per_second - time.time()))
+        due = min(count, int((time.time() - start) * rate))
+        yield done, due
         done = due
 
 

@@ -29,10 +29,10 @@ from benchmarks.peers.__main__ import ours, peers
 from benchmarks.peers.measure import used
 from benchmarks.peers.shared import rows_wrong, versions
 from benchmarks.proportion import log_of, sale
+from benchmarks.steady import appends_per_second, paced
 from sluice.cli.printing import print_table
 from sluice.log import Log
 
-appends_per_second = 10
 warm_share = 0.25
 # A peer that has not made up by then never will.
 follow_seconds_max = 60.0
@@ -70,13 +70,10 @@ class Found:
 def produce(log: Log, rate: int, seconds: float, seed: int) -> tuple[float, list[Appended]]:
     """Appends facts of today as they are due; the time of the first, and when each was in the log."""
     chance = random.Random(seed)  # noqa: S311 - drawn data, the same for each peer
-    count, done, appended, start = round(rate * seconds), 0, [], time.time()
-    while done < count:
-        time.sleep(max(0.0, start + done / rate + 1 / appends_per_second - time.time()))
-        due = min(count, int((time.time() - start) * rate))
+    appended, start = [], time.time()
+    for done, due in paced(round(rate * seconds), rate, start):
         log.append("sales", [sale(chance, proportion.seconds + number / rate) for number in range(done, due)])
         appended.append(Appended(done, due, time.time()))
-        done = due
     return start, appended
 
 

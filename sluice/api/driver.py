@@ -90,8 +90,8 @@ def changes_none(here: Opened, declared: Catalogue, runner: Runner) -> bool:
     """Whether each dataset is declared as the run has it, or as its table was computed."""
     known = {each.name: each.fingerprint for each in runner.catalogue.datasets}
     others = [each for each in declared.datasets if known.get(each.name) != each.fingerprint]
-    commits = {each.fingerprint: here.lake.last_commit(each.name) for each in others}
-    return all(commit is not None and commit.entry.fingerprint == now for now, commit in commits.items())
+    commits = [(each, here.lake.last_commit(each.name)) for each in others]
+    return all(commit is not None and commit.entry.fingerprint == each.fingerprint for each, commit in commits)
 
 
 def performed(  # noqa: PLR0911 - one for each request

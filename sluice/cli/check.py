@@ -57,7 +57,7 @@ def print_checked(found: Checked, with_suite: Set[str]) -> None:
                 state_of(rows),
                 "yes" if dataset in with_suite else "none",
             ]
-            for is_refused, checked in enumerate((found.found, found.refused))
+            for is_refused, checked in ((False, found.found), (True, found.refused))
             for dataset, rows in checked.items()
         ],
     )

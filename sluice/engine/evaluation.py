@@ -109,11 +109,14 @@ class Evaluation:
         Only erasures replace rows of such an input.
         """
         for name, changed in changes.items():
-            each = self.dataset.inputs[name]
-            counts = self.row_counts.get(each.source.name, no_rows)
-            if each.retraction is not None and counts.updated + counts.deleted:
-                gone = changed.where("_change_type IN ('update_preimage', 'delete')").drop(*change_columns)
-                yield each.retraction, gone
+            retraction = self.dataset.inputs[name].retraction
+            if retraction is not None and not self.is_only_added_to(name):
+                yield retraction, old_images(changed)
+
+    def is_only_added_to(self, name: str) -> bool:
+        """Whether all rows of an input that changed since the last commit are new, by the ledger."""
+        counts = self.row_counts.get(self.dataset.inputs[name].source.name, no_rows)
+        return counts.total == counts.inserted
 
     def changes(self) -> dict[str, "DataFrame"]:
         """The change feeds of the inputs that moved since the last commit."""
@@ -132,9 +135,8 @@ class Evaluation:
         found = dict(changes)
         for name, changed in changes.items():
             each = self.dataset.inputs[name]
-            counts = self.row_counts.get(each.source.name, no_rows)
             is_few = self.rows_changed is not None and self.rows_changed <= small_frames.rows_max
-            if each.read is not None and is_few and counts.total == counts.inserted:
+            if each.read is not None and is_few and self.is_only_added_to(name):
                 read = each.read(inserted(changed), self.inputs)
                 few = small_frames.small_rows(read)
                 if few is not None:
@@ -154,10 +156,10 @@ class Evaluation:
 
     def arrived(self, name: str, changed: "DataFrame") -> "DataFrame":
         """The new rows of a change feed; one that was erased since it landed is none: the scope has it as it is now."""
-        new, counts = inserted(changed), self.row_counts.get(self.dataset.inputs[name].source.name, no_rows)
-        if is_read(changed) or not counts.updated + counts.deleted:
+        new = inserted(changed)
+        if is_read(changed) or self.is_only_added_to(name):
             return new
-        gone = changed.where("_change_type IN ('update_preimage', 'delete')").select(*bronze_position).distinct()
+        gone = old_images(changed).select(*bronze_position).distinct()
         return new.join(F.broadcast(gone), list(bronze_position), "left_anti")
 
     def own(self, output: Output, scope: Scope) -> "DataFrame":
@@ -323,6 +325,11 @@ class Evaluation:
 def is_read(changed: "DataFrame") -> bool:
     """Whether the new rows of a change feed were read once, and are all that is left of it."""
     return change_columns[0] not in changed.columns
+
+
+def old_images(changed: "DataFrame") -> "DataFrame":
+    """The rows of a change feed as they were before they were updated or deleted."""
+    return changed.where("_change_type IN ('update_preimage', 'delete')").drop(*change_columns)
 
 
 def inserted(changed: "DataFrame") -> "DataFrame":

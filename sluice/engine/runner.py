@@ -253,7 +253,7 @@ class Runner:
         """
         for dataset in datasets:
             self.require_unchanged(dataset)
-        changed = dict.fromkeys([dataset.name for dataset in datasets], 0)
+        changed = dict.fromkeys((dataset.name for dataset in datasets), 0)
         for dataset in datasets:
             parts = [backfill] if between is None else pieces(self.spark, self.lake, dataset, backfill)
             while parts:

@@ -100,11 +100,11 @@ def gone(found: Mapping[int, range]) -> str | None:
     return f"lost: {', '.join(said)}" if said else None
 
 
-def newest_checks(lake: Lake) -> dict[str, list[dict[str, Any]]]:
-    """The results of the newest check of each dataset, as they are kept."""
+def newest_checks(lake: Lake, where: str = "true") -> dict[str, list[dict[str, Any]]]:
+    """The results of the newest check of each dataset, of those that meet a condition, as they are kept."""
     if checks_table not in lake.tables():
         return {}
-    sql = f"SELECT * FROM {checks_table} QUALIFY checked_at = max(checked_at) OVER (PARTITION BY dataset)"
+    sql = f"SELECT * FROM {checks_table} WHERE {where} QUALIFY checked_at = max(checked_at) OVER (PARTITION BY dataset)"
     found = query(lake, sql, tables=[checks_table])
     rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
     return {name: [row for row in rows if row["dataset"] == name] for name in sorted({row["dataset"] for row in rows})}
@@ -112,23 +112,13 @@ def newest_checks(lake: Lake) -> dict[str, list[dict[str, Any]]]:
 
 def refusals(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     """By dataset whose newest rows were refused: the results of that check, also of what these rows keep."""
-    if checks_table not in lake.tables():
-        return {}
-    sql = (
-        f"SELECT * FROM {checks_table} WHERE version IS NULL "
-        "QUALIFY checked_at = max(checked_at) OVER (PARTITION BY dataset) ORDER BY dataset, expectation"
-    )
-    found: dict[str, list[dict[str, Any]]] = {}
-    rows = query(lake, sql, tables=[checks_table])
-    for row in rows.rows:
-        each = dict(zip(rows.columns, row, strict=True))
-        found.setdefault(each["dataset"], []).append(each)
+    found = newest_checks(lake, "version IS NULL")
     return {name: rows for name, rows in found.items() if is_newest(lake, name, rows[0]["checked_at"])}
 
 
 def broken_by(rows: Sequence[Mapping[str, Any]]) -> str:
     """The names of what rows that were refused would have broken."""
-    return ", ".join(row["expectation"] for row in rows if is_critical(row))
+    return ", ".join(sorted(row["expectation"] for row in rows if is_critical(row)))
 
 
 def is_newest(lake: Lake, dataset: str, checked_at: datetime) -> bool:

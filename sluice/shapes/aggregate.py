@@ -163,8 +163,8 @@ def balanced(changed: "DataFrame", columns: Sequence[str]) -> "DataFrame":
 
 def can_be_net(changed: "DataFrame", columns: Sequence[str]) -> bool:
     """Whether rows that were added and removed again can be left out: equal values are the same value."""
-    kinds = changed.select(*columns).dtypes
-    return not any(fraction in kind for _, kind in kinds for fraction in ("double", "float"))
+    kinds = dict(changed.dtypes)
+    return not any(fraction in kinds[name] for name in columns for fraction in ("double", "float"))
 
 
 def aggregate(grouped: "DataFrame", groups: Groups) -> "DataFrame":

@@ -78,16 +78,15 @@ def produce(log: Log, rate: int, seconds: float, seed: int) -> tuple[float, list
 
 
 def follow(peer: str, folder: Path) -> list[Refreshed]:
-    """Loads the base, and then refreshes until the flow has ended and all of it is there, or the time is over."""
+    """Loads the base, which is the first refresh, and refreshes until the flow has ended and all of it is there."""
     found = []
     with importlib.import_module(f"benchmarks.peers.{peer}").driver(folder / "log", folder / "lake") as refresh:
-        refresh()
-        (folder / ready).touch()
         end = float("inf")
         while True:
             began = time.time()
             refresh()
             found.append(Refreshed(began, time.time(), used(os.getpid())[1]))
+            (folder / ready).touch()
             if (folder / ended).exists():
                 end = min(end, (folder / ended).stat().st_mtime)
                 if began > end:
@@ -108,8 +107,9 @@ def measured(start: float, appended: Sequence[Appended], refreshed: Sequence[Ref
             lacking += each.until - each.first
         else:
             latencies.append(reached - start - np.arange(each.first, each.until) / rate)
+    *_, before = [each for each in refreshed if each.ended <= counted[0].at]
     beside = [each for each in refreshed if each.ended > counted[0].at]
-    cpu_seconds = beside[-1].cpu_seconds - beside[0].cpu_seconds
+    cpu_seconds = beside[-1].cpu_seconds - before.cpu_seconds
     facts = appended[-1].until - counted[0].first
     return Found(np.concatenate([*latencies, np.empty(0)]), lacking, len(beside), cpu_seconds / facts * 1_000)
 

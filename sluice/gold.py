@@ -129,6 +129,7 @@ def aggregate(
         scope_of=groups.scope_of,
         has_windows=groups.window is not None,
         windows_merge=isinstance(groups.window, Session),
+        windows_include_end=groups.window is not None and groups.window.includes_end,
         columns=columns_of(groups, source),
         lineage=lambda: lineage_of_groups(groups, source),
     )

@@ -10,7 +10,7 @@ from sluice.engine import touched
 from sluice.model.datasets import Dataset
 from sluice.operate import replay
 from sluice.operate.status import status
-from sluice.windows import Window, session_window, sliding_window, window
+from sluice.windows import Window, calendar_window, session_window, sliding_window, window
 from tests.kit import Lakehouse, Row, text
 
 if TYPE_CHECKING:
@@ -114,6 +114,39 @@ def test_other_windows_complete_as_well(lakehouse: Lakehouse) -> None:
     assert all("revised" in states_of(name) for name in kinds)
     rebuilt = lakehouse.run(rebuild=True)
     assert [rebuilt[f"gold.{name}"].rows.total for name in kinds] == [0, 0]
+
+
+def test_a_record_that_is_not_late_revises_nothing(lakehouse: Lakehouse) -> None:
+    kinds = {
+        "tumbling": window("at", "1 hour"),
+        "hopping": window("at", "2 hours", every="1 hour"),
+        "days": calendar_window("at", "day", time_zone="Europe/Oslo"),
+        "sessions": session_window("at", gap="1 hour"),
+        "sliding": sliding_window("at", "1 hour"),
+    }
+    sums = {
+        name: gold.aggregate(name, source=readings, group_by=["value", each], measures={"n": "count(*)"})
+        for name, each in kinds.items()
+    }
+    copies = gold.aggregate(
+        "copies", source=sums["sessions"], group_by=["window_start", "window_end"], measures={"n": "sum(n)"}
+    )
+    lakehouse.declare(*sums.values(), copies)
+    tables = [*[f"gold.{name}" for name in kinds], "gold.copies"]
+    # The watermark stands at each of these times, which are ends of windows, when the last record of it comes.
+    for number, hour in enumerate([21.5, 22.5, 23.0]):
+        for again, value in enumerate([1, 2, 1]):
+            publish(lakehouse, (f"{number} {again}", hour, value), hours=60 + number + again / 3)
+            lakehouse.run()
+    assert {table: lakehouse.table(table).where("_revision > 0").count() for table in tables} == dict.fromkeys(
+        tables, 0
+    )
+    publish(lakehouse, ("the watermark", 50.0, 3), hours=200)
+    lakehouse.run()
+    still_open = {
+        table: lakehouse.table(table).where("_state = 'open' AND window_end < '2026-01-03'") for table in tables
+    }
+    assert {table: rows.count() for table, rows in still_open.items()} == dict.fromkeys(tables, 0)
 
 
 @pytest.fixture

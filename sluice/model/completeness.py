@@ -51,12 +51,13 @@ class Completeness:
     """The grain of a windowed table, and the scope columns that find its rows again.
 
     Where windows `merge` (sessions), a row takes the place of all rows of its group whose windows it overlaps; else of
-    the one row with its grain.
+    the one row with its grain. Where windows `include_end`, one is still open when the watermark is at its end.
     """
 
     grain: tuple[str, ...]
     scope_of: "Callable[[DataFrame], DataFrame]"
     merge: bool = False
+    include_end: bool = False
 
     def bears_on(self, df: "DataFrame") -> bool:
         """True when rows are those of windows: they say when theirs ends."""
@@ -64,10 +65,15 @@ class Completeness:
 
     def touched(self, own: "DataFrame", context: EvaluationContext) -> "DataFrame":
         """The scope of the windows that the watermark has passed since the last refresh."""
-        passed = F.col("window_end") <= F.lit(context.watermark)
-        if context.watermark_before is not None:
-            passed &= F.col("window_end") > F.lit(context.watermark_before)
+        passed = self.is_complete(context.watermark) & ~self.is_complete(context.watermark_before)
         return self.scope_of(own.where(passed))
+
+    def is_complete(self, watermark: datetime | None) -> "Column":
+        """Whether the watermark has passed a row's window; a row without an end is in a window that stays open."""
+        if watermark is None:
+            return F.lit(False)
+        end, until = F.col("window_end"), F.lit(watermark)
+        return F.coalesce(end < until if self.include_end else end <= until, F.lit(False))
 
     def judged(self, new: "DataFrame", own: "DataFrame | None", context: EvaluationContext) -> "DataFrame":
         """The rows with `_state` ('open', 'complete' or 'revised'), `_revision` and `_revised_at` (null: never).
@@ -79,7 +85,7 @@ class Completeness:
         if own is None or not {*self.grain, *window_bounds(new)} <= set(own.columns):
             own = new.limit(0)
         is_other = ~F.col("_same._figures").eqNullSafe(F.col("_figures"))
-        is_revision = is_other & (F.col("_was_complete") | is_complete(context.watermark_before))
+        is_revision = is_other & (F.col("_was_complete") | self.is_complete(context.watermark_before))
         revision = (
             F.when(is_revision, F.coalesce("_revision_before", F.lit(0)) + 1)
             .when(is_other, F.coalesce("_revision_before", F.lit(0)))
@@ -90,7 +96,7 @@ class Completeness:
             .when(is_other, F.col("_revised_before"))
             .otherwise(F.col("_same._revised_at"))
         )
-        state = F.when(~is_complete(context.watermark), "open").when(revision > 0, "revised").otherwise("complete")
+        state = F.when(~self.is_complete(context.watermark), "open").when(revision > 0, "revised").otherwise("complete")
         return self.beside(lined_up(new, own, self.grain)).select(
             *[F.col(f"_new.`{name}`").alias(name) for name in new.columns],
             state.alias("_state"),
@@ -144,8 +150,3 @@ def lined_up(new: "DataFrame", own: "DataFrame", grain: Sequence[str]) -> "DataF
 
 def window_bounds(df: "DataFrame") -> list[str]:
     return [name for name in ("window_start", "window_end") if name in df.columns]
-
-
-def is_complete(watermark: datetime | None) -> "Column":
-    """Whether the watermark has passed the window's end; a row without an end is in a window that stays open."""
-    return F.lit(False) if watermark is None else F.coalesce(F.col("window_end") <= F.lit(watermark), F.lit(False))

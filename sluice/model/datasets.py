@@ -159,7 +159,7 @@ class Dataset:
     rows how far each partition of its `topics` has come; one that is `idle_after` behind the others does not hold the
     watermark back. The watermark of what is made from a dataset waits for it if it `tells_time`. A history does not:
     an entity unchanged for a year does not show how far time has come. With `has_windows` its rows are those of
-    windows; with `windows_merge` these are sessions.
+    windows; with `windows_merge` these are sessions, and with `windows_include_end` a row at the end of one is in it.
 
     With `is_sparse` its rows are few beside those that it is made from, so a scope of many of them is still little to
     recompute, and is not widened to the whole table.
@@ -190,6 +190,7 @@ class Dataset:
     reached: "Callable[[DataFrame], DataFrame] | None" = None
     has_windows: bool = False
     windows_merge: bool = False
+    windows_include_end: bool = False
     is_sparse: bool = False
     laws: "Mapping[str, str]" = field(default_factory=dict)
     bounded: "Mapping[str, tuple[str, str]]" = field(default_factory=dict)
@@ -236,7 +237,12 @@ class Dataset:
         """What judges whether windows are complete: rows with a `window_end` then depend on the watermark too."""
         if not self.is_windowed or self.reached is not None:
             return None
-        return Completeness(self.outputs[-1].grain, self.scope_of, self.windows_merge)
+        return Completeness(self.outputs[-1].grain, self.scope_of, self.windows_merge, self.has_ends_in_windows)
+
+    @property
+    def has_ends_in_windows(self) -> bool:
+        """True when a row at the very end of a window, its own or of what it is made from, may be in it."""
+        return self.windows_include_end or any(source.has_ends_in_windows for source in self.upstream)
 
     @property
     def upstream(self) -> "list[Dataset]":

@@ -40,6 +40,8 @@ class Window(ABC):
     column: str
     # Whether the windows of a row depend on that row alone.
     is_by_row: ClassVar[bool] = False
+    # Whether a row at the very time at which a window ends is in it.
+    includes_end: ClassVar[bool] = False
 
     def __str__(self) -> str:
         said = [f"{each.name} {getattr(self, each.name)}" for each in fields(self) if each.name != "column"]
@@ -116,6 +118,7 @@ class Session(Window):
     """
 
     gap: str = ""
+    includes_end: ClassVar[bool] = True
 
     def place(self, df: "DataFrame", groups: Sequence[str]) -> "DataFrame":
         group_columns = [f"_group_{name}" for name in groups]
@@ -186,6 +189,7 @@ class Sliding(Window):
     """For each event time, the window of one length that ends with it, the event time included."""
 
     duration: str = ""
+    includes_end: ClassVar[bool] = True
 
     def place(self, df: "DataFrame", groups: Sequence[str]) -> "DataFrame":
         return self.spread(df.withColumn("_ends", F.lit(True)), groups)

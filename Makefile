@@ -12,8 +12,8 @@ UV := $(VENV)/bin/uv pip install --quiet --require-hashes
 AIRFLOW := .venv-airflow
 PORT ?= 8080
 # Processes that run tests side by side, each a file at a time; the longest come first, by tests/durations.json.
-# A third one for two cores: it has the tests that need no session of Spark, and those with servers wait much.
-WORKERS ?= 3
+# Four for two cores: two of them have the tests that need no session of Spark, and those with servers wait much.
+WORKERS ?= 4
 # The bases of `make bench`.
 FACTS ?= 80000 800000
 # The environments are installed side by side.

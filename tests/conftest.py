@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # Neither a command nor the session of a run lives long enough to earn back what the second compiler costs.
 light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-long = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -Xmn1g"
+# The heap has its size from the beginning: else it is collected whole a dozen times while it grows.
+long = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:MetaspaceSize=200m -Xms3g -Xmn1g"
 
 # The next command of the same test takes over the JVM of the last one, as it does for a user.
 kept_minutes = "0.25"

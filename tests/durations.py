@@ -36,7 +36,7 @@ def has_session(item: pytest.Item) -> bool:
 
 
 class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]
-    """One of three workers takes files from the end, so that it starts no session; the others from the beginning.
+    """Two workers take files from the beginning, with the run's session; the others from the end, to start none.
 
     Of a file that has tests of both kinds, each kind is given out by itself.
     """
@@ -51,7 +51,7 @@ class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]
         return self.part_of[nodeid]
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if len(self.nodes) > 2 and node is self.nodes[-1]:
+        if node in self.nodes[2:]:
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
 

@@ -72,6 +72,8 @@ spark_settings = {
     "spark.ui.retainedTasks": "2000",
     # The same of the files that it listed, up to 250 MB; we list them again each time.
     "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
+    # Each task that sorts or groups takes a page, and each small table of a join keeps one: of 64 MB by default.
+    "spark.buffer.pageSize": "4m",
     # A difference is computed once and for all before it is merged.
     "spark.databricks.delta.merge.materializeSource": "none",
 }

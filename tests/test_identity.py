@@ -10,8 +10,9 @@ from pyspark.sql import functions as F
 from sluice import bronze, gold, silver
 from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
-from sluice.errors import SluiceError
+from sluice.errors import DeclarationError, SluiceError
 from sluice.model import small_frames
+from sluice.model.datasets import Dataset
 from sluice.model.ledger import Entry, RowCounts
 from sluice.model.scope import collect
 from sluice.model.small_frames import small_rows
@@ -24,7 +25,7 @@ from sluice.windows import session_window
 from tests.kit import Lakehouse, Row, rows_of, text
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 hostile = [
     *(
@@ -374,3 +375,101 @@ def test_one_dataset_rebuilt_leaves_the_fates_of_the_others(old: Lakehouse) -> N
     assert kinds(old) == {"binary", "bigint"}
     others = old.table(fates_table).where("dataset = 'silver.west'")
     assert others.count() == 2
+
+
+sold = silver.events(
+    "sold",
+    source=bronze.topic("sold"),
+    schema="id string, n int, price decimal(10,2), at timestamp",
+    keys=["id"],
+    event_time="at",
+    future_tolerance="1000 days",
+)
+ordered = silver.events(
+    "ordered",
+    source=bronze.topic("ordered"),
+    schema="oid string, g string, day string, large bigint, paid decimal(12,4), share double, at timestamp",
+    keys=["oid"],
+    event_time="at",
+    future_tolerance="1000 days",
+)
+
+
+def both(sold: "DataFrame", ordered: "DataFrame") -> "DataFrame":
+    return sold.join(ordered, "key").select("key", "id", "oid")
+
+
+def joined_by(key_of_sold: str, key_of_ordered: str) -> list[Dataset]:
+    """The pairs of one computed key, by a SELECT and by a function."""
+    select = f"""SELECT {key_of_sold} AS key, s.id, o.oid
+        FROM silver.sold s JOIN silver.ordered o ON {key_of_sold} = {key_of_ordered}"""
+    on = {"sold": {"key": key_of_sold.replace("s.", "")}, "ordered": {"key": key_of_ordered.replace("o.", "")}}
+    return [
+        silver.join("by_select", inputs={"s": sold, "o": ordered}, shape=select),
+        silver.join(
+            "by_function",
+            inputs={"sold": sold, "ordered": ordered},
+            keys=["key"],
+            grain=["key", "id", "oid"],
+            on=on,
+            shape=both,
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key_of_sold", "key_of_ordered", "kinds"),
+    [
+        ("s.n % 10", "o.g", ("int", "string")),
+        ("to_date(s.at)", "o.day", ("date", "string")),
+        ("s.price * 1", "o.share", (r"decimal\(\d+,2\)", "double")),
+        ("CAST(s.price AS decimal(38,0))", "o.paid", (r"decimal\(38,0\)", r"decimal\(12,4\)")),
+    ],
+)
+def test_values_that_may_be_equal_and_two_are_no_key(
+    lakehouse: Lakehouse, key_of_sold: str, key_of_ordered: str, kinds: tuple[str, str]
+) -> None:
+    # '01' and '1' are equal to 1, but a changed '01' does not say that rows of '1' are touched.
+    for dataset in joined_by(key_of_sold, key_of_ordered):
+        lakehouse.declare(sold, ordered, dataset)
+        lakehouse.publish("sold", {"id": "a", "n": 1, "price": "1.00", "at": text(0)})
+        lakehouse.publish("ordered", {"oid": "x", "g": "1", "paid": "1.0000", "share": 1.0, "at": text(0)})
+        with pytest.raises(DeclarationError, match=f"is a {kinds[0]} of .* and a {kinds[1]} of .*: CAST both"):
+            lakehouse.run()
+
+
+@pytest.mark.parametrize(
+    ("key_of_sold", "key_of_ordered"),
+    [("s.n % 10", "o.large"), ("s.price + 0", "o.paid"), ("CAST(s.n % 10 AS string)", "o.g"), ("s.n * 1", "o.paid")],
+)
+def test_numbers_of_exact_types_are_one_key(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, key_of_sold: str, key_of_ordered: str
+) -> None:
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
+    lakehouse.declare(sold, ordered, *joined_by(key_of_sold, key_of_ordered))
+    for number, name in enumerate("abc"):
+        lakehouse.publish("sold", {"id": name, "n": 1, "price": "1.00", "at": text(0)}, hours=number)
+        order = {"g": "1", "large": 1, "paid": "1.0000", "share": 1.0, "at": text(0)}
+        lakehouse.publish("ordered", order | {"oid": f"x{name}"}, hours=number)
+        lakehouse.run()
+    for table in ("silver.by_select", "silver.by_function"):
+        assert len(lakehouse.rows(table)) == 9
+    assert lakehouse.changed_by_rebuild() == {}
+
+
+def test_an_interval_has_keys_of_one_type(lakehouse: Lakehouse) -> None:
+    unknown = silver.join(
+        "unknown",
+        inputs={"sold": sold},
+        keys=["id"],
+        shape=lambda sold: sold.withColumnRenamed("n", "g"),
+        event_time="at",
+    )
+    near = silver.interval_join(
+        "near", left={"sale": unknown}, right={"order": ordered}, keys=["g"], between=("0 hours", "1 hour")
+    )
+    lakehouse.declare(sold, ordered, unknown, near)
+    lakehouse.publish("sold", {"id": "a", "n": 1, "at": text(0)})
+    lakehouse.publish("ordered", {"oid": "x", "g": "1", "at": text(0)})
+    with pytest.raises(DeclarationError, match="the key g is a int of sale and a string of order"):
+        lakehouse.run()

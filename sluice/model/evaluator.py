@@ -20,6 +20,7 @@ from sluice.model.sql import fold, is_text, parse, require_closed, tokens
 from sluice.model.values import (
     OutOfRange,
     decimal_type,
+    digits_max,
     digits_of,
     element_of,
     exact,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 Row = Mapping[str, Mapping[str, Any]]
 Evaluate = Callable[[Row], Any]
 void = "void"
-digits_max = 38
 # Spark turns the sign of a decimal with the precision of IEEE 754's decimal128.
 negated_digits_max = 34
 interval_units = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}

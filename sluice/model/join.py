@@ -19,10 +19,12 @@ from sluice.model.datasets import (
     require_columns_of,
     require_same_type,
     same_names,
+    type_of,
 )
 from sluice.model.lineage import Lineage, Made, from_sql, unique
 from sluice.model.specification import Specification
 from sluice.model.sql import backticked, require_closed, require_known
+from sluice.model.values import are_one_to_one
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,6 +47,11 @@ class Keyed:
         if not self.on:
             return df
         return df.withColumns({f"{prefix}{key}": F.expr(text) for key, text in self.on.items()})
+
+    def is_typed(self, source: Dataset) -> bool:
+        """Whether the types of the key are known before there are rows."""
+        columns = [column_of(self.on.get(key, backticked(key))) for key in self.keys]
+        return all(column is not None and type_of(source, column) is not None for column in columns)
 
     def touched(self, changed: "DataFrame") -> "DataFrame":
         """The keys of changed rows."""
@@ -144,6 +151,14 @@ def keyed_dataset(
     columns: Columns | None = None,
 ) -> Dataset:
     """The dataset whose rows of a key are what `rows_of` makes of all input rows of that key."""
+    keyed = {alias: Keyed(declared.keys, declared.on.get(alias, {})) for alias in inputs}
+    is_compared = len(inputs) > 1 and not all(each.is_typed(inputs[alias]) for alias, each in keyed.items())
+
+    def checked(rows: Frames) -> Frames:
+        if is_compared:
+            require_one_to_one(name, {alias: each.touched(rows[alias]) for alias, each in keyed.items()}, declared.keys)
+        return rows
+
     return Dataset(
         name=name,
         inputs={alias: by_key(source, declared.keys, declared.on.get(alias)) for alias, source in inputs.items()},
@@ -155,7 +170,7 @@ def keyed_dataset(
                 cluster_by=(event_time,) if event_time else declared.keys,
             ),
         ),
-        shape=lambda rows, own: rows_of(rows),
+        shape=lambda rows, own: rows_of(checked(rows)),
         specification=declared,
         meaning=meaning,
         keys=declared.grain,
@@ -228,6 +243,21 @@ def require_one_type(dataset: str, columns: Sequence[tuple[Dataset, str]]) -> No
     """A DeclarationError where columns that are compared are known to be of different types."""
     for left, right in combinations(columns, 2):
         require_same_type(dataset, left, right)
+
+
+def require_one_to_one(dataset: str, inputs: Frames, keys: Sequence[str]) -> None:
+    """A DeclarationError where inputs have a key as types of which one value can equal several of the other.
+
+    Of rows that are equal to a changed one and named otherwise, such as '01' and '1', none would be found.
+    """
+    kinds = {alias: dict(df.dtypes) for alias, df in inputs.items()}
+    for key in keys:
+        for (left, one), (right, other) in combinations(kinds.items(), 2):
+            if not are_one_to_one(one[key], other[key]):
+                raise DeclarationError(
+                    f"{dataset}: the key {key} is a {one[key]} of {left} and a {other[key]} of {right}; several values "
+                    "of one type can equal one of the other: CAST both to one type"
+                )
 
 
 def require_reads(dataset: str, option: str, text: str, source: Dataset) -> None:

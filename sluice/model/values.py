@@ -15,6 +15,7 @@ import orjson
 
 integer_bits = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 integer_digits = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+digits_max = 38
 others = ("boolean", "string", "date", "timestamp")
 # More digits than two decimals of Spark can have in their product, so nothing is ever rounded here.
 exact = Context(prec=160, rounding=ROUND_HALF_UP)
@@ -52,6 +53,14 @@ def digits_of(kind: str) -> tuple[int, int] | None:
         return integer_digits[kind], 0
     found = decimal_type.fullmatch(kind)
     return found and (int(found[1]) - int(found[2]), int(found[2]))
+
+
+def are_one_to_one(kind: str, other: str) -> bool:
+    """Whether no value of either type equals two of the other: they are the same, or one decimal has both exactly."""
+    if kind == other:
+        return True
+    one, two = digits_of(kind), digits_of(other)
+    return one is not None and two is not None and max(one[0], two[0]) + max(one[1], two[1]) <= digits_max
 
 
 def in_range(kind: str) -> Callable[[int], int]:

@@ -91,6 +91,9 @@ unadapted = {"spark.sql.adaptive.enabled": "false", "spark.sql.optimizer.runtime
 uncompiled = unadapted | {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 settings_up_to_rows = {20_000: uncompiled, 1_000_000: unadapted}
 
+# Delta hands the rows of a change feed on as objects of the JVM's own zone, in which clocks were put back.
+in_utc = "-Duser.timezone=UTC"
+
 
 @contextmanager
 def sized_for(spark: "SparkSession", rows: int | None) -> Iterator[None]:
@@ -401,14 +404,15 @@ def scratch_prefix(settings: Settings) -> str:
 def sized(settings: Settings) -> dict[str, str]:
     """What depends on the machines: one shuffle task per core, memory, and who may reach the driver."""
     log4j = Path(__file__).with_name("log4j2.properties")
-    options = f"-Dlog4j2.configurationFile={log4j} -XX:+UseParallelGC {compiled_when_hot} {settings.java_options}"
+    options = f"-Dlog4j2.configurationFile={log4j} {in_utc} -XX:+UseParallelGC {compiled_when_hot}"
     here = {
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": options,
+        "spark.driver.extraJavaOptions": f"{options} {settings.java_options}",
         "spark.sql.shuffle.partitions": str(cores(settings)),
     }
     if settings.is_on_cluster:
         here |= {"spark.cores.max": str(cores(settings)), "spark.executor.memory": settings.executor_memory}
+        here |= {"spark.executor.extraJavaOptions": in_utc}
     if not settings.is_on_cluster or settings.spark.startswith(("spark://127.0.0.1:", "spark://localhost:")):
         here |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     return here

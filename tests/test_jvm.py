@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy
 import pytest
 from py4j.java_gateway import JVMView
 from py4j.protocol import CALL_COMMAND_NAME, MEMORY_COMMAND_NAME, REFLECTION_COMMAND_NAME
@@ -123,6 +125,19 @@ def test_lists_of_anything_else_are_as_before(spark: "SparkSession") -> None:
     (row,) = spark.createDataFrame([(None, 1.5), ("a", None)], "a string, b double").orderBy("b", F.lit(1)).tail(1)
     assert tuple(row) == (None, 1.5)
     assert spark.range(3).select(F.array(F.lit("x"), F.lit(None)).alias("x")).head() == (["x", None],)
+
+
+def test_values_of_numpy_are_values_where_numpy_is_there(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small: Any = numpy.int64(2)
+    assert spark.range(5).where(F.col("id") < small).count() == 2
+    gateway: Any = spark.sparkContext._gateway
+    of_numpy = [each for each in gateway._gateway_client.converters if isinstance(each, calls.OfNumpy)]
+    assert [each.can_convert(numpy.array([1, 2])) for each in of_numpy] == [True, False]
+    assert [each.can_convert(small) for each in of_numpy] == [False, True]
+    monkeypatch.delitem(sys.modules, "numpy")
+    assert not any(each.can_convert(value) for each in of_numpy for value in (True, 1, "x", [1], small))
 
 
 def test_what_nothing_in_python_stands_for_is_forgotten_together(spark: "SparkSession") -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from sluice import gold
+from sluice import bronze, gold, silver
 from sluice.model import small_frames
 from sluice.model.ledger import Entry
 from sluice.operate.shadow import Shadow, clone_version
@@ -397,3 +397,28 @@ def test_a_table_keeps_its_small_files_when_rows_in_it_are_replaced(spark: Spark
     assert lake.read(spark, name).where("said = 'new'").count() == 9
     written = lake.open(name).get_add_actions(flatten=True)["num_records"].to_pylist()
     assert max(written) <= 1.5 * lake.rows_per_file
+
+
+@pytest.mark.parametrize("rows_max", [20_000, -1], ids=["by the driver", "by Spark"])
+def test_old_times_are_the_same_in_a_change_feed(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    """Java's older objects for times lack the days that the calendar of 1582 left out."""
+    monkeypatch.setattr(small_frames, "rows_max", rows_max)
+    births = silver.events(
+        "births",
+        source=bronze.topic("births"),
+        schema="id string, at timestamp, day date",
+        keys=["id"],
+        event_time="at",
+        event_time_min=None,
+    )
+    lakehouse.declare(births, gold.aggregate("days", source=births, group_by=["at", "day"], measures={"n": "count(*)"}))
+    for number, day in enumerate(["2000-01-01", "1582-10-10", "0001-01-01", "1883-11-18"]):
+        lakehouse.publish("births", {"id": f"{number}", "at": f"{day}T16:57:00Z", "day": day})
+        lakehouse.run()
+    shown = lakehouse.table("gold.days").selectExpr("CAST(at AS string)", "CAST(day AS string)").collect()
+    assert {tuple(row) for row in shown} == {
+        (f"{day} 16:57:00", day) for day in ("2000-01-01", "1582-10-10", "0001-01-01", "1883-11-18")
+    }
+    assert lakehouse.changed_by_rebuild() == {}

@@ -3,6 +3,7 @@
 Each takes a tenth of a millisecond of both processes, and a small refresh makes a thousand of them.
 """
 
+import sys
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,12 +13,14 @@ from typing import Any, cast
 from py4j.java_gateway import JavaClass, JavaMember, JavaObject, JVMView
 from py4j.protocol import ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID
 from pyspark.errors import utils
+from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
 
 # So many objects of the JVM may be there that nothing in Python stands for any more.
 left_max = 250
 # `List.of` takes up to ten elements by themselves.
 elements_max = 10
 names_max = 10_000
+of_numpy = (NumpyScalarConverter, NumpyArrayConverter)
 # What the gateway itself is known by.
 not_objects = (ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID)
 
@@ -26,7 +29,8 @@ def frugal(gateway: Any) -> Any:
     """The gateway, which makes one call where py4j makes many."""
     client = gateway._gateway_client
     gateway.jvm = Classes(gateway.jvm._gateway_client, jvm_name=gateway.jvm._jvm_name, id=gateway.jvm._id)
-    client.converters = [Listed(client), *(client.converters or [])]
+    known = client.converters or []
+    client.converters = [Listed(client), *[OfNumpy(each) if isinstance(each, of_numpy) else each for each in known]]
     client.garbage_collect_object = Left(gateway)
     return gateway
 
@@ -88,6 +92,20 @@ class Listed:
         for start in range(0, len(value), elements_max):
             found.addAll(self.of(*value[start : start + elements_max]))
         return found
+
+
+class OfNumpy:
+    """Values of numpy, where it is there. PySpark imports pandas to find out, a fifth of a second in each process."""
+
+    def __init__(self, converter: Any) -> None:
+        self.converter = converter
+        self.convert = converter.convert
+
+    def can_convert(self, value: object) -> bool:
+        numpy = sys.modules.get("numpy")
+        if numpy is None or not isinstance(value, (numpy.generic, numpy.ndarray)):
+            return False
+        return bool(self.converter.can_convert(value))
 
 
 class Left:

@@ -58,6 +58,9 @@ spark_settings = {
     # Spark's own default, INT96, knows no statistics and ends in the year 2262 for other readers.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.ansi.enabled": "true",
+    # Delta hands the rows of a change feed on as objects of Java. The older ones for times have the JVM's own zone, in
+    # which clocks were put back, and lack ten days of 1582.
+    "spark.sql.datetime.java8API.enabled": "true",
     # Values of a scope that are listed (`scope.listed_max`) are looked for as such, and not as one range.
     "spark.sql.parquet.pushdown.inFilterThreshold": "32",
     # Else `${env:HOME}` within a statement, or a value in one, is replaced by what it names.
@@ -90,9 +93,6 @@ compiled_when_hot = (
 unadapted = {"spark.sql.adaptive.enabled": "false", "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
 uncompiled = unadapted | {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 settings_up_to_rows = {20_000: uncompiled, 1_000_000: unadapted}
-
-# Delta hands the rows of a change feed on as objects of the JVM's own zone, in which clocks were put back.
-in_utc = "-Duser.timezone=UTC"
 
 
 @contextmanager
@@ -404,15 +404,14 @@ def scratch_prefix(settings: Settings) -> str:
 def sized(settings: Settings) -> dict[str, str]:
     """What depends on the machines: one shuffle task per core, memory, and who may reach the driver."""
     log4j = Path(__file__).with_name("log4j2.properties")
-    options = f"-Dlog4j2.configurationFile={log4j} {in_utc} -XX:+UseParallelGC {compiled_when_hot}"
+    options = f"-Dlog4j2.configurationFile={log4j} -XX:+UseParallelGC {compiled_when_hot} {settings.java_options}"
     here = {
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": f"{options} {settings.java_options}",
+        "spark.driver.extraJavaOptions": options,
         "spark.sql.shuffle.partitions": str(cores(settings)),
     }
     if settings.is_on_cluster:
         here |= {"spark.cores.max": str(cores(settings)), "spark.executor.memory": settings.executor_memory}
-        here |= {"spark.executor.extraJavaOptions": in_utc}
     if not settings.is_on_cluster or settings.spark.startswith(("spark://127.0.0.1:", "spark://localhost:")):
         here |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     return here

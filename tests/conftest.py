@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 # Neither a command nor the session of a run lives long enough to earn back what the second compiler costs.
-light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=200m"
 # The heap has its size from the beginning: else it is collected whole a dozen times while it grows.
 long = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:MetaspaceSize=200m -Xms3g -Xmn1g"
 

@@ -434,7 +434,7 @@ def test_values_that_may_be_equal_and_two_are_no_key(
         lakehouse.declare(sold, ordered, dataset)
         lakehouse.publish("sold", {"id": "a", "n": 1, "price": "1.00", "at": text(0)})
         lakehouse.publish("ordered", {"oid": "x", "g": "1", "paid": "1.0000", "share": 1.0, "at": text(0)})
-        with pytest.raises(DeclarationError, match=f"is a {kinds[0]} of .* and a {kinds[1]} of .*: CAST both"):
+        with pytest.raises(DeclarationError, match=f"has the type {kinds[0]} in .* and {kinds[1]} in .*: CAST both"):
             lakehouse.run()
 
 
@@ -471,5 +471,5 @@ def test_an_interval_has_keys_of_one_type(lakehouse: Lakehouse) -> None:
     lakehouse.declare(sold, ordered, unknown, near)
     lakehouse.publish("sold", {"id": "a", "n": 1, "at": text(0)})
     lakehouse.publish("ordered", {"oid": "x", "g": "1", "at": text(0)})
-    with pytest.raises(DeclarationError, match="the key g is a int of sale and a string of order"):
+    with pytest.raises(DeclarationError, match="the key g has the type int in sale and string in order"):
         lakehouse.run()

@@ -279,8 +279,8 @@ def test_every_row_is_there_once_whatever_is_killed(project: Project, tmp_path: 
     random.seed(1)
     while True:
         running = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.DEVNULL)
-        begun = len(list((tmp_path / ".sluice/log").rglob("*.jsonl")))
-        until(lambda r=running, n=begun: r.poll() is not None or len([*(tmp_path / ".sluice").rglob("0*.jsonl")]) > n)  # type: ignore[misc]
+        begun = segments_in(tmp_path / ".sluice")
+        until(lambda r=running, n=begun: r.poll() is not None or segments_in(tmp_path / ".sluice") > n)  # type: ignore[misc]
         time.sleep(random.random() / 5)
         if running.poll() is not None or kills == 5:
             break
@@ -293,6 +293,11 @@ def test_every_row_is_there_once_whatever_is_killed(project: Project, tmp_path: 
     for partition in project._here.log.partitions("orders"):
         ids = [json.loads(each.value or b"")["id"] for each in project._here.log.read("orders", partition)]
         assert ids == sorted(ids), "records of a key are in another order than in the file"
+
+
+def segments_in(folder: Path) -> int:
+    """How many segments a log has; a folder that gets another name meanwhile counts as empty."""
+    return sum(name.endswith(".jsonl") for _, _, names in os.walk(folder) for name in names)
 
 
 def until(condition: Callable[[], bool], seconds: float = 60) -> None:

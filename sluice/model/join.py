@@ -255,8 +255,8 @@ def require_one_to_one(dataset: str, inputs: Frames, keys: Sequence[str]) -> Non
         for (left, one), (right, other) in combinations(kinds.items(), 2):
             if not are_one_to_one(one[key], other[key]):
                 raise DeclarationError(
-                    f"{dataset}: the key {key} is a {one[key]} of {left} and a {other[key]} of {right}; several values "
-                    "of one type can equal one of the other: CAST both to one type"
+                    f"{dataset}: the key {key} has the type {one[key]} in {left} and {other[key]} in {right}; several "
+                    "values of one type can equal one of the other: CAST both to one type"
                 )
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Neither a command nor the session of a run lives long enough to earn back what the second compiler costs.
+# Neither a command nor the session of a run lives long enough to earn back what the second compiler costs. Classes, and
+# the heap of the session, have their room from the beginning: else all is collected several times while they grow.
 light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=200m"
-# The heap has its size from the beginning: else it is collected whole a dozen times while it grows.
 long = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:MetaspaceSize=200m -Xms3g -Xmn1g"
 
 # The next command of the same test takes over the JVM of the last one, as it does for a user.

@@ -151,14 +151,7 @@ def keyed_dataset(
     columns: Columns | None = None,
 ) -> Dataset:
     """The dataset whose rows of a key are what `rows_of` makes of all input rows of that key."""
-    keyed = {alias: Keyed(declared.keys, declared.on.get(alias, {})) for alias in inputs}
-    is_compared = len(inputs) > 1 and not all(each.is_typed(inputs[alias]) for alias, each in keyed.items())
-
-    def checked(rows: Frames) -> Frames:
-        if is_compared:
-            require_one_to_one(name, {alias: each.touched(rows[alias]) for alias, each in keyed.items()}, declared.keys)
-        return rows
-
+    compared = compared_by(name, inputs, declared.keys, declared.on)
     return Dataset(
         name=name,
         inputs={alias: by_key(source, declared.keys, declared.on.get(alias)) for alias, source in inputs.items()},
@@ -170,7 +163,7 @@ def keyed_dataset(
                 cluster_by=(event_time,) if event_time else declared.keys,
             ),
         ),
-        shape=lambda rows, own: rows_of(checked(rows)),
+        shape=lambda rows, own: rows_of(compared(rows)),
         specification=declared,
         meaning=meaning,
         keys=declared.grain,
@@ -243,6 +236,24 @@ def require_one_type(dataset: str, columns: Sequence[tuple[Dataset, str]]) -> No
     """A DeclarationError where columns that are compared are known to be of different types."""
     for left, right in combinations(columns, 2):
         require_same_type(dataset, left, right)
+
+
+def compared_by(
+    dataset: str, inputs: Mapping[str, Dataset], keys: tuple[str, ...], on: Mapping[str, On] | None = None
+) -> Callable[[Frames], Frames]:
+    """A function that returns the rows of the inputs as they are, or raises DeclarationError for keys of two types.
+
+    It asks where the declarations do not say the types.
+    """
+    keyed = {alias: Keyed(keys, (on or {}).get(alias, {})) for alias in inputs}
+    is_known = len(inputs) == 1 or all(each.is_typed(inputs[alias]) for alias, each in keyed.items())
+
+    def compared(rows: Frames) -> Frames:
+        if not is_known:
+            require_one_to_one(dataset, {alias: each.touched(rows[alias]) for alias, each in keyed.items()}, keys)
+        return rows
+
+    return compared
 
 
 def require_one_to_one(dataset: str, inputs: Frames, keys: Sequence[str]) -> None:

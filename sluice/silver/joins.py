@@ -8,7 +8,6 @@ from sluice.errors import DeclarationError
 from sluice.model import integrity as laws
 from sluice.model.datasets import (
     Dataset,
-    Frames,
     Input,
     Output,
     checked_name,
@@ -19,7 +18,7 @@ from sluice.model.datasets import (
     type_of,
 )
 from sluice.model.ddl import require_names
-from sluice.model.join import require_common_keys, require_one_to_one
+from sluice.model.join import compared_by, require_common_keys
 from sluice.model.lineage import Lineage, Made, Source, as_struct, taken, unique
 from sluice.model.query import keyed_rows
 from sluice.model.select import Select
@@ -120,13 +119,7 @@ def interval_join(
     )
     sides = {left_name: (left_source, rule.left), right_name: (right_source, rule.right)}
     kept = {"inner": (), "left": (left_name,), "right": (right_name,), "full": (left_name, right_name)}[how]
-    is_compared = any(type_of(source, key) is None for source, _ in sides.values() for key in keys)
-
-    def checked(rows: Frames) -> Frames:
-        if is_compared:
-            require_one_to_one(full_name, {alias: rows[alias].select(*keys) for alias in sides}, keys)
-        return rows
-
+    compared = compared_by(full_name, {alias: source for alias, (source, _) in sides.items()}, rule.keys)
     made = Dataset(
         name=full_name,
         inputs={alias: input_of(source, side, rule) for alias, (source, side) in sides.items()},
@@ -138,7 +131,7 @@ def interval_join(
                 cluster_by=("event_time",),
             ),
         ),
-        shape=lambda rows, own: join_rows(checked(rows)[left_name], rows[right_name], rule),
+        shape=lambda rows, own: join_rows(compared(rows)[left_name], rows[right_name], rule),
         specification=IntervalJoins({alias: source.name for alias, (source, _) in sides.items()}, rule),
         meaning=meaning,
         keys=tuple(keys),

@@ -1,42 +1,125 @@
 """Deduplicate: the first record of a key in the log's order wins, and no record is a duplicate of itself."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from sluice.shapes.deduplicate import deduplicate
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import StringType, StructField, StructType
+
+from sluice.model.few_rows import comparable
+from sluice.model.small_frames import frame_of, small_rows
+from sluice.shapes.deduplicate import deduplicate, deduplicate_few, verdict
 from tests.kit import Row, frame, rows_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 schema = "_key string, _timestamp hours, _topic string, _partition int, _offset bigint, _digest bigint"
 
 
-def fates(spark: "SparkSession", *records: Row) -> list[Row]:
-    return rows_of(deduplicate(frame(spark, schema, records)), "_offset", "_fate", "_reason", "_detail")
+def by_driver(candidates: "DataFrame") -> "DataFrame":
+    """What the driver says of rows that it has."""
+    rows = small_rows(candidates)
+    assert rows is not None
+    found = deduplicate_few(rows)
+    assert found is not None
+    columns = StructType([*candidates.schema, *[StructField(name, StringType()) for name in verdict]])
+    return frame_of(candidates.sparkSession, found, columns)
 
 
-def test_the_first_by_log_time_wins(spark: "SparkSession") -> None:
-    assert fates(spark, ("k", 2.0, "t", 0, 1, 7), ("k", 1.0, "t", 0, 9, 7)) == [
+Fates = Callable[..., list[Row]]
+
+
+@pytest.fixture(params=[deduplicate, by_driver])
+def fates(spark: "SparkSession", request: pytest.FixtureRequest) -> Fates:
+    """The verdicts by Spark, or by the driver."""
+
+    def found(*records: Row) -> list[Row]:
+        return rows_of(request.param(frame(spark, schema, records)), "_offset", "_fate", "_reason", "_detail")
+
+    return found
+
+
+def test_the_first_by_log_time_wins(fates: Fates) -> None:
+    assert fates(("k", 2.0, "t", 0, 1, 7), ("k", 1.0, "t", 0, 9, 7)) == [
         (1, "duplicate", "same_payload", "t/0/9"),
         (9, None, None, None),
     ]
 
 
-def test_partition_and_offset_break_ties(spark: "SparkSession") -> None:
-    assert fates(spark, ("k", 1.0, "t", 1, 3, 7), ("k", 1.0, "t", 0, 5, 7), ("k", 1.0, "t", 0, 4, 7)) == [
+def test_partition_and_offset_break_ties(fates: Fates) -> None:
+    assert fates(("k", 1.0, "t", 1, 3, 7), ("k", 1.0, "t", 0, 5, 7), ("k", 1.0, "t", 0, 4, 7)) == [
         (3, "duplicate", "same_payload", "t/0/4"),
         (4, None, None, None),
         (5, "duplicate", "same_payload", "t/0/4"),
     ]
 
 
-def test_another_payload_under_the_same_key_is_told_apart(spark: "SparkSession") -> None:
-    assert fates(spark, ("k", 1.0, "t", 0, 1, 7), ("k", 2.0, "t", 0, 2, 8)) == [
+def test_another_payload_under_the_same_key_is_told_apart(fates: Fates) -> None:
+    assert fates(("k", 1.0, "t", 0, 1, 7), ("k", 2.0, "t", 0, 2, 8)) == [
         (1, None, None, None),
         (2, "duplicate", "other_payload", "t/0/1"),
     ]
 
 
-def test_a_record_read_again_is_one_record(spark: "SparkSession") -> None:
+def test_a_record_read_again_is_one_record(fates: Fates) -> None:
     record = ("k", 1.0, "t", 0, 1, 7)
-    assert fates(spark, record, record) == [(1, None, None, None)]
+    assert fates(record, record) == [(1, None, None, None)]
+
+
+def test_a_record_without_a_digest_is_like_no_other(fates: Fates) -> None:
+    assert fates(("k", 1.0, "t", 0, 1, None), ("k", 2.0, "t", 0, 2, None)) == [
+        (1, None, None, None),
+        (2, "duplicate", "other_payload", "t/0/1"),
+    ]
+
+
+def test_nothing_is_deduplicated_to_nothing(fates: Fates) -> None:
+    assert fates() == []
+
+
+@pytest.mark.parametrize("column", range(5))
+def test_the_driver_leaves_rows_without_a_place_to_spark(spark: "SparkSession", column: int) -> None:
+    record = ("k", 1.0, "t", 0, 1, 7)
+    rows = small_rows(frame(spark, schema, [(*record[:column], None, *record[column + 1 :])]))
+    assert rows is not None
+    assert deduplicate_few(rows) is None
+
+
+# Few values, so that keys, times and places are often the same; of one place there is one time.
+places = st.tuples(st.sampled_from(["t", "é", "a/b"]), st.integers(0, 1), st.integers(0, 3))
+records = st.lists(
+    st.tuples(st.sampled_from(["", "k", "k\x01", "\U0001f600", "\uffff"]), places, st.none() | st.integers(0, 1)),
+    max_size=12,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(drawn=records)
+def test_the_driver_judges_as_spark_does(
+    spark: "SparkSession", drawn: list[tuple[str, tuple[str, int, int], int | None]]
+) -> None:
+    # One record has one key and one payload, however often it is read.
+    of_places = {place: (key, (place[1] + place[2]) % 3 / 2, *place, digest) for key, place, digest in drawn}
+    rows = [of_places[place] for _, place, _ in drawn]
+    made = frame(spark, schema, rows)
+    columns = ("_key", "_timestamp", "_topic", "_partition", "_offset", "_digest", *verdict)
+    assert rows_of(by_driver(made), *columns) == rows_of(deduplicate(made), *columns)
+
+
+def test_a_driver_that_takes_the_last_record_is_found_out(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant of the law above."""
+    made = frame(spark, schema, [("k", 1.0, "t", 0, 1, 7), ("k", 2.0, "t", 0, 2, 7)])
+    monkeypatch.setattr("sluice.shapes.deduplicate.comparable", comparable_backwards)
+    assert rows_of(by_driver(made), *verdict, "_offset") != rows_of(deduplicate(made), *verdict, "_offset")
+
+
+def comparable_backwards(column: "pa.ChunkedArray[Any]") -> list[object]:
+    """Times that run backwards."""
+    found = comparable(column)
+    return [-each for each in found] if pa.types.is_timestamp(column.type) else found

@@ -16,8 +16,8 @@ from sluice.engine.backfill import BackfillRange
 from sluice.model import small_frames
 from sluice.model.completeness import EvaluationContext, later_of
 from sluice.model.datasets import Dataset, Output, Retraction, microseconds
-from sluice.model.few_rows import are_comparable, meeting
-from sluice.model.found import Among
+from sluice.model.few_rows import are_comparable
+from sluice.model.frames import dropped, where_equal
 from sluice.model.ledger import Cause, Commit, Entry, InputVersion, Reached, RowCounts, no_rows, watermark_of
 from sluice.model.scope import Scope, collect, everything
 from sluice.model.small_frames import is_local
@@ -225,7 +225,7 @@ class Evaluation:
             return None
         found, few = self.computed(found, scope)
         if few is not None and pc.all(few[increment.is_known]).as_py() is not False:
-            return without(found, few, increment.is_known)
+            return dropped(found, increment.is_known)
         known = found.where(increment.is_known).drop(increment.is_known)
         unknown = collect(self.dataset.scope_of(found.where(f"NOT {increment.is_known}")))
         if unknown.count == 0:
@@ -290,11 +290,12 @@ class Evaluation:
         if self.dataset.reached is None:
             return {}
         found = dict(self.known.entry.reached) if self.known and not scope.is_everything else {}
-        times = {name: F.unix_micros(name).alias(name) for name in ("event_time", "log_time")}
-        for row in self.dataset.reached(shaped).withColumns(times).collect():
-            event_time = None if row["event_time"] is None else instant(row["event_time"])
-            now = Reached(event_time=event_time, log_time=instant(row["log_time"]))
-            found[row["partition"]] = found[row["partition"]].with_more(now) if row["partition"] in found else now
+        rows = small_frames.all_rows(self.dataset.reached(shaped))
+        # As numbers: Python knows no year beyond 9999.
+        times = [rows[name].cast(pa.int64()).to_pylist() for name in ("event_time", "log_time")]
+        for partition, event_time, log_time in zip(rows["partition"].to_pylist(), *times, strict=True):
+            now = Reached(event_time=None if event_time is None else instant(event_time), log_time=instant(log_time))
+            found[partition] = found[partition].with_more(now) if partition in found else now
         return found
 
     def entry(self, reached: dict[str, Reached]) -> Entry:
@@ -336,28 +337,12 @@ def inserted(changed: "DataFrame") -> "DataFrame":
     """The new rows of a change feed."""
     if is_read(changed):
         return changed
-    known = small_frames.known_rows(changed)
-    if known is None:
-        return changed.where("_change_type = 'insert'").drop(*change_columns)
-    new = known.filter(pc.equal(known["_change_type"], pa.scalar("insert")))
-    return without(changed, new, *change_columns)
+    return dropped(where_equal(changed, change_columns[0], "insert"), *change_columns)
 
 
 def of_slice(rows: "DataFrame", output: Output) -> "DataFrame":
     """The rows of an output in a table that others share."""
-    if not output.slice:
-        return rows
-    known = small_frames.known_rows(rows)
-    if known is None:
-        return rows.where(output.slice_condition())
-    named = [Among(column, pa.chunked_array([[value]])) for column, value in output.slice]
-    return small_frames.frame_of(rows.sparkSession, meeting(known, named), rows.schema)
-
-
-def without(df: "DataFrame", few: "ArrowTable", *columns: str) -> "DataFrame":
-    """Rows that the driver has, without some columns."""
-    schema = StructType([field for field in df.schema if field.name not in columns])
-    return small_frames.frame_of(df.sparkSession, few.drop_columns(list(columns)), schema)
+    return reduce(lambda df, named: where_equal(df, *named), output.slice, rows)
 
 
 def union(frames: "list[DataFrame]") -> "DataFrame":

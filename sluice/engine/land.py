@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 
 from sluice.engine.blocked import unblock
 from sluice.engine.commit import commit
@@ -16,6 +16,7 @@ from sluice.engine.plan import Plan
 from sluice.errors import SluiceError
 from sluice.log import AnyLog, Batch
 from sluice.model.datasets import Output, Topic, bronze_columns
+from sluice.model.frames import with_constant
 from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts, no_rows
 from sluice.model.small_frames import small_rows
 from sluice.runtime.session import named_jobs
@@ -83,7 +84,7 @@ def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":
     """The records of a batch as rows of a bronze table."""
     if not batch.records:
         return spark.createDataFrame([], bronze_schema)
-    return batch.rows(spark).withColumn("landed_at", F.current_timestamp())
+    return with_constant(batch.rows(spark), "landed_at", datetime.now(UTC))
 
 
 def forgotten(log: AnyLog, topic: str, known: Commit | None, batch: Batch) -> str | None:

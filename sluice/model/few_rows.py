@@ -36,6 +36,12 @@ def matching(rows: pa.Table, few: pa.Table, match: Sequence[tuple[str, str]]) ->
     return rows.filter(pa.array([row in wanted for row in given], pa.bool_()))
 
 
+def distinct(rows: pa.Table) -> pa.Table:
+    """The rows, each once; all columns are keys (`are_keys`)."""
+    places = {key: place for place, key in enumerate(keys_of(rows, rows.column_names))}
+    return rows.take(pa.array(sorted(places.values()), pa.int64()))
+
+
 def keys_of(rows: pa.Table, columns: Sequence[str]) -> list[tuple[object, ...]]:
     """The values of some columns, row by row."""
     return list(zip(*[comparable(rows[column]) for column in columns], strict=True))

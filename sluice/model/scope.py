@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from sluice.model.few_rows import matching
+from sluice.model.few_rows import are_keys, distinct, matching
 from sluice.model.found import Among, Condition, During, finders
-from sluice.model.small_frames import is_local, local, small_rows
+from sluice.model.small_frames import is_local, known_rows, local, small_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -209,6 +209,9 @@ everything = Scope()
 
 def collect(rows: "DataFrame") -> Scope:
     """Computes the scope's distinct rows once; brings them to the driver where they are few, and else their bounds."""
+    known = known_rows(rows)
+    if known is not None and are_keys(known.schema, rows.columns):
+        return of_few(rows, distinct(known))
     rows = rows.distinct()
     # What is made of rows that the driver has is computed there at once.
     few = small_rows(rows) if is_local(rows) else None

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from functools import cache, partial
+from functools import cache, partial, reduce
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
@@ -61,6 +61,9 @@ def small_rows(
     """
     if count > rows_max or not is_plain(df.schema):
         return None
+    known = known_rows(df)
+    if known is not None:
+        return known if known.num_rows <= rows_max and are_light(known) else None
     sizes = [f"coalesce(octet_length(CAST(`{name}` AS string)), 0L)" for name, kind in df.dtypes if kind not in numbers]
     # What is too large never leaves Spark.
     row = f"IF({' + '.join(['0L', *sizes])} <= {row_bytes_max}, array(struct(*)), array()) AS row"
@@ -73,6 +76,31 @@ def small_rows(
         found = collected(rows)["row"].combine_chunks()
     kept = cast(pa.StructArray, cast("pa.ListArray[Any]", found).flatten())
     return pa.Table.from_struct_array(kept) if len(kept) == len(found) <= rows_max else None
+
+
+def all_rows(df: "DataFrame") -> pa.Table:
+    """The rows of a frame that has few."""
+    known = known_rows(df)
+    return collected(df) if known is None else known
+
+
+def are_light(rows: pa.Table) -> bool:
+    """Whether no row has more bytes of text and the like than `row_bytes_max`."""
+    sizes = [bytes_of(column) for column in rows.columns if not has_fixed_width(column.type)]
+    total = reduce(cast(Any, pc).add, sizes) if sizes and rows.num_rows else None
+    return total is None or pc.max(total).as_py() <= row_bytes_max
+
+
+def bytes_of(column: "pa.ChunkedArray[Any]") -> "pa.Array[Any]":
+    """How many bytes each value has; of nested ones, about."""
+    if pa.types.is_nested(column.type):
+        return pa.array([0 if not each else len(str(each)) for each in column.to_pylist()], pa.int64())
+    found = pc.binary_length(column).cast(pa.int64()).combine_chunks()
+    return cast("pa.Array[Any]", pc.fill_null(found, 0))
+
+
+def has_fixed_width(kind: pa.DataType) -> bool:
+    return pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)
 
 
 def collected(df: "DataFrame") -> pa.Table:

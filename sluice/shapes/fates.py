@@ -11,6 +11,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
 
 from sluice.model import integrity as laws
 from sluice.model.datasets import (
@@ -25,15 +26,17 @@ from sluice.model.datasets import (
     same_names,
 )
 from sluice.model.expectations import Expectation
+from sluice.model.frames import dropped, nulled, selected, where_equal, where_null, with_constant
 from sluice.model.lineage import Lineage, Made, Source
 from sluice.model.record_columns import columns_of
 from sluice.model.rules import require_fit
-from sluice.model.small_frames import frame_of, is_known_empty
+from sluice.model.small_frames import frame_of, is_known_empty, known_rows
 from sluice.model.specification import Specification
 from sluice.shapes.avro import unknown
 from sluice.shapes.canonical import key_text
-from sluice.shapes.deduplicate import deduplicate
+from sluice.shapes.deduplicate import deduplicate, verdict
 from sluice.shapes.encoded import changed_ids, known_schemas, schema_id, schema_id_of
+from sluice.shapes.few_fates import judged_few, reached_by_few
 from sluice.shapes.parse import Parsing, bronze_position, erased, late, parse, position
 
 if TYPE_CHECKING:
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
     from sluice.model.scope import Scope
 
 fates_table = "silver._fates"
-verdict = ("_fate", "_reason", "_detail")
 # `sluice quarantine release` writes to the log, so a rebuild applies it too.
 releases = Topic("bronze.sluice_releases", "sluice_releases", "Quarantined records that were released.", optional=True)
 envelope_types = {"op": "string", "committed_at": "timestamp", "lsn": "bigint", "transaction_order": "bigint"}
@@ -53,6 +55,7 @@ schemas = Topic("bronze.sluice_schemas", "sluice_schemas", "The schemas that rec
 schemas_input = "schemas"
 # The rule of the records that `sluice quarantine add` sets aside.
 by_command = "by_command"
+reached_schema = StructType().add("partition", "string").add("event_time", "timestamp").add("log_time", "timestamp")
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,16 @@ class Reading:
     said: "DataFrame | None" = None
     schemas: "DataFrame | None" = None
 
+    @property
+    def is_judged_again(self) -> bool:
+        """Whether records that were judged before may be judged otherwise now."""
+        return self.said is not None or self.schemas is not None
+
     def parse(self, records: "DataFrame") -> "DataFrame":
-        """The records as rows; those that are parsed already stay as they are."""
-        return records if is_parsed(records) else parse(records, self.parsing, self.said, self.schemas)
+        """The records as rows with their key in `_key`; those that are parsed already stay as they are."""
+        if is_parsed(records):
+            return records
+        return with_key(parse(records, self.parsing, self.said, self.schemas), self.distinct)
 
     def parse_all(self, frames: "Sequence[DataFrame]") -> "DataFrame":
         """The same of records that are parsed already and others, which are parsed together."""
@@ -220,13 +230,14 @@ def judge(records: "Sequence[DataFrame]", reading: Reading, *, table: str, own: 
     The scope is the new `records`, those with commands, or with a schema that is known now, and those judged before, in
     `own`, that share a key with them.
     """
-    is_good = F.col("_rule").isNull()
     # One pass for good and bad: a filter on the rule would parse every record again for each column it reads.
     parsed = reading.parse_all(records)
-    key = F.when(is_good, key_text(parsed, reading.distinct)).otherwise(position_text())
-    candidates = as_said(parsed, reading.said, reading.parsing).withColumn("_key", key)
-    is_judged_again = reading.said is not None or reading.schemas is not None
-    again = F.broadcast(parsed.select(*position)) if is_judged_again else None
+    few = judged_by_driver(parsed, reading, table=table, own=own)
+    if few is not None:
+        return few
+    is_good = F.col("_rule").isNull()
+    candidates = as_said(parsed, reading)
+    again = F.broadcast(parsed.select(*position)) if reading.is_judged_again else None
     for judged in judged_before(own, table, reading.distinct):
         # A record that was judged before a command, or before its schema, is judged again, from bronze.
         others = judged if again is None else judged.join(again, list(position), "left_anti")
@@ -241,41 +252,48 @@ def judge(records: "Sequence[DataFrame]", reading: Reading, *, table: str, own: 
     )
 
 
+def judged_by_driver(parsed: "DataFrame", reading: Reading, *, table: str, own: Frames) -> "DataFrame | None":
+    """The same where the driver has all that is judged; None where it has not, or where rows are judged again."""
+    if reading.is_judged_again or reading.parsing.names_schemas:
+        return None
+    before = [known_rows(own[table]), known_rows(duplicates_in(own[fates_table]))] if own else []
+    found = judged_few(known_rows(parsed), before, reading.distinct)
+    schema = StructType([*parsed.schema, *[StructField(name, StringType()) for name in verdict]])
+    return None if found is None else frame_of(parsed.sparkSession, found, schema)
+
+
 def with_schema_id() -> "Column":
     """The detail of a fate; of a record whose schema is not known, the id of that schema."""
     is_unknown = F.coalesce(F.col("_rule") == unknown, F.lit(False))
     return F.when(is_unknown, F.col(schema_id).cast("string")).otherwise(F.col("_detail"))
 
 
-def as_said(parsed: "DataFrame", said: "DataFrame | None", parsing: Parsing) -> "DataFrame":
+def as_said(parsed: "DataFrame", reading: Reading) -> "DataFrame":
     """The parsed records: released ones without the rules that can be lifted, held ones with a rule."""
-    if said is None:
+    if reading.said is None:
         return parsed
-    marked = parsed.join(F.broadcast(said), list(position), "left")
-    waivable = F.array(*[F.lit(rule) for rule in parsing.waivable])
+    marked = parsed.join(F.broadcast(reading.said), list(position), "left")
+    waivable = F.array(*[F.lit(rule) for rule in reading.parsing.waivable])
     is_held = F.coalesce("_is_held", F.lit(False))
     is_lifted = ~is_held & (F.size(F.array_except(F.split("_rule", ","), waivable)) == 0)
     rule = F.when(is_held & F.col("_rule").isNull(), by_command).when(
         F.col("_is_held").isNull() | ~F.coalesce(is_lifted, F.lit(False)), F.col("_rule")
     )
-    return marked.withColumn("_rule", rule).select(parsed.columns)
+    return with_key(marked.withColumn("_rule", rule).select(parsed.columns), reading.distinct)
 
 
 def judged_before(own: Frames, table: str, distinct: tuple[str, ...]) -> "list[DataFrame]":
     """The accepted rows and the duplicates of a scope, as candidates to be judged again."""
     if not own:
         return []
-    duplicates = (
-        own[fates_table]
-        .where("fate = 'duplicate'")
-        .select(
-            *[F.col(column.removeprefix("_")).alias(column) for column in position],
-            "_timestamp",
-            "_digest",
-            "_key",
-        )
-    )
-    return [own[table].withColumn("_key", key_text(own[table], distinct)), duplicates]
+    return [own[table].withColumn("_key", key_text(own[table], distinct)), duplicates_in(own[fates_table])]
+
+
+def duplicates_in(fates: "DataFrame") -> "DataFrame":
+    """The duplicates of a scope, in the columns of parsed records."""
+    columns = {column: column.removeprefix("_") for column in position}
+    columns |= {name: name for name in ("_timestamp", "_digest", "_key")}
+    return selected(where_equal(fates, "fate", "duplicate"), columns)
 
 
 def touched_keys(records: "DataFrame", reading: Reading) -> "DataFrame":
@@ -284,11 +302,8 @@ def touched_keys(records: "DataFrame", reading: Reading) -> "DataFrame":
     A record with a command from before it landed is judged by it, so it is in the scope either way.
     """
     parsed, distinct, said = reading.parse(records), reading.distinct, reading.said
-    is_good = F.col("_rule").isNull()
-    touched = parsed.select(
-        *[F.when(is_good, F.col(name)).alias(name) for name in distinct],
-        F.when(is_good, key_text(parsed, distinct)).otherwise(position_text()).alias("_key"),
-    )
+    names = {name: name for name in (*distinct, "_key")}
+    touched = selected(nulled(parsed, distinct, unless_null="_rule"), names)
     if said is None:
         return touched
     spoken_of = parsed.join(F.broadcast(said.select(*position)), list(position), "left_semi")
@@ -389,6 +404,12 @@ def commanded(records: "DataFrame", dataset: str) -> "DataFrame":
     )
 
 
+def with_key(parsed: "DataFrame", distinct: Sequence[str]) -> "DataFrame":
+    """Parsed records with the text of their key; those that break a rule have their position instead."""
+    key = F.when(F.col("_rule").isNull(), key_text(parsed, distinct)).otherwise(position_text())
+    return parsed.withColumn("_key", key)
+
+
 def position_text() -> "Column":
     """A record's position as `topic/partition/offset`; no key looks like this, since each ends with U+0001."""
     return F.concat_ws("/", *position)
@@ -404,6 +425,9 @@ def reached_by(judged: "DataFrame", event_time: str | None) -> "DataFrame":
     Event time never counts for more than the log's own: a record of the future, released or tolerated, is no progress.
     Duplicates that were judged before are here without their event time, which was counted then.
     """
+    known = known_rows(judged)
+    if known is not None:
+        return frame_of(judged.sparkSession, reached_by_few(known, event_time), reached_schema)
     is_usable = F.col("_fate").isNull() | (F.col("_fate") == "duplicate")
     event = F.lit(None).cast("timestamp")
     if event_time:
@@ -429,7 +453,7 @@ def event_outputs(name: str, distinct: tuple[str, ...], event_time: str | None) 
         name,
         grain=distinct,
         scope_columns=same_names(distinct),
-        select=lambda judged: judged.where("_fate IS NULL").drop(*verdict, "_key", "_rule"),
+        select=lambda judged: dropped(where_null(judged, "_fate"), *verdict, "_key", "_rule"),
         cluster_by=(event_time,) if event_time else distinct[:1],
     )
     return (rejected, accepted)
@@ -437,11 +461,7 @@ def event_outputs(name: str, distinct: tuple[str, ...], event_time: str | None) 
 
 def fate_rows(judged: "DataFrame", dataset: str) -> "DataFrame":
     """The rejected records of one dataset as rows of `silver._fates`."""
-    return judged.where("_fate IS NOT NULL").select(
-        F.lit(dataset).alias("dataset"),
-        *[F.col(column).alias(column.removeprefix("_")) for column in position],
-        *[F.col(column).alias(column.removeprefix("_")) for column in verdict],
-        "_key",
-        "_timestamp",
-        "_digest",
-    )
+    places = {column.removeprefix("_"): column for column in (*position, *verdict)}
+    kept = {name: name for name in ("dataset", *places, "_key", "_timestamp", "_digest")}
+    rejected = with_constant(where_null(judged, "_fate", is_null=False), "dataset", dataset)
+    return selected(rejected, kept | places)

@@ -100,6 +100,9 @@ def test_a_scope_by_fractions_is_found_by_spark(spark: "SparkSession") -> None:
         (pa.array([{"a": "a" * 9000}, None]), False),
         (pa.array([[("k", "a" * 9000)], None], pa.map_(pa.string(), pa.string())), False),
         (pa.array([1, None], pa.decimal128(38, 2)), True),
+        # Python knows no year beyond 9999, and no text that is not UTF-8.
+        (pa.array([{"at": 2**62}, None], pa.struct([("at", pa.timestamp("us", "UTC"))])), True),
+        (pa.array([[b"\xff"], None], pa.list_(pa.binary())).view(pa.list_(pa.string())), True),
     ],
 )
 def test_large_rows_stay_with_spark(spark: "SparkSession", column: "pa.Array[Any]", *, is_light: bool) -> None:

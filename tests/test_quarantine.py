@@ -4,6 +4,7 @@ import pytest
 
 from sluice import bronze, silver
 from sluice.errors import UsageError
+from sluice.model import small_frames
 from sluice.operate import quarantine
 from sluice.operate.status import status
 from tests.kit import Lakehouse, at, text
@@ -123,3 +124,31 @@ def test_the_watermark_is_the_least_of_the_partitions_that_are_not_idle(lakehous
     lakehouse.publish("readings", reading("faster", 6.0, received=6.5), key=keys[0], hours=6.6).run()
     # The other partition has been silent for more than an hour.
     assert watermark() == at(6.0)
+
+
+named_alike = silver.events(
+    "named_alike",
+    source=bronze.topic("named_alike"),
+    schema="fate string, dataset string, topic int, partition string, offset string, reason string, detail string, "
+    "event_time timestamp, log_time string, key string, partition_ string",
+    keys=["fate", "dataset"],
+    event_time="event_time",
+)
+
+
+@pytest.mark.parametrize("rows_max", [-1, 20_000], ids=["by Spark", "by the driver"])
+def test_columns_of_a_record_may_be_called_as_those_of_its_fate(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    monkeypatch.setattr(small_frames, "rows_max", rows_max)
+    record = {"fate": "a", "dataset": "x", "topic": 7, "reason": "none", "event_time": text(1), "log_time": "never"}
+    lakehouse.declare(named_alike)
+    for again in (record, record, record | {"reason": "another"}, record | {"fate": None}):
+        lakehouse.publish("named_alike", again, hours=2).run()
+    assert lakehouse.rows("silver.named_alike", "fate", "dataset", "topic", "reason") == [("a", "x", 7, "none")]
+    assert [fate[:2] for fate in lakehouse.fates()] == [
+        ("duplicate", "other_payload"),
+        ("duplicate", "same_payload"),
+        ("quarantined", "null_fate"),
+    ]
+    assert lakehouse.changed_by_rebuild() == {}

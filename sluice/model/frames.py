@@ -52,7 +52,7 @@ def selected(df: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
 
 
 def with_constant(df: "DataFrame", name: str, value: str | datetime) -> "DataFrame":
-    """The rows with one more column, which has this value in each."""
+    """The rows with one more column, of a name that they lack, which has this value in each."""
     known = known_rows(df)
     if known is None:
         return df.withColumn(name, F.lit(value))

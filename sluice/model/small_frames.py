@@ -94,7 +94,8 @@ def are_light(rows: pa.Table) -> bool:
 def bytes_of(column: "pa.ChunkedArray[Any]") -> "pa.Array[Any]":
     """How many bytes each value has; of nested ones, about."""
     if pa.types.is_nested(column.type):
-        return pa.array([0 if not each else len(str(each)) for each in column.to_pylist()], pa.int64())
+        whole = column.combine_chunks()
+        return pa.array([whole.slice(row, 1).nbytes for row in range(len(whole))], pa.int64())
     found = pc.binary_length(column).cast(pa.int64()).combine_chunks()
     return cast("pa.Array[Any]", pc.fill_null(found, 0))
 

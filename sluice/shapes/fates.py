@@ -461,7 +461,7 @@ def event_outputs(name: str, distinct: tuple[str, ...], event_time: str | None) 
 
 def fate_rows(judged: "DataFrame", dataset: str) -> "DataFrame":
     """The rejected records of one dataset as rows of `silver._fates`."""
-    places = {column.removeprefix("_"): column for column in (*position, *verdict)}
-    kept = {name: name for name in ("dataset", *places, "_key", "_timestamp", "_digest")}
-    rejected = with_constant(where_null(judged, "_fate", is_null=False), "dataset", dataset)
-    return selected(rejected, kept | places)
+    # Records may have columns of these names; those that begin with _ are ours.
+    rejected = with_constant(where_null(judged, "_fate", is_null=False), "_dataset", dataset)
+    columns = {column.removeprefix("_"): column for column in ("_dataset", *position, *verdict)}
+    return selected(rejected, columns | {name: name for name in ("_key", "_timestamp", "_digest")})

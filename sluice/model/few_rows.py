@@ -1,6 +1,6 @@
 """Rows that the driver has, in Arrow: found by conditions, matched and compared as Spark compares them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any, cast
 
@@ -40,6 +40,13 @@ def distinct(rows: pa.Table) -> pa.Table:
     """The rows, each once; all columns are keys (`are_keys`)."""
     places = {key: place for place, key in enumerate(keys_of(rows, rows.column_names))}
     return rows.take(pa.array(sorted(places.values()), pa.int64()))
+
+
+def replaced(rows: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    """The rows with other values in some columns, each in its place."""
+    for name, values in columns.items():
+        rows = rows.set_column(rows.column_names.index(name), name, values)
+    return rows
 
 
 def keys_of(rows: pa.Table, columns: Sequence[str]) -> list[tuple[object, ...]]:

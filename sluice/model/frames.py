@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType, StringType, StructType, TimestampType
+from pyspark.sql.types import StringType, StructType, TimestampType
 
+from sluice.model.few_rows import replaced
 from sluice.model.small_frames import frame_of, known_rows
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def with_constant(df: "DataFrame", name: str, value: str | datetime) -> "DataFra
     if known is None:
         return df.withColumn(name, F.lit(value))
     kind = StringType() if isinstance(value, str) else TimestampType()
-    values = pa.array([value] * known.num_rows, arrow_type(kind))
+    values = pa.array([value] * known.num_rows, to_arrow_type(kind, timezone="UTC"))
     return frame_of(df.sparkSession, known.append_column(name, values), StructType([*df.schema]).add(name, kind))
 
 
@@ -67,18 +68,11 @@ def nulled(df: "DataFrame", columns: Sequence[str], *, unless_null: str) -> "Dat
     if known is None:
         is_null = F.col(unless_null).isNull()
         return df.withColumns({name: F.when(is_null, F.col(name)) for name in columns})
-    kept = pc.is_null(known[unless_null])
-    for name in columns:
-        place = known.column_names.index(name)
-        values = cast(Any, pc).if_else(kept, known[name], pa.scalar(None, known[name].type))
-        known = known.set_column(place, name, values)
-    return of_rows(df, known)
+    kept, compute = pc.is_null(known[unless_null]), cast(Any, pc)
+    values = {name: compute.if_else(kept, known[name], pa.scalar(None, known[name].type)) for name in columns}
+    return of_rows(df, replaced(known, values))
 
 
 def of_rows(df: "DataFrame", rows: pa.Table) -> "DataFrame":
     """Other rows of the same columns, which the driver has."""
     return frame_of(df.sparkSession, rows, df.schema)
-
-
-def arrow_type(kind: DataType) -> "pa.DataType":
-    return to_arrow_type(kind, timezone="UTC")

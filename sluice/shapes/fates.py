@@ -254,12 +254,15 @@ def judge(records: "Sequence[DataFrame]", reading: Reading, *, table: str, own: 
 
 def judged_by_driver(parsed: "DataFrame", reading: Reading, *, table: str, own: Frames) -> "DataFrame | None":
     """The same where the driver has all that is judged; None where it has not, or where rows are judged again."""
-    if reading.is_judged_again or reading.parsing.names_schemas:
+    records = known_rows(parsed)
+    if records is None or reading.is_judged_again or reading.parsing.names_schemas:
         return None
     before = [known_rows(own[table]), known_rows(duplicates_in(own[fates_table]))] if own else []
-    found = judged_few(known_rows(parsed), before, reading.distinct)
+    found = judged_few(records, before, reading.distinct)
+    if found is None:
+        return None
     schema = StructType([*parsed.schema, *[StructField(name, StringType()) for name in verdict]])
-    return None if found is None else frame_of(parsed.sparkSession, found, schema)
+    return frame_of(parsed.sparkSession, found, schema)
 
 
 def with_schema_id() -> "Column":

@@ -6,23 +6,21 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.model.few_rows import are_keys, in_types_of, keys_of, nullable
+from sluice.model.few_rows import are_keys, in_types_of, keys_of, nullable, replaced
 from sluice.shapes.deduplicate import deduplicate_few
 from sluice.shapes.parse import erased, late
 
 compute = cast(Any, pc)
 
 
-def judged_few(records: pa.Table | None, before: Sequence[pa.Table | None], distinct: Sequence[str]) -> pa.Table | None:
-    """Parsed records with their fates, where the driver has them and what was judged `before`: rows and duplicates.
+def judged_few(records: pa.Table, before: Sequence[pa.Table | None], distinct: Sequence[str]) -> pa.Table | None:
+    """Parsed records with their fates, where the driver has what was judged `before`, too: rows and duplicates.
 
     None where it has not, and where what it has cannot be compared with the records.
     """
-    if records is None:
-        return None
     candidates = [in_types_of(records, records.schema)]
     for each in before:
-        known = None if each is None else with_key(each, records, distinct)
+        known = None if each is None else with_key_of_records(each, records, distinct)
         aligned = None if known is None else in_columns_of(records.schema, known)
         if aligned is None:
             return None
@@ -31,7 +29,7 @@ def judged_few(records: pa.Table | None, before: Sequence[pa.Table | None], dist
     return None if found is None else with_rules(found)
 
 
-def with_key(rows: pa.Table, records: pa.Table, distinct: Sequence[str]) -> pa.Table | None:
+def with_key_of_records(rows: pa.Table, records: pa.Table, distinct: Sequence[str]) -> pa.Table | None:
     """Rows of the table with the text of their key, which good records tell; None where none of them does."""
     if "_key" in rows.schema.names:
         return rows
@@ -59,10 +57,8 @@ def with_rules(judged: pa.Table) -> pa.Table:
     """The rows; the fate of a record that breaks a rule follows from the rule."""
     rules = judged["_rule"]
     rejected = compute.if_else(pc.is_in(rules, pa.array([late, erased], pa.string())), rules, "quarantined")
-    for name, values in {"_fate": rejected, "_reason": rules}.items():
-        chosen = compute.if_else(pc.is_null(rules), judged[name], values)
-        judged = judged.set_column(judged.column_names.index(name), name, chosen)
-    return judged
+    said = {"_fate": rejected, "_reason": rules}
+    return replaced(judged, {name: compute.if_else(pc.is_null(rules), judged[name], said[name]) for name in said})
 
 
 def reached_by_few(judged: pa.Table, event_time: str | None) -> pa.Table:

@@ -7,11 +7,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType
 
+from sluice.errors import SluiceError
 from sluice.model.few_rows import comparable
 from sluice.model.small_frames import frame_of, small_rows
 from sluice.shapes.deduplicate import deduplicate, deduplicate_few, verdict
+from sluice.shapes.few_fates import in_columns_of
 from tests.kit import Row, frame, rows_of
 
 if TYPE_CHECKING:
@@ -20,14 +23,19 @@ if TYPE_CHECKING:
 schema = "_key string, _timestamp hours, _topic string, _partition int, _offset bigint, _digest bigint"
 
 
-def by_driver(candidates: "DataFrame") -> "DataFrame":
+def by_driver(candidates: "DataFrame", *duplicates: "DataFrame") -> "DataFrame":
     """What the driver says of rows that it has."""
-    rows = small_rows(candidates)
-    assert rows is not None
-    found = deduplicate_few(rows)
+    rows, *former = map(rows_in_driver, [candidates, *duplicates])
+    found = deduplicate_few(rows, *[in_columns_of(rows.schema, each) for each in former])
     assert found is not None
     columns = StructType([*candidates.schema, *[StructField(name, StringType()) for name in verdict]])
     return frame_of(candidates.sparkSession, found, columns)
+
+
+def rows_in_driver(df: "DataFrame") -> pa.Table:
+    rows = small_rows(df)
+    assert rows is not None
+    return rows
 
 
 Fates = Callable[..., list[Row]]
@@ -75,6 +83,26 @@ def test_a_record_without_a_digest_is_like_no_other(fates: Fates) -> None:
         (1, None, None, None),
         (2, "duplicate", "other_payload", "t/0/1"),
     ]
+
+
+@pytest.mark.parametrize("judge", [deduplicate, by_driver])
+def test_a_former_duplicate_gives_way_to_the_same_record_with_its_values(
+    spark: "SparkSession", judge: Callable[..., "DataFrame"]
+) -> None:
+    former = frame(spark, schema, [("k", 1.0, "t", 0, 1, 7), ("k", 2.0, "t", 0, 2, 7)])
+    again = frame(spark, f"{schema}, value string", [("k", 1.0, "t", 0, 1, 7, "a")])
+    found = rows_of(judge(again, former), "_offset", "value", "_fate", "_detail")
+    assert found == [(1, "a", None, None), (2, None, "duplicate", "t/0/1")]
+
+
+@pytest.mark.parametrize("judge", [deduplicate, by_driver])
+def test_a_former_duplicate_whose_accepted_row_is_gone_is_no_row(
+    spark: "SparkSession", judge: Callable[..., "DataFrame"]
+) -> None:
+    new = frame(spark, schema, [("k", 3.0, "t", 0, 3, 7)])
+    former = frame(spark, schema, [("k", 2.0, "t", 0, 2, 7)])
+    with pytest.raises((SluiceError, PySparkException), match="has lost the row of which the record at t/0/2"):
+        judge(new, former).collect()
 
 
 def test_nothing_is_deduplicated_to_nothing(fates: Fates) -> None:

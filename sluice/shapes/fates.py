@@ -237,13 +237,15 @@ def judge(records: "Sequence[DataFrame]", reading: Reading, *, table: str, own: 
         return few
     is_good = F.col("_rule").isNull()
     candidates = as_said(parsed, reading)
-    again = F.broadcast(parsed.select(*position)) if reading.is_judged_again else None
-    for judged in judged_before(own, table, reading.distinct):
+    before = judged_before(own, table, reading.distinct)
+    if reading.is_judged_again:
         # A record that was judged before a command, or before its schema, is judged again, from bronze.
-        others = judged if again is None else judged.join(again, list(position), "left_anti")
-        candidates = candidates.unionByName(others, allowMissingColumns=True)
+        again = F.broadcast(parsed.select(*position))
+        before = [each.join(again, list(position), "left_anti") for each in before]
+    for rows in before[:1]:
+        candidates = candidates.unionByName(rows, allowMissingColumns=True)
     rejected = F.when(F.col("_rule").isin(late, erased), F.col("_rule")).otherwise("quarantined")
-    return deduplicate(candidates).withColumns(
+    return deduplicate(candidates, *before[1:]).withColumns(
         {
             "_fate": F.when(is_good, F.col("_fate")).otherwise(rejected),
             "_reason": F.when(is_good, F.col("_reason")).otherwise(F.col("_rule")),
@@ -286,7 +288,7 @@ def as_said(parsed: "DataFrame", reading: Reading) -> "DataFrame":
 
 
 def judged_before(own: Frames, table: str, distinct: tuple[str, ...]) -> "list[DataFrame]":
-    """The accepted rows and the duplicates of a scope, as candidates to be judged again."""
+    """The accepted rows of a scope, and its duplicates, to be judged again; nothing where all of it is."""
     if not own:
         return []
     return [own[table].withColumn("_key", key_text(own[table], distinct)), duplicates_in(own[fates_table])]

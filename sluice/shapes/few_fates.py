@@ -18,14 +18,15 @@ def judged_few(records: pa.Table, before: Sequence[pa.Table | None], distinct: S
 
     None where it has not, and where what it has cannot be compared with the records.
     """
-    candidates = [in_types_of(records, records.schema)]
+    aligned = []
     for each in before:
         known = None if each is None else with_key_of_records(each, records, distinct)
-        aligned = None if known is None else in_columns_of(records.schema, known)
-        if aligned is None:
+        columns = None if known is None else in_columns_of(records.schema, known)
+        if columns is None:
             return None
-        candidates.append(aligned)
-    found = deduplicate_few(pa.concat_tables(candidates))
+        aligned.append(columns)
+    candidates = pa.concat_tables([in_types_of(records, records.schema), *aligned[:1]])
+    found = deduplicate_few(candidates, *aligned[1:])
     return None if found is None else with_rules(found)
 
 

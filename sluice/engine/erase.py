@@ -151,27 +151,24 @@ def forget_erased(spark: "SparkSession", lake: Lake, log: AnyLog, topics: Iterab
     erasures = erasures_in(log)
     if not erasures:
         return []
-    in_the_way = forget_versions(spark, lake)
+    obstacles = forget_versions(spark, lake)
     for topic in topics:
         known = lake.last_commit(topic.name)
         if known and known.entry.erased > known.entry.gone and not any(True for _ in held(known, log, topic, erasures)):
             note(lake, topic.name, known, gone=known.entry.erased)
-    return in_the_way
+    return obstacles
 
 
 def forget_versions(spark: "SparkSession", lake: Lake) -> list[str]:
     """Removes the older versions of all tables, unless something is in the way."""
-    names = lake.tables()
-    # Only of a topic is it known how far its erasures are.
-    due = [name for name in names if name.startswith("bronze.") and is_remembered(lake.last_commit(name))]
+    newest = {table: commit for table in lake.tables() if (commit := lake.last_commit(table))}
+    due = remembered(newest)
     if not due:
         return []
-    newest = {table: commit for table in names if (commit := lake.last_commit(table))}
     tables = made_from(due, newest)
-    in_the_way = [f"{table} is not up to date: sluice run" for table in tables if not is_current(table, newest)]
-    in_the_way += [f"the replay {name} has copies: promote or drop it" for name in lake.files.folders(replays_folder)]
-    if in_the_way:
-        return in_the_way
+    obstacles = in_the_way(lake, newest)
+    if obstacles:
+        return obstacles
     forget_examples(lake, newest.keys() - {*tables, *due})
     lake.files.delete_folder(reports_folder)
     shared = [checks_table] if lake.exists(checks_table) else []
@@ -182,6 +179,22 @@ def forget_versions(spark: "SparkSession", lake: Lake) -> list[str]:
         if known:
             note(lake, table, known, forgotten=known.entry.erased)
     return []
+
+
+def in_the_way(lake: TableFormat, newest: Mapping[str, Commit]) -> list[str]:
+    """What keeps older versions from being removed, given the newest commits; nothing where none has to be."""
+    due = remembered(newest)
+    behind = [table for table in made_from(due, newest) if not is_current(table, newest)] if due else []
+    replays = lake.files.folders(replays_folder) if due else []
+    return [
+        *[f"{table} is not up to date: sluice run" for table in behind],
+        *[f"the replay {name} has copies, promoted or not: sluice replay drop {name}" for name in replays],
+    ]
+
+
+def remembered(newest: Mapping[str, Commit]) -> list[str]:
+    """The topics of which older versions have what an erasure removed; only of those is it known how far it is."""
+    return [name for name, each in newest.items() if name.startswith("bronze.") and is_remembered(each)]
 
 
 def note(lake: Lake, table: str, known: Commit, **numbers: int) -> None:
@@ -209,9 +222,9 @@ def still_held(lake: TableFormat, log: AnyLog, topics: Iterable[Topic]) -> dict[
     return found
 
 
-def is_remembered(bronze: Commit | None) -> bool:
+def is_remembered(bronze: Commit) -> bool:
     """Whether older versions have what an erasure removed of a topic."""
-    return bronze is not None and bronze.entry.erased > bronze.entry.forgotten
+    return bronze.entry.erased > bronze.entry.forgotten
 
 
 def made_from(sources: Iterable[str], newest: Mapping[str, Commit]) -> list[str]:

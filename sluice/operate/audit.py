@@ -8,7 +8,7 @@ import duckdb
 
 from sluice.engine.blocked import blocks
 from sluice.engine.catalogue import Catalogue
-from sluice.engine.erase import still_held
+from sluice.engine.erase import in_the_way, still_held
 from sluice.errors import LogUnreachable, SluiceError
 from sluice.log import AnyLog
 from sluice.log.erasures import erasures_in
@@ -145,14 +145,17 @@ def erasures_left(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[Stopped
         said = f"Whether erasures have come to their end is not known. {error}"
         return [Stopped(erasures_topic, datetime.now(UTC), said)]
     found = []
+    newest = {table: commit for table in lake.tables() if (commit := lake.last_commit(table))} if erasures else {}
+    what_next = "; ".join(in_the_way(lake, newest)) or "sluice run"
     for node in catalogue.topics:
         numbers = [number for number, each in erasures.items() if each.topic == node.topic]
-        known = lake.last_commit(node.name) if numbers else None
+        known = newest.get(node.name) if numbers else None
         if known is None:
             continue
         done = min(known.entry.erased, known.entry.forgotten)
         is_here = any(number >= done for number in numbers)
-        reason = "An erasure of its records has not come to its end: sluice run" if is_here else in_log.get(node.name)
+        unfinished = f"An erasure of its records has not come to its end: {what_next}"
+        reason = unfinished if is_here else in_log.get(node.name)
         if reason:
             left = [erasures[number].at for number in numbers if number >= min(done, known.entry.gone)]
             found.append(Stopped(node.name, left[0] or datetime.now(UTC), reason))

@@ -71,9 +71,12 @@ class History(Tables):
         return self.open(table).version()
 
     def version_at(self, table: str, timestamp_ms: int) -> int:
-        """The newest version of a table that the ledger knows from a time or before it; 0 when it knows none."""
+        """The newest version of a table that the ledger knows from a time or before it; else the oldest that is left.
+
+        An erasure leaves no older one, and does not touch what other datasets have in a table that they share.
+        """
         known = [each.version for each in self.commits(table) if each.timestamp_ms <= timestamp_ms]
-        return known[-1] if known else 0
+        return known[-1] if known else self.oldest_version(table)
 
     def oldest_version(self, table: str) -> int:
         """The oldest version whose commit is still in the log."""

@@ -191,6 +191,11 @@ def test_records_of_every_kind_are_appended(tmp_path: Path) -> None:
     for value in (object(), Decimal("NaN")):
         with pytest.raises(UsageError, match="cannot be written"):
             project.append("t", [{"id": value}])
+    for one in ({"id": 1}, "text", b"bytes", own):
+        with pytest.raises(UsageError, match="give a list"):
+            project.append("t", one)  # type: ignore[arg-type]
+    project.append("texts", [Record("é", key="k")])  # type: ignore[arg-type]
+    assert [each.value for each in project.log.tail("texts")] == ["é".encode()]
     with pytest.raises(UsageError, match="reserved for Sluice"):
         project.append("sluice_releases", [{}])
     with pytest.raises(UsageError, match="not both"):

@@ -1,7 +1,7 @@
 """The log of a project."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,12 @@ class ProjectLog:
         A mapping becomes JSON, with a Decimal as the number that it is; text and bytes are appended as they are; a
         Record has its own key, timestamp and headers. `key` is the key of every other record, or else each takes its
         own from the field `key_field` of its JSON. Records of one key keep their order. Returns the next offset of each
-        partition that got some. A UsageError for a value that is no JSON, or a topic reserved for Sluice; a
-        LogError when the log cannot be written.
+        partition that got some. A UsageError for a value that is no JSON, for one record instead of several, or a topic
+        reserved for Sluice; a LogError when the log cannot be written.
         """
         require_open(topic)
+        if isinstance(records, Mapping | str | bytes | Record):
+            raise UsageError(f"records is one {type(records).__name__}; give a list, even of one record.")
         if key is not None and key_field is not None:
             raise UsageError("Give key or key_field, not both.")
         return self._here.log.append(topic, keyed(records, key, key_field))
@@ -145,7 +147,7 @@ def keyed(records: Iterable[Value], key: str | None, key_field: str | None) -> I
     """The records with their keys."""
     for each in records:
         if isinstance(each, Record):
-            yield each
+            yield each if isinstance(each.value, bytes) else replace(each, value=encoded(each.value))
             continue
         value = encoded(each)
         yield Record(value, key=key_in(value, key_field) if key_field and value is not None else key)

@@ -8,9 +8,9 @@ from sluice.errors import UsageError
 
 
 def with_zone(time: datetime | None, name: str) -> datetime | None:
-    """The time; a UsageError when it has no zone."""
-    if time is not None and time.tzinfo is None:
-        raise UsageError(f"{name} is {time}, without a time zone; give it one: datetime(…, tzinfo=UTC).")
+    """The time; a UsageError when it has no zone, or is no datetime at all."""
+    if time is not None and getattr(time, "tzinfo", None) is None:
+        raise UsageError(f"{name} is {time!r}, without a time zone; give a datetime with one: datetime(…, tzinfo=UTC).")
     return time
 
 

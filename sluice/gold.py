@@ -18,6 +18,7 @@ from sluice.model.datasets import (
     require_columns_of,
     require_timestamp,
     same_names,
+    timed,
     type_of,
 )
 from sluice.model.ddl import column_types, ddl, is_storable, require_names
@@ -102,13 +103,15 @@ def aggregate(
         raise DeclarationError(f"{full_name}: group by one window at most")
     require_groups(full_name, groups, source)
     require_having(full_name, groups)
+    window = groups.window
+    rows_timed = timed(full_name, "the column of the window", source, window.column) if window else None
     made = Dataset(
         name=full_name,
         inputs={
             "rows": Input(
                 source,
                 scope=lambda changed, inputs: groups.touched(changed, inputs[full_name]),
-                within=groups.within,
+                within=lambda df, scope: groups.within(rows_timed(df) if rows_timed else df, scope),
             )
         },
         outputs=(

@@ -1,5 +1,6 @@
 """What a value or a key holds never decides what it is: corrections are kept, and hostile keys are keys like others."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from sluice.runtime.connect import require_no_substitution
 from sluice.shapes.difference import operation
 from sluice.shapes.fates import fates_table
 from sluice.storage.delta import Lake
-from sluice.windows import session_window
+from sluice.windows import calendar_window, session_window, sliding_window
 from tests.kit import Lakehouse, Row, rows_of, text
 
 if TYPE_CHECKING:
@@ -473,3 +474,80 @@ def test_an_interval_has_keys_of_one_type(lakehouse: Lakehouse) -> None:
     lakehouse.publish("ordered", {"oid": "x", "g": "1", "at": text(0)})
     with pytest.raises(DeclarationError, match="the key g has the type int in sale and string in order"):
         lakehouse.run()
+
+
+reports = silver.events("reports", source=bronze.topic("reports"), schema="id string, k string, at string", keys=["id"])
+# Of what a SELECT computes no type is known before it has rows.
+computed = silver.join("computed", inputs={"r": reports}, shape="SELECT id, k, coalesce(at, at) AS at FROM r")
+on_time = silver.join(
+    "on_time",
+    inputs={"r": reports},
+    shape="SELECT id, k, coalesce(k, k) AS same_k, CAST(at AS timestamp) AS at FROM r",
+    event_time="at",
+)
+by_text = silver.join(
+    "by_text", inputs={"r": reports}, shape="SELECT id, k, coalesce(at, at) AS at FROM r", event_time="at"
+)
+numbered = silver.history(
+    "numbered",
+    source=bronze.topic("numbered"),
+    schema="k int, at timestamp, v string",
+    keys=["k"],
+    sequence_by="at",
+    future_tolerance="1000 days",
+)
+named = silver.history(
+    "named",
+    source=bronze.topic("named"),
+    schema="k string, at timestamp, v string",
+    keys=["k"],
+    sequence_by="at",
+    future_tolerance="1000 days",
+)
+
+
+def counted_by(name: str, source: Dataset, group: Any) -> Dataset:
+    return gold.aggregate(name, source=source, group_by=["k", group], measures={"n": "count(*)"})
+
+
+def test_text_is_no_time_and_equal_keys_of_two_types_are_no_key(lakehouse: Lakehouse) -> None:
+    """The order of text is another one than that of the times, so windows and versions would be the wrong ones."""
+    text_of_time = r"is at, and in silver\.(computed|by_text) that is a string; CAST it there to timestamp"
+    blocked = {
+        silver.as_of("by_text_time", facts=computed, event_time="at", dimensions={"d": named}): text_of_time,
+        silver.as_of(
+            "by_two_types",
+            facts=on_time,
+            event_time="at",
+            dimensions={"d": silver.dimension(numbered, on={"k": "same_k"})},
+        ): ("the key k has the type string in facts and int in d; .*CAST both"),
+        counted_by("sessions", computed, session_window("at", gap="1 hour")): text_of_time,
+        counted_by("sliding", computed, sliding_window("at", "1 hour")): text_of_time,
+        counted_by("days", computed, calendar_window("at", "day", time_zone="UTC")): text_of_time,
+        silver.interval_join(
+            "pairs", left={"a": by_text}, right={"b": on_time}, keys=["k"], between=("0 seconds", "1 hour")
+        ): text_of_time,
+        silver.pattern(
+            "falls",
+            source=computed,
+            keys=["k"],
+            order_by="at",
+            pattern="A B+",
+            define={"B": "id < PREV(id)"},
+            within="1 hour",
+            measures={"n": "count(*)"},
+        ): text_of_time,
+    }
+    right = [
+        silver.as_of("right", facts=on_time, event_time="at", dimensions={"d": named}),
+        counted_by("right", on_time, session_window("at", gap="1 hour")),
+    ]
+    lakehouse.declare(*blocked, *right)
+    lakehouse.publish("named", {"k": "1", "at": text(1), "v": "one"})
+    lakehouse.publish("numbered", {"k": 1, "at": text(1), "v": "one"})
+    lakehouse.publish("reports", *[{"id": each, "k": each, "at": text(2)} for each in ("1", "01")])
+    found = {event.name: event.blocked for event in lakehouse.runner().until_caught_up()}
+    for dataset, reason in blocked.items():
+        assert re.search(reason, found[dataset.name] or ""), (dataset.name, found[dataset.name])
+    assert [found[each.name] for each in right] == [None, None]
+    assert lakehouse.rows("gold.right", "k", "n") == [("01", 1), ("1", 1)]

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -93,16 +93,22 @@ def test_a_scope_that_forgets_its_nulls_is_found_out(spark: SparkSession, monkey
     assert collect(table).filter(table, [("c", "c")]).count() == 1
 
 
-@pytest.mark.parametrize("count", [1, scopes.compared_max, scopes.compared_max + 1, 400])
-def test_files_are_skipped_by_each_value_or_range(spark: SparkSession, tmp_path: Path, count: int) -> None:
-    path = str(tmp_path / "table")
+@pytest.fixture(scope="module")
+def forty_files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    """A table whose files each have a range of ids and times."""
+    path = str(tmp_path_factory.mktemp("table"))
     rows = spark.range(40_000).selectExpr("id", "timestamp_seconds(id * 3600) AS at", "sha2(string(id), 256) AS key")
     rows.repartitionByRange(40, "id").write.format("delta").save(path)
+    return spark.read.format("delta").load(path)
+
+
+@pytest.mark.parametrize("count", [1, scopes.compared_max, scopes.compared_max + 1, 400])
+def test_files_are_skipped_by_each_value_or_range(forty_files: DataFrame, count: int) -> None:
     # At the beginning and at the end, and nothing between.
     half = max(count // 2, 1)
-    scope = collect(rows.where(f"id < {half} OR id >= 40000 - {count - half}").select("id", "at"))
+    scope = collect(forty_files.where(f"id < {half} OR id >= 40000 - {count - half}").select("id", "at"))
     for name in ("id", "at"):
-        found = scope.filter(spark.read.format("delta").load(path), [(name, name)])
+        found = scope.filter(forty_files, [(name, name)])
         assert found.count() == count
         assert len(found.inputFiles()) <= 2, name
 

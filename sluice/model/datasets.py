@@ -46,6 +46,9 @@ Columns = Mapping[str, str | None]
 documentation = {"is_documentation": True}
 
 
+# As what an event time can be compared with others; text has another order.
+times = ("timestamp", "timestamp_ntz", "date")
+
 # The columns of every bronze table.
 bronze_columns: dict[str, str] = {
     "topic": "string",
@@ -350,6 +353,25 @@ def require_timestamp(dataset: str, option: str, source: Dataset, column: str) -
         )
 
 
+def timed(dataset: str, option: str, source: Dataset, column: str) -> "Callable[[DataFrame], DataFrame]":
+    """A function that returns rows of the source as they are, or raises DeclarationError where a column is no time.
+
+    It asks where the declaration does not say the type.
+    """
+    is_known = type_of(source, column) is not None
+
+    def checked(rows: "DataFrame") -> "DataFrame":
+        kinds = {} if is_known else {name.casefold(): kind for name, kind in rows.dtypes}
+        kind = kinds.get(column.casefold(), times[0])
+        if kind not in times:
+            raise DeclarationError(
+                f"{dataset}: {option} is {column}, and in {source.name} that is a {kind}; CAST it there to timestamp"
+            )
+        return rows
+
+    return checked
+
+
 def require_same_type(dataset: str, left: tuple[Dataset, str], right: tuple[Dataset, str]) -> None:
     """A DeclarationError where two columns that are to be compared are known to be of different types."""
     kinds = [type_of(*left), type_of(*right)]
@@ -358,4 +380,6 @@ def require_same_type(dataset: str, left: tuple[Dataset, str], right: tuple[Data
     said = " and ".join(
         f"{source.name}.{column} is a {kind}" for (source, column), kind in zip((left, right), kinds, strict=True)
     )
-    raise DeclarationError(f"{dataset}: {said}; values of different types never match: declare both with one type")
+    raise DeclarationError(
+        f"{dataset}: {said}; values of two types may be equal and yet not the same: declare both with one type"
+    )

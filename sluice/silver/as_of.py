@@ -18,12 +18,14 @@ from sluice.model.datasets import (
     require_same_type,
     require_timestamp,
     same_names,
+    timed,
 )
 from sluice.model.ddl import require_names
+from sluice.model.join import compared_by
 from sluice.model.lineage import Lineage, Made, as_struct, from_sql, taken
 from sluice.model.scope import Scope
 from sluice.model.specification import Specification
-from sluice.model.sql import require_closed, require_known
+from sluice.model.sql import backticked, require_closed, require_known
 from sluice.shapes.as_of import Joined, changed_intervals, facts_within, join_as_of, last_begun, merged, newly_known
 from sluice.silver.history import HistoryOfChanges
 
@@ -88,6 +90,16 @@ def as_of(
     joined = {alias: checked_dimension(full_name, alias, each) for alias, each in declared.items()}
     for alias, each in joined.items():
         require_fitting(full_name, (facts, event_time), alias, declared[alias].history, each)
+    facts_timed = timed(full_name, "event_time", facts, event_time)
+    compared = {
+        alias: compared_by(
+            full_name,
+            {"facts": facts, alias: declared[alias].history},
+            each.keys,
+            {"facts": {key: backticked(column) for key, column in zip(each.keys, each.fact_keys, strict=True)}},
+        )
+        for alias, each in joined.items()
+    }
     grain = facts.outputs[-1].grain
     key_columns = [column for each in joined.values() for column in each.fact_keys]
     located = tuple(dict.fromkeys([*grain, event_time, *key_columns]))
@@ -113,7 +125,7 @@ def as_of(
     def shape(rows: Frames, _own: Frames) -> "DataFrame":
         found = rows["facts"]
         for alias, each in joined.items():
-            found = join_as_of(found, rows[alias], alias, event_time, each)
+            found = join_as_of(found, compared[alias](rows)[alias], alias, event_time, each)
         return found
 
     made = Dataset(
@@ -122,7 +134,7 @@ def as_of(
             "facts": Input(
                 facts,
                 scope=lambda changed, inputs: changed.select(*located),
-                within=lambda df, scope: scope.filter(df, same_names(grain), pruned),
+                within=lambda df, scope: scope.filter(facts_timed(df), same_names(grain), pruned),
             ),
             **{
                 alias: Input(

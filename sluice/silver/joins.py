@@ -15,6 +15,7 @@ from sluice.model.datasets import (
     microseconds,
     require_timestamp,
     same_names,
+    timed,
     type_of,
 )
 from sluice.model.ddl import require_names
@@ -122,7 +123,7 @@ def interval_join(
     compared = compared_by(full_name, {alias: source for alias, (source, _) in sides.items()}, rule.keys)
     made = Dataset(
         name=full_name,
-        inputs={alias: input_of(source, side, rule) for alias, (source, side) in sides.items()},
+        inputs={alias: input_of(full_name, source, side, rule) for alias, (source, side) in sides.items()},
         outputs=(
             Output(
                 full_name,
@@ -184,9 +185,10 @@ def side_of(dataset: str, name: str, source: Dataset) -> Side:
     return Side(name, source.event_time, source.outputs[-1].grain)
 
 
-def input_of(source: Dataset, side: Side, rule: IntervalJoin) -> Input:
+def input_of(dataset: str, source: Dataset, side: Side, rule: IntervalJoin) -> Input:
+    rows_timed = timed(dataset, "the event_time", source, side.time)
     return Input(
         source,
         scope=lambda changed, inputs: touched_buckets(changed, rule, side),
-        within=lambda df, scope: rows_within(df, scope, rule, side),
+        within=lambda df, scope: rows_within(rows_timed(df), scope, rule, side),
     )

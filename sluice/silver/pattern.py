@@ -17,6 +17,7 @@ from sluice.model.datasets import (
     require_duration,
     require_timestamp,
     same_names,
+    timed,
     type_of,
 )
 from sluice.model.ddl import require_names
@@ -89,13 +90,14 @@ def pattern(
     require_rows(full_name, rule, source)
     require_variables(full_name, rule, automaton, source)
     require_measures(full_name, rule, source)
+    rows_timed = timed(full_name, "order_by", source, rule.time)
     made = Dataset(
         name=full_name,
         inputs={
             "rows": Input(
                 source,
                 scope=lambda changed, inputs: rule.touched(changed, inputs[full_name]),
-                within=rule.within_scope,
+                within=lambda df, scope: rule.within_scope(rows_timed(df), scope),
             )
         },
         outputs=(

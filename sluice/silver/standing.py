@@ -18,6 +18,7 @@ from sluice.model.datasets import (
     require_columns_of,
     require_timestamp,
     same_names,
+    timed,
     type_of,
 )
 from sluice.model.ddl import column_types, ddl, require_names
@@ -106,6 +107,7 @@ def standing_queries(
     )
     require_names(f"{full_name}: columns of a match", rule.result)
     require_names(f"{full_name}: attributes of a query", (*extra, *columns_of_versions))
+    rows_timed = timed(full_name, "event_time", source, time)
     stored = stored_queries(f"{name}_queries", topics, extra, Conditions(rule.reads), f"The queries of {full_name}.")
     made = Dataset(
         name=full_name,
@@ -113,7 +115,7 @@ def standing_queries(
             "rows": Input(
                 source,
                 scope=lambda changed, inputs: touched_by_rows(changed, inputs["queries"], inputs[full_name], rule),
-                within=lambda df, scope: named_by(df, scope, rule),
+                within=lambda df, scope: named_by(rows_timed(df), scope, rule),
             ),
             "queries": Input(
                 stored,

@@ -16,6 +16,7 @@ from sluice.model.datasets import (
     documented,
     require_columns,
     require_columns_of,
+    require_lists,
     require_timestamp,
     same_names,
     timed,
@@ -96,6 +97,7 @@ def aggregate(
     measures: `"orders > 10"`. `owner` and `comments` are those of `silver.events`.
     """
     full_name = checked_name("gold", name)
+    require_lists(full_name, group_by=group_by)
     groups = Groups.of(group_by, measures, source.columns or (), where, having)
     if not groups.columns:
         raise DeclarationError(f"{full_name}: give at least one group")
@@ -223,6 +225,7 @@ def top(
     in it.
     """
     full_name = checked_name("gold", name)
+    require_lists(full_name, group_by=group_by, columns=columns)
     known = source.columns or ()
     rule = Top(
         groups=Groups.of(group_by, {}, known, where),
@@ -392,6 +395,7 @@ def state(
     `where` is a SQL condition of the events that count.
     """
     full_name = checked_name("gold", name)
+    require_lists(full_name, keys=keys)
     types = column_types(schema, full_name)
     columns = tuple(types)
     for option, values in {"initial": initial, "reduce": reduce}.items():

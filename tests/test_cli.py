@@ -90,6 +90,11 @@ def test_a_pipeline_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     (tmp_path / "pipelines" / "__init__.py").write_text("import nothing_like_this")
     said = refused("status", here=tmp_path)
     assert "pipelines/__init__.py, line 1, cannot be imported: ModuleNotFoundError" in said
+    # A line that cannot be read is named where it is, not where its module is imported.
+    (tmp_path / "pipelines" / "__init__.py").write_text("import pipelines.later")
+    (tmp_path / "pipelines" / "later.py").write_text("\n\nx = (")
+    said = refused("status", here=tmp_path)
+    assert "pipelines/later.py, line 3, cannot be imported: SyntaxError: '(' was never closed" in said
 
 
 def test_another_package_of_the_name_is_not_taken_for_the_project(tmp_path: Path) -> None:

@@ -56,6 +56,12 @@ other_type = "shop string, since timestamp, city string"
     ("declare", "says"),
     [
         (lambda: events(keys=["nothing"]), "silver.things: keys names nothing"),
+        (lambda: events(keys="id"), r"silver.things: keys is the text 'id'; give a list: keys=\['id'\]"),
+        (lambda: history(keys="shop"), "keys is the text 'shop'"),
+        (lambda: aggregate(group_by="shop"), "group_by is the text 'shop'"),
+        (lambda: state(keys="shop"), "keys is the text 'shop'"),
+        (lambda: interval_join(events(name="o"), keys="shop"), "keys is the text 'shop'"),
+        (lambda: view(events(name="o"), "shop"), "keys is the text 'shop'"),  # type: ignore[arg-type]
         (lambda: events("id strng, at timestamp"), "silver.things: schema: id is of an unknown type 'strng'"),
         (lambda: events("id string, at string"), "event_time is at, a string; declare it as timestamp"),
         (lambda: events("id string, at timestamp, `a b` int"), "it has a space"),

@@ -224,7 +224,8 @@ def test_tables_are_checked_and_reported(shop: Project) -> None:
 def test_a_held_record_is_released(shop: Project) -> None:
     order = {"order_id": "late", "placed_at": "2999-01-01T00:00:00Z", "product_id": "tea", "quantity": 1}
     shop.append("orders", [order], key_field="order_id")
-    shop.run("silver.orders")
+    rejected = {event.name: event.rejected for event in shop.run("silver.orders").events}
+    assert rejected == {"bronze.orders": 0, "silver.orders": 1}
     held = {each.reason: each for each in shop.quarantine.list()}
     assert held["placed_at_in_the_future"].can_be_released
     (record,) = shop.quarantine.records("silver.orders", reason="placed_at_in_the_future")

@@ -146,8 +146,11 @@ def test_columns_of_a_record_may_be_called_as_those_of_its_fate(
     monkeypatch.setattr(small_frames, "rows_max", rows_max)
     record = {"fate": "a", "dataset": "x", "topic": 7, "reason": "none", "event_time": text(1), "log_time": "never"}
     lakehouse.declare(named_alike)
+    rejected = []
     for again in (record, record, record | {"reason": "another"}, record | {"fate": None}):
-        lakehouse.publish("named_alike", again, hours=2).run()
+        done = lakehouse.publish("named_alike", again, hours=2).run()
+        rejected.append(done["silver.named_alike"].rejected)
+    assert rejected == [0, 1, 1, 1]
     assert lakehouse.rows("silver.named_alike", "fate", "dataset", "topic", "reason") == [("a", "x", 7, "none")]
     assert [fate[:2] for fate in lakehouse.fates()] == [
         ("duplicate", "other_payload"),

@@ -132,5 +132,6 @@ def line(event: Event) -> str:
     """One finished dataset: what it wrote, how fast, and why."""
     rows = event.rows
     parts = [f"{count:,} {what}" for what, count in rows.model_dump().items() if count] or ["no row changed"]
+    parts += [f"{event.rejected:,} not accepted"] if event.rejected else []
     rate = f"{rows.total / event.seconds:,.0f} rows/s" if rows.total and event.seconds else ""
     return f"{event.name:<28} {event.seconds:6.1f} s  {rate:>16}  {', '.join(parts)}  [dim]({event.cause})[/dim]"

@@ -267,6 +267,8 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
     except Exception as error:
         folders = [project.resolve() / each for each in (package, expectations_package)]
         place = line_of(error, lambda file: any(Path(file).resolve().is_relative_to(each) for each in folders))
+        if isinstance(error, SyntaxError) and error.filename:
+            place = f"{error.filename}, line {error.lineno}"
         place = f"{place}," if place else str(project / package)
         raise DeclarationError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
     finally:

@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
 from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.commit import commit
 from sluice.engine.evaluation import Evaluation
 from sluice.engine.gate import Verdict, judge
 from sluice.engine.observer import Watch
-from sluice.engine.plan import plan, plan_of_rows
+from sluice.engine.plan import Plan, plan, plan_of_rows
 from sluice.model.completeness import EvaluationContext
 from sluice.model.datasets import Dataset
 from sluice.model.expectations import Expectation
@@ -25,6 +27,7 @@ from sluice.model.ledger import Cause, Commit, Entry, InputVersion, RowCounts, n
 from sluice.model.scope import Scope
 from sluice.quality.measure import Outcome
 from sluice.runtime.session import named_jobs, noting_lines
+from sluice.shapes.fates import fates_table
 from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
@@ -35,14 +38,16 @@ if TYPE_CHECKING:
 class Refreshed:
     """What a refresh did: why it recomputed, how many scope rows it had, and the rows it changed in its own table.
 
-    One that is `held` (on hold) is not refreshed: its declaration changed and is not promoted yet. `outcomes` are those
-    of the gate; where it has `broken` something critical, the tables are as they were.
+    `rejected` is how many records have a fate now other than a row: duplicate, quarantined, late, erased. One that is
+    `held` (on hold) is not refreshed: its declaration changed and is not promoted yet. `outcomes` are those of the
+    gate; where it has `broken` something critical, the tables are as they were.
     """
 
     dataset: str
     cause: Cause | None
     scope_count: int | None = None
     rows: RowCounts = no_rows
+    rejected: int = 0
     held: bool = False
     outcomes: tuple[Outcome, ...] = ()
     broken: tuple[str, ...] = ()
@@ -77,9 +82,26 @@ def refresh(
         plans = plan(replace(found, spark=own))
         verdict = judge(plans.tables, gate)
         rows = commit(found.lake, verdict)
+    fates = () if verdict.broken else [each for each in plans.tables if each.output.table == fates_table]
+    rejected = sum(rejected_by(spark, found.lake, dataset, each) for each in fates)
     return Refreshed(
-        dataset.name, found.cause, plans.scope_count, rows, outcomes=verdict.outcomes, broken=verdict.broken
+        dataset.name,
+        found.cause,
+        plans.scope_count,
+        rows,
+        rejected=rejected,
+        outcomes=verdict.outcomes,
+        broken=verdict.broken,
     )
+
+
+def rejected_by(spark: "SparkSession", lake: TableFormat, dataset: Dataset, fates: Plan) -> int:
+    """How many fates a commit added for a dataset."""
+    if fates.change != "all":
+        return fates.counts.inserted
+    if fates.small is not None:
+        return fates.small.num_rows
+    return lake.read(spark, fates_table).where(F.col("dataset") == dataset.name).count()
 
 
 def pieces(spark: "SparkSession", lake: TableFormat, dataset: Dataset, backfill: BackfillRange) -> list[BackfillRange]:

@@ -36,16 +36,18 @@ if TYPE_CHECKING:
 class Event:
     """What a run reports as it progresses; `rows` and `seconds` come with 'done'.
 
-    A `held` dataset is on hold: it was not refreshed because its declaration changed and is not promoted. `refused`
-    names the expectations that its new rows would have broken. `blocked` says why a dataset could not be computed; what
-    is made from it `waits_for` it. A run that is 'waiting' continues when its log answers again; `name` is why. Before
-    these events Spark is 'starting' and then 'ready'; a 'step' is what longer work other than a run does next.
+    `rejected` counts the records that were not accepted: duplicates, and what is quarantined, late or erased. A `held`
+    dataset is on hold: it was not refreshed because its declaration changed and is not promoted. `refused` names the
+    expectations that its new rows would have broken. `blocked` says why a dataset could not be computed; what is made
+    from it `waits_for` it. A run that is 'waiting' continues when its log answers again; `name` is why. Before these
+    events Spark is 'starting' and then 'ready'; a 'step' is what longer work other than a run does next.
     """
 
     kind: Literal["starting", "ready", "step", "started", "done", "waiting"]
     name: str
     cause: str | None = None
     rows: RowCounts = no_rows
+    rejected: int = 0
     seconds: float = 0.0
     held: bool = False
     refused: tuple[str, ...] = ()
@@ -304,7 +306,9 @@ class Runner:
         record(self.lake, tests)
         if done.broken:
             self.refusals.add(made_of, inputs, done.broken)
-        return replace(event, cause=done.cause, rows=done.rows, held=done.held, refused=done.broken)
+        return replace(
+            event, cause=done.cause, rows=done.rows, rejected=done.rejected, held=done.held, refused=done.broken
+        )
 
     def is_topic(self, name: str) -> bool:
         return any(topic.name == name for topic in self.catalogue.topics)

@@ -302,6 +302,13 @@ def checked_name(layer: str, name: str) -> str:
     return f"{layer}.{name}"
 
 
+def require_lists(dataset: str, **options: Sequence[object] | None) -> None:
+    """A DeclarationError where one text is given for several, as Python would take its letters for them."""
+    for option, given in options.items():
+        if isinstance(given, str):
+            raise DeclarationError(f"{dataset}: {option} is the text '{given}'; give a list: {option}=['{given}']")
+
+
 def microseconds(text: str) -> int | None:
     """The length of a duration such as '2 days', or of an offset such as '-2 hours'; None where it is neither."""
     found = duration_pattern.fullmatch(text)

@@ -17,6 +17,7 @@ from sluice.model.datasets import (
     Input,
     Output,
     require_columns_of,
+    require_lists,
     require_same_type,
     same_names,
     type_of,
@@ -113,6 +114,7 @@ def join_dataset(
     version: int | str | None,
 ) -> Dataset:
     """The dataset whose rows of a key are what `shape` makes of all input rows of that key."""
+    require_lists(name, keys=keys, grain=grain)
     wanted = set(inspect.signature(shape).parameters)
     if wanted != set(inputs):
         raise DeclarationError(

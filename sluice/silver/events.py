@@ -16,6 +16,7 @@ from sluice.model.datasets import (
     require_columns,
     require_columns_of,
     require_duration,
+    require_lists,
     same_names,
 )
 from sluice.model.ddl import column_names, column_types, ddl
@@ -100,6 +101,7 @@ def events(
     `{"speed": "over ground [knots]"}`. They are for people: a change of them rebuilds no table.
     """
     full_name = checked_name("silver", name)
+    require_lists(full_name, keys=keys)
     if not keys:
         raise DeclarationError(f"{full_name}: give the keys that identify its events")
     if isinstance(source, Dataset):

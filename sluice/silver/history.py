@@ -20,6 +20,7 @@ from sluice.model.datasets import (
     documented,
     require_columns,
     require_comments,
+    require_lists,
     same_names,
 )
 from sluice.model.ddl import column_types
@@ -115,6 +116,7 @@ def history(
     `schema` and no record option. The log breaks ties within a key, or else the grain.
     """
     full_name = checked_name("silver", name)
+    require_lists(full_name, keys=keys, column_list=column_list)
     sequence, begins = sequence_of(full_name, format, sequence_by, valid_from)
     if columns_to_update and ignore_null_updates:
         raise DeclarationError(f"{full_name}: give columns_to_update or ignore_null_updates, not both")
@@ -229,6 +231,7 @@ def history_from_snapshots(
     empty snapshot.
     """
     full_name = checked_name("silver", name)
+    require_lists(full_name, keys=keys, column_list=column_list)
     parsing = change_parsing(
         full_name,
         schema=schema,

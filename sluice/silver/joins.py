@@ -13,6 +13,7 @@ from sluice.model.datasets import (
     checked_name,
     documented,
     microseconds,
+    require_lists,
     require_timestamp,
     same_names,
     timed,
@@ -102,6 +103,7 @@ def interval_join(
     null where nothing matched. Late rows on either side pair up, and replace the unmatched rows of the pair.
     """
     full_name = checked_name("silver", name)
+    require_lists(full_name, keys=keys)
     offsets = [microseconds(text) for text in between]
     if offsets[0] is None or offsets[1] is None or offsets[0] > offsets[1]:
         raise DeclarationError(

@@ -15,6 +15,7 @@ from sluice.model.datasets import (
     microseconds,
     require_columns_of,
     require_duration,
+    require_lists,
     require_timestamp,
     same_names,
     timed,
@@ -76,6 +77,7 @@ def pattern(
     A late row makes and unmakes matches, and so does one that changes or is gone. Rows without a time are in no match.
     """
     full_name = checked_name("silver", name)
+    require_lists(full_name, keys=keys)
     automaton = automaton_of(full_name, pattern)
     rule = RowPattern(
         keys=tuple(keys),

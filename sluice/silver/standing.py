@@ -16,6 +16,7 @@ from sluice.model.datasets import (
     checked_name,
     documented,
     require_columns_of,
+    require_lists,
     require_timestamp,
     same_names,
     timed,
@@ -86,6 +87,7 @@ def standing_queries(
     are neither arrays nor structs; or those that `schema` names, with their types.
     """
     full_name = checked_name("silver", name)
+    require_lists(full_name, columns=columns)
     if not isinstance(source, Dataset):
         raise DeclarationError(f"{full_name}: source is a table; declare it first, for example with silver.events")
     reads = columns_read(full_name, source, schema)

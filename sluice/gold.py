@@ -23,7 +23,7 @@ from sluice.model.datasets import (
     type_of,
 )
 from sluice.model.ddl import column_types, ddl, is_storable, require_names
-from sluice.model.join import by_key, require_reads
+from sluice.model.join import by_key, column_of, require_reads
 from sluice.model.lineage import How, Lineage, Made, Source, every_column, from_sql, read_by, same, taken, unique
 from sluice.model.publication import Publication, checked_publication
 from sluice.model.query import keyed_rows
@@ -150,10 +150,23 @@ def require_groups(dataset: str, groups: Groups, source: Dataset) -> None:
     for option, texts in {"group_by": groups.expressions, "the measure": groups.measures}.items():
         for name, text in texts.items():
             require_reads(dataset, option if option == "group_by" else f"{option} {name}", text, source)
+    require_aggregates(dataset, groups, source)
     if groups.where:
         require_reads(dataset, "where", groups.where, source)
     if groups.window is not None:
         require_timestamp(dataset, "the column of the window", source, groups.window.column)
+
+
+def require_aggregates(dataset: str, groups: Groups, source: Dataset) -> None:
+    """A DeclarationError where a measure is a column of the source that is no group, and so has many values."""
+    grouped = {(column_of(text) or "").casefold() for text in groups.expressions.values()}
+    several = {name.casefold() for name in source.columns or ()} - grouped
+    for name, text in groups.measures.items():
+        if (column_of(text) or "").casefold() in several:
+            raise DeclarationError(
+                f"{dataset}: the measure {name} is the column {text}, of which a group has many values: aggregate it, "
+                f"as max({text}), or group by it"
+            )
 
 
 def require_having(dataset: str, groups: Groups) -> None:

@@ -580,6 +580,16 @@ def test_missing_windows_and_values_that_are_none_are_gaps() -> None:
     assert drawn(Chart("series", (), ("n",), "day"), "n", [{"day": date(2026, 3, 1), "n": 1}])["series"][0]["points"]
 
 
+@pytest.mark.parametrize(
+    ("days", "missing"), [((1, 2, 3, 6, 7), [4]), ((1, 8, 15), []), ((1, 2, 9, 20), []), ((1,), [])]
+)
+def test_days_are_missing_where_most_follow_each_other(days: tuple[int, ...], missing: list[int]) -> None:
+    rows = [{"day": date(2026, 3, day), "n": 1} for day in days]
+    (line,) = drawn(Chart("series", (), ("n",), "day"), "n", rows)["series"]
+    gaps = [datetime.fromtimestamp(at / 1000, UTC).day for at, value in line["points"] if value is None]
+    assert gaps == missing
+
+
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """A console, whose queries may take 5 s, of tables that another program wrote, with values of every kind."""

@@ -82,6 +82,7 @@ other_type = "shop string, since timestamp, city string"
         (lambda: aggregate(measures={"N": "sum(n)", "n": "max(n)"}), "N and n would be one column"),
         (lambda: aggregate(measures={"n_sum": "sum(n"}), "brackets do not match"),
         (lambda: aggregate(measures={"n_sum": ""}), "it is empty"),
+        (lambda: aggregate(measures={"n_sum": "n"}), r"the measure n_sum is the column n, .* as max\(n\)"),
         (lambda: aggregate(group_by=["year(at)"]), r"give the group a name: 'year\(at\) AS …'"),
         (lambda: aggregate(group_by=["yer"]), "group_by reads yer"),
         (lambda: aggregate(group_by=["shop", "n AS Shop"]), "shop and Shop would be one column"),

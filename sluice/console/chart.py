@@ -2,11 +2,13 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Literal
 
 from sluice.model.labels import label_of
@@ -178,7 +180,7 @@ def differences(chart: Chart, measure: str, rows: Sequence[Row], before: Sequenc
 
 
 def series(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) -> dict[str, Any]:
-    """One line for each group, with a gap where windows are missing."""
+    """One line for each group, with a gap where windows, days or hours are missing."""
     time = chart.time or ""
     groups: dict[tuple[str | None, ...], list[Row]] = {}
     timed = placed(rows, time)
@@ -191,6 +193,7 @@ def series(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) ->
         notes.append(f"{series_max} of {len(groups)} groups are drawn; choose one above to see another.")
     lines: list[dict[str, Any]] = []
     times = [name for name in (time, chart.time_end) if name]
+    step = None if chart.time_end else step_of([milliseconds(row[time]) for row in timed])
     revised: list[list[Any]] = []
     open_from, open_until = None, 0
     for group in sorted(largest, key=lambda group: [*map(text_of, group)]):
@@ -201,6 +204,7 @@ def series(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) ->
             if end is not None and start > end:
                 points.append([end, None])
             end = milliseconds(row[chart.time_end]) if chart.time_end and placed([row], chart.time_end) else None
+            end = start + step if step else end
             points.append([start, number(row[measure])])
             if row.get("_revision"):
                 revised.append([len(lines), start, number(row[measure]), row["_revision"]])
@@ -219,6 +223,13 @@ def series(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) ->
         "open_until": open_until,
         "is_empty": not lines,
     }
+
+
+def step_of(times: Sequence[int]) -> int | None:
+    """How far times are apart that are mostly successive days or hours; None where none can be said to be missing."""
+    steps = Counter(later - earlier for earlier, later in pairwise(sorted(set(times))))
+    (usual, count), *_ = steps.most_common(1) or [(0, 0)]
+    return usual if usual in (3_600_000, 86_400_000) and 2 * count > steps.total() else None
 
 
 def bars(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) -> dict[str, Any]:

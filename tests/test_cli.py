@@ -7,11 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from typer import BadParameter
 
+from sluice.cli.options import time_of
 from sluice.cli.printing import print_table
 from sluice.log import Log
 from tests.commands import sluice, sluice_process
@@ -83,6 +86,16 @@ def test_a_setting_that_does_not_exist_is_named_with_its_neighbour(tmp_path: Pat
 )
 def test_a_wrong_value_is_named(tmp_path: Path, name: str, value: str, says: str) -> None:
     assert says in refused("status", here=tmp_path, environment={name: value})
+
+
+def test_a_time_may_have_an_offset_and_else_is_utc() -> None:
+    for said in ("2026-03-28T10:00", "2026-03-28 10:00:00", "2026-03-28T10:00:00Z", "2026-03-28T12:00:00.000+02:00"):
+        found = time_of(said)
+        assert (found, found.utcoffset()) == (datetime(2026, 3, 28, 10, tzinfo=UTC), timedelta(0))
+    assert time_of("2026-03-28") == datetime(2026, 3, 28, tzinfo=UTC)
+    for said in ("soon", "", "0001-01-01T00:00:00+02:00"):
+        with pytest.raises(BadParameter, match="is no time such as 2026-03-28"):
+            time_of(said)
 
 
 def test_a_pipeline_that_cannot_be_imported_is_named(tmp_path: Path) -> None:

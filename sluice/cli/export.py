@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from sluice.api import counted
-from sluice.cli.options import AsJson, ProjectFolder, names_in, opened, time_formats, utc
+from sluice.cli.options import AsJson, ProjectFolder, names_in, opened, time_of
 from sluice.cli.printing import err, print_json
 
 
@@ -24,7 +24,7 @@ def export(
         str | None, typer.Option(metavar="COLUMN,…", help="Write a folder for each value: COLUMN=VALUE/.")
     ] = None,
     as_known_at: Annotated[
-        datetime | None, typer.Option(formats=time_formats, help="Write what was known at that time (UTC).")
+        datetime | None, typer.Option(parser=time_of, metavar="TIME", help="Write what was known at that time (UTC).")
     ] = None,
     where: Annotated[str | None, typer.Option(help="Only rows that meet this SQL condition.")] = None,
     changelog: Annotated[
@@ -43,7 +43,7 @@ def export(
             folder,
             form,
             partition_by=names_in(partition_by),
-            known_at=utc(as_known_at),
+            known_at=as_known_at,
             where=where,
             changelog=changelog,
             since=since,

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from sluice.api import Audit, Fates, IntegrityCheck, Origin, Recomputed, Step, Stopped, Value, counted
-from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
+from sluice.cli.options import AsJson, ProjectFolder, opened, time_of
 from sluice.cli.printing import out, print_json, print_table, shown, up_to_date
 from sluice.errors import UsageError
 
@@ -175,7 +175,8 @@ def query(
     sql: str,
     project: ProjectFolder = Path(),
     as_known_at: Annotated[
-        datetime | None, typer.Option(formats=time_formats, help="Answer from what was known at that time (UTC).")
+        datetime | None,
+        typer.Option(parser=time_of, metavar="TIME", help="Answer from what was known at that time (UTC)."),
     ] = None,
     allow_files: Annotated[
         bool, typer.Option("--allow-files", help="Let the query read and write other files (COPY, read_csv, ATTACH).")
@@ -184,7 +185,7 @@ def query(
 ) -> None:
     """Answer a SQL query over the tables, by their names: `SELECT * FROM gold.delays_hourly LIMIT 5`."""
     with opened(project) as here:
-        answer = here.query(sql, utc(as_known_at), allow_files=allow_files)
+        answer = here.query(sql, as_known_at, allow_files=allow_files)
         rows = answer.rows_with_infinity
     if as_json:
         print_json([dict(zip(answer.columns, row, strict=True)) for row in rows])

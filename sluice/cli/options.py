@@ -14,15 +14,6 @@ from sluice.cli.progress import RunProgress
 
 ProjectFolder = Annotated[Path, typer.Option("--project", help="The project's folder.", show_default="here")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-# Times are UTC, with a Z or without.
-time_formats = [
-    "%Y-%m-%dT%H:%M:%SZ",
-    "%Y-%m-%dT%H:%M:%S.%f",
-    "%Y-%m-%dT%H:%M:%S",
-    "%Y-%m-%dT%H:%M",
-    "%Y-%m-%d %H:%M:%S",
-    "%Y-%m-%d",
-]
 of_spark = ("starting", "ready", "step")
 
 
@@ -46,6 +37,11 @@ def names_in(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")] if text else []
 
 
-def utc(time: datetime | None) -> datetime | None:
-    """A time that an option gives."""
-    return time and time.replace(tzinfo=UTC)
+def time_of(text: str) -> datetime:
+    """A time that an option gives, as ISO 8601 has it; in UTC where it has no offset."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        example = "2026-03-28, '2026-03-28 10:00' or 2026-03-28T10:00:00+02:00"
+        raise typer.BadParameter(f"{text!r} is no time such as {example} (UTC where it has no offset).") from error

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from sluice.api import Replay
-from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
+from sluice.cli.options import AsJson, ProjectFolder, opened, time_of
 from sluice.cli.printing import out, print_changed, print_json, print_table
 
 replay_app = typer.Typer(no_args_is_help=True, help="Recompute tables beside the live ones, compare, and promote them.")
@@ -24,10 +24,10 @@ def replay_start(  # noqa: PLR0917 - options, each given by its name
     ] = None,
     project: ProjectFolder = Path(),
     since: Annotated[
-        datetime | None, typer.Option(formats=time_formats, metavar="TIME", help="Event times from here on (UTC).")
+        datetime | None, typer.Option(parser=time_of, metavar="TIME", help="Event times from here on (UTC).")
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option(formats=time_formats, metavar="TIME", help="Event times before this (UTC).")
+        datetime | None, typer.Option(parser=time_of, metavar="TIME", help="Event times before this (UTC).")
     ] = None,
     records: Annotated[list[str] | None, typer.Option(help="Records: topic/partition/first-last.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which tables it would compute.")] = False,
@@ -36,7 +36,7 @@ def replay_start(  # noqa: PLR0917 - options, each given by its name
     """Recompute datasets in a shadow, with everything downstream, and show what would change."""
     with opened(project) as here:
         do = here.replays.plan if dry_run else here.replays.start
-        found = do(*datasets or [], because=because, since=utc(since), until=utc(until), records=records or [])
+        found = do(*datasets or [], because=because, since=since, until=until, records=records or [])
     if dry_run and not as_json:
         out.print(f"It would compute {', '.join(found.tables)}.", highlight=False)
     else:

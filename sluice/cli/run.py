@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from sluice.api import Event
-from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
+from sluice.cli.options import AsJson, ProjectFolder, opened, time_of
 from sluice.cli.printing import err, print_changed, print_json
 from sluice.cli.progress import summary
 from sluice.errors import UsageError
@@ -32,11 +32,11 @@ def run(  # noqa: PLR0917 - options, each given by its name
     ] = False,
     since: Annotated[
         datetime | None,
-        typer.Option(formats=time_formats, metavar="TIME", help="Recompute from this event time on (UTC)."),
+        typer.Option(parser=time_of, metavar="TIME", help="Recompute from this event time on (UTC)."),
     ] = None,
     until: Annotated[
         datetime | None,
-        typer.Option(formats=time_formats, metavar="TIME", help="Recompute up to, but not including, this event time."),
+        typer.Option(parser=time_of, metavar="TIME", help="Recompute up to, but not including, this event time."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +50,7 @@ def run(  # noqa: PLR0917 - options, each given by its name
         if continuous or rebuild:
             raise UsageError("Give --since and --until without --continuous and --rebuild: a range is recomputed once.")
         with opened(project) as here:
-            changed = here.backfill(*names, since=utc(since), until=utc(until))
+            changed = here.backfill(*names, since=since, until=until)
         print_changed("rows changed", changed, as_json=as_json)
     elif continuous:
         go_on(project, names, attached=attached, as_json=as_json)

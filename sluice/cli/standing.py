@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from sluice.cli.options import AsJson, ProjectFolder, opened, time_formats, utc
+from sluice.cli.options import AsJson, ProjectFolder, opened, time_of
 from sluice.cli.printing import err, print_json, print_table
 
 standing_app = typer.Typer(no_args_is_help=True, help="Store queries that each new row of a table is matched with.")
@@ -25,7 +25,7 @@ def standing_add(  # noqa: PLR0917 - options, each given by its name
     past: Annotated[bool, typer.Option("--past", help="Also match what was before.")] = False,
     valid_from: Annotated[
         datetime | None,
-        typer.Option("--from", formats=time_formats, metavar="TIME", help="Match event times from here on (UTC); now."),
+        typer.Option("--from", parser=time_of, metavar="TIME", help="Match event times from here on (UTC); now."),
     ] = None,
     attributes: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An attribute of the query.")
@@ -34,7 +34,7 @@ def standing_add(  # noqa: PLR0917 - options, each given by its name
     """Store a query, or a new version of one; the next run finds its matches."""
     said = dict(pair(each) for each in attributes or [])
     with opened(project) as here:
-        here.standing.add(dataset, query_id, condition, past=past, valid_from=utc(valid_from), attributes=said)
+        here.standing.add(dataset, query_id, condition, past=past, valid_from=valid_from, attributes=said)
     err.print(f"The next run matches {query_id}: sluice run", highlight=False, markup=False)
 
 
@@ -45,12 +45,12 @@ def standing_remove(
     project: ProjectFolder = Path(),
     valid_to: Annotated[
         datetime | None,
-        typer.Option("--from", formats=time_formats, metavar="TIME", help="Event times from here on (UTC); now."),
+        typer.Option("--from", parser=time_of, metavar="TIME", help="Event times from here on (UTC); now."),
     ] = None,
 ) -> None:
     """End a query: rows from now on do not match it, and its matches before stay."""
     with opened(project) as here:
-        here.standing.remove(dataset, query_id, valid_to=utc(valid_to))
+        here.standing.remove(dataset, query_id, valid_to=valid_to)
     err.print(f"The next run ends {query_id}: sluice run", highlight=False, markup=False)
 
 

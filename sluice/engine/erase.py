@@ -161,10 +161,11 @@ def forget_erased(spark: "SparkSession", lake: Lake, log: AnyLog, topics: Iterab
 
 def forget_versions(spark: "SparkSession", lake: Lake) -> list[str]:
     """Removes the older versions of all tables, unless something is in the way."""
-    newest = {table: commit for table in lake.tables() if (commit := lake.last_commit(table))}
-    due = remembered(newest)
+    names = lake.tables()
+    due = remembered(newest_commits(lake, [name for name in names if name.startswith("bronze.")]))
     if not due:
         return []
+    newest = newest_commits(lake, names)
     tables = made_from(due, newest)
     obstacles = in_the_way(lake, newest)
     if obstacles:
@@ -179,6 +180,10 @@ def forget_versions(spark: "SparkSession", lake: Lake) -> list[str]:
         if known:
             note(lake, table, known, forgotten=known.entry.erased)
     return []
+
+
+def newest_commits(lake: TableFormat, tables: Iterable[str]) -> dict[str, Commit]:
+    return {table: commit for table in tables if (commit := lake.last_commit(table))}
 
 
 def in_the_way(lake: TableFormat, newest: Mapping[str, Commit]) -> list[str]:

@@ -8,7 +8,7 @@ import duckdb
 
 from sluice.engine.blocked import blocks
 from sluice.engine.catalogue import Catalogue
-from sluice.engine.erase import in_the_way, still_held
+from sluice.engine.erase import in_the_way, newest_commits, still_held
 from sluice.errors import LogUnreachable, SluiceError
 from sluice.log import AnyLog
 from sluice.log.erasures import erasures_in
@@ -145,7 +145,7 @@ def erasures_left(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[Stopped
         said = f"Whether erasures have come to their end is not known. {error}"
         return [Stopped(erasures_topic, datetime.now(UTC), said)]
     found = []
-    newest = {table: commit for table in lake.tables() if (commit := lake.last_commit(table))} if erasures else {}
+    newest = newest_commits(lake, lake.tables()) if erasures else {}
     what_next = "; ".join(in_the_way(lake, newest)) or "sluice run"
     for node in catalogue.topics:
         numbers = [number for number, each in erasures.items() if each.topic == node.topic]

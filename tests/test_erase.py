@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 from sluice import bronze, gold
 from sluice.engine import erase as engine
 from sluice.engine.catalogue import ordered
-from sluice.errors import LogError, UsageError
+from sluice.errors import LogError, SluiceError, UsageError
 from sluice.log import Log, Record, Segment, StoredRecord, erasures, rewriting, segments
 from sluice.model.datasets import Dataset
 from sluice.model.erasure import Removal, erasures_topic, remainder, without
@@ -31,6 +31,7 @@ from sluice.operate.erase import Subject
 from sluice.quality import results
 from sluice.runtime.settings import Settings
 from sluice.shapes.fates import Reading, touched_by_erasure
+from sluice.silver import events
 from sluice.storage.delta import Lake
 from sluice.storage.delta.forgetting import delta_log
 from sluice.storage.files import Files
@@ -296,6 +297,29 @@ def test_a_dataset_that_an_erasure_does_not_touch_is_checked_as_before(lakehouse
     assert lakehouse.lake.oldest_version("silver._fates") > 0
     for name, rows in check(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, lakehouse.catalogue.datasets).items():
         assert {each["expectation"]: each["message"] for each in rows if results.is_critical(each)} == {}, name
+
+
+def test_what_an_erasure_removed_is_not_mixed_with_what_is_rolled_back(lakehouse: Lakehouse) -> None:
+    """The former rows of a dataset that it did not touch are there still, and the former fates are not."""
+    lakehouse.declare(sales, prices)
+    lakehouse.publish("prices", {"product": subject, "changed_at": text(0), "price": 3}, b"{")
+    lakehouse.publish("sales", sale("a"), sale("a", "coffee"), sale("b"), key="k").run()
+    by_product = events(
+        "sales", source=bronze.topic("sales"), schema="id string, product string, pieces int", keys=["id", "product"]
+    )
+    lakehouse.declare(by_product, prices)
+    planned = replaying.plan(lakehouse.lake, lakehouse.catalogue, ["silver.sales"], None, "other keys")
+    list(replaying.build(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, planned))
+    replaying.promote(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, planned.name)
+    replaying.drop(lakehouse.lake, planned.name)
+    found_and_stated(lakehouse, Subject("prices", where=f"record ->> 'product' = '{subject}'"))
+    lakehouse.run()
+    before = lakehouse.rows("silver.sales", "id", "product")
+    lakehouse.declare(sales, prices)
+    with pytest.raises(SluiceError, match=r"an erasure removed what silver\._fates had at that time"):
+        replaying.rollback(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, [sales], "a test")
+    assert lakehouse.rows("silver.sales", "id", "product") == before == [("a", "coffee"), ("a", "tea"), ("b", "tea")]
+    assert all(each.balanced for each in lakehouse.audits())
 
 
 def of_one_subject(lakehouse: Lakehouse, *datasets: Dataset) -> Lakehouse:

@@ -479,6 +479,9 @@ def test_an_interval_has_keys_of_one_type(lakehouse: Lakehouse) -> None:
 reports = silver.events("reports", source=bronze.topic("reports"), schema="id string, k string, at string", keys=["id"])
 # Of what a SELECT computes no type is known before it has rows.
 computed = silver.join("computed", inputs={"r": reports}, shape="SELECT id, k, coalesce(at, at) AS at FROM r")
+by_function = silver.join(
+    "by_function", inputs={"r": reports}, keys=["id"], shape=lambda r: r.select("id", "k", F.struct("at").alias("st"))
+)
 on_time = silver.join(
     "on_time",
     inputs={"r": reports},
@@ -523,6 +526,7 @@ def test_text_is_no_time_and_equal_keys_of_two_types_are_no_key(lakehouse: Lakeh
         ): ("the key k has the type string in facts and int in d; .*CAST both"),
         counted_by("sessions", computed, session_window("at", gap="1 hour")): text_of_time,
         counted_by("sliding", computed, sliding_window("at", "1 hour")): text_of_time,
+        counted_by("within", by_function, session_window("st.at", gap="1 hour")): "is st.at, which is no column of",
         counted_by("days", computed, calendar_window("at", "day", time_zone="UTC")): text_of_time,
         silver.interval_join(
             "pairs", left={"a": by_text}, right={"b": on_time}, keys=["k"], between=("0 seconds", "1 hour")

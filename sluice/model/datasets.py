@@ -46,9 +46,6 @@ Columns = Mapping[str, str | None]
 documentation = {"is_documentation": True}
 
 
-# As what an event time can be compared with others; text has another order.
-times = ("timestamp", "timestamp_ntz", "date")
-
 # The columns of every bronze table.
 bronze_columns: dict[str, str] = {
     "topic": "string",
@@ -361,16 +358,19 @@ def require_timestamp(dataset: str, option: str, source: Dataset, column: str) -
 
 
 def timed(dataset: str, option: str, source: Dataset, column: str) -> "Callable[[DataFrame], DataFrame]":
-    """A function that returns rows of the source as they are, or raises DeclarationError where a column is no time.
+    """A function that returns rows of the source as they are, or raises DeclarationError where a time is text.
 
-    It asks where the declaration does not say the type.
+    The order of text is another one. It asks where the declaration does not say the type.
     """
     is_known = type_of(source, column) is not None
 
     def checked(rows: "DataFrame") -> "DataFrame":
-        kinds = {} if is_known else {name.casefold(): kind for name, kind in rows.dtypes}
-        kind = kinds.get(column.casefold(), times[0])
-        if kind not in times:
+        if is_known:
+            return rows
+        kind = {name.casefold(): kind for name, kind in rows.dtypes}.get(column.strip("`").casefold())
+        if kind is None:
+            raise DeclarationError(f"{dataset}: {option} is {column}, which is no column of {source.name} by itself")
+        if kind.startswith(("string", "char", "varchar")):
             raise DeclarationError(
                 f"{dataset}: {option} is {column}, and in {source.name} that is a {kind}; CAST it there to timestamp"
             )

@@ -342,6 +342,11 @@ def verdict_on_former(
         # A table shared by several datasets has separate versions.
         is_own = output.table == dataset.name
         version = before.version if is_own else lake.version_at(output.table, before.timestamp_ms)
+        if version is None:
+            raise SluiceError(
+                f"{dataset.name} cannot be rolled back: an erasure removed what {output.table} had at that time. "
+                "Restore its former declaration, and promote a replay of it."
+            )
         scope = keys_of([keys_changed(spark, lake, output, version)])
         if scope is not None:
             rows[output.table] = (rows_of_keys(lake.read(spark, output.table, version), output, scope), scope)

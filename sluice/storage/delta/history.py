@@ -70,13 +70,13 @@ class History(Tables):
         """The newest version of a table, also if another program committed it."""
         return self.open(table).version()
 
-    def version_at(self, table: str, timestamp_ms: int) -> int:
-        """The newest version of a table that the ledger knows from a time or before it; else the oldest that is left.
+    def version_at(self, table: str, timestamp_ms: int) -> int | None:
+        """The newest version of a table that the ledger knows from a time or before it.
 
-        An erasure leaves no older one, and does not touch what other datasets have in a table that they share.
+        The first when it knows none; None when that is gone, as after an erasure.
         """
         known = [each.version for each in self.commits(table) if each.timestamp_ms <= timestamp_ms]
-        return known[-1] if known else self.oldest_version(table)
+        return known[-1] if known else (None if self.oldest_version(table) else 0)
 
     def oldest_version(self, table: str) -> int:
         """The oldest version whose commit is still in the log."""

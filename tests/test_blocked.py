@@ -464,7 +464,8 @@ def test_a_run_that_ends_between_the_commits_of_a_hold_loses_nothing(
         held = quarantine.quarantined_records(lakehouse.lake, payments, positions=[first])
         quarantine.release(lakehouse.log, payments, held, because="it was right")
     lakehouse.run()
-    assert lakehouse.rows("silver.payments", "id", "shop")[:2] == [("a", "one" if is_released else "two"), ("b", "one")]
+    expected = [("a", "one" if is_released else "two"), ("b", "one"), *[(each["id"], "a") for each in others]]
+    assert lakehouse.rows("silver.payments", "id", "shop") == sorted(expected)
     assert lakehouse.audit()["silver.payments"].balanced
     assert all(event.rows.total == 0 for event in lakehouse.run(rebuild=True).values())
 

@@ -57,11 +57,12 @@ def deduplicate(candidates: "DataFrame", duplicates: "DataFrame | None" = None) 
 def deduplicate_few(candidates: pa.Table, duplicates: pa.Table | None = None) -> pa.Table | None:
     """The same of rows that the driver has; None where one of them lacks a key or a place, which is Spark's."""
     rows = candidates if duplicates is None else pa.concat_tables([candidates, duplicates])
-    sorted_by = [rows[name] for name in ("_key", *order)]
-    if any(column.null_count for column in sorted_by):
+    sorted_by = ("_key", *order)
+    if any(rows[name].null_count for name in sorted_by):
         return None
-    keys, digests = list(zip(*map(comparable, sorted_by), strict=True)), comparable(rows["_digest"])
-    places = list(zip(*[comparable(rows[name]) for name in position], strict=True))
+    values = {name: comparable(rows[name]) for name in dict.fromkeys((*sorted_by, *position, "_digest"))}
+    keys, places = (list(zip(*map(values.__getitem__, names), strict=True)) for names in (sorted_by, position))
+    digests = values["_digest"]
     kept: list[int] = []
     verdicts: list[Verdict] = []
     # Of equal rows the first is kept.

@@ -477,8 +477,7 @@ def test_an_interval_has_keys_of_one_type(lakehouse: Lakehouse) -> None:
 
 
 reports = silver.events("reports", source=bronze.topic("reports"), schema="id string, k string, at string", keys=["id"])
-# Of what a SELECT computes no type is known before it has rows.
-computed = silver.join("computed", inputs={"r": reports}, shape="SELECT id, k, coalesce(at, at) AS at FROM r")
+# Of what a SELECT or a function computes no type is known before it has rows.
 by_function = silver.join(
     "by_function", inputs={"r": reports}, keys=["id"], shape=lambda r: r.select("id", "k", F.struct("at").alias("st"))
 )
@@ -491,21 +490,16 @@ on_time = silver.join(
 by_text = silver.join(
     "by_text", inputs={"r": reports}, shape="SELECT id, k, coalesce(at, at) AS at FROM r", event_time="at"
 )
-numbered = silver.history(
-    "numbered",
-    source=bronze.topic("numbered"),
-    schema="k int, at timestamp, v string",
-    keys=["k"],
-    sequence_by="at",
-    future_tolerance="1000 days",
-)
-named = silver.history(
-    "named",
-    source=bronze.topic("named"),
-    schema="k string, at timestamp, v string",
-    keys=["k"],
-    sequence_by="at",
-    future_tolerance="1000 days",
+numbered, named = (
+    silver.history(
+        name,
+        source=bronze.topic(name),
+        schema=f"k {kind}, at timestamp, v string",
+        keys=["k"],
+        sequence_by="at",
+        future_tolerance="1000 days",
+    )
+    for name, kind in {"numbered": "int", "named": "string"}.items()
 )
 
 
@@ -515,25 +509,25 @@ def counted_by(name: str, source: Dataset, group: Any) -> Dataset:
 
 def test_text_is_no_time_and_equal_keys_of_two_types_are_no_key(lakehouse: Lakehouse) -> None:
     """The order of text is another one than that of the times, so windows and versions would be the wrong ones."""
-    text_of_time = r"is at, and in silver\.(computed|by_text) that is a string; CAST it there to timestamp"
+    text_of_time = r"is at, and in silver\.by_text that is a string; CAST it there to timestamp"
     blocked = {
-        silver.as_of("by_text_time", facts=computed, event_time="at", dimensions={"d": named}): text_of_time,
+        silver.as_of("by_text_time", facts=by_text, event_time="at", dimensions={"d": named}): text_of_time,
         silver.as_of(
             "by_two_types",
             facts=on_time,
             event_time="at",
             dimensions={"d": silver.dimension(numbered, on={"k": "same_k"})},
         ): ("the key k has the type string in facts and int in d; .*CAST both"),
-        counted_by("sessions", computed, session_window("at", gap="1 hour")): text_of_time,
-        counted_by("sliding", computed, sliding_window("at", "1 hour")): text_of_time,
+        counted_by("sessions", by_text, session_window("at", gap="1 hour")): text_of_time,
+        counted_by("sliding", by_text, sliding_window("at", "1 hour")): text_of_time,
         counted_by("within", by_function, session_window("st.at", gap="1 hour")): "is st.at, which is no column of",
-        counted_by("days", computed, calendar_window("at", "day", time_zone="UTC")): text_of_time,
+        counted_by("days", by_text, calendar_window("at", "day", time_zone="UTC")): text_of_time,
         silver.interval_join(
             "pairs", left={"a": by_text}, right={"b": on_time}, keys=["k"], between=("0 seconds", "1 hour")
         ): text_of_time,
         silver.pattern(
             "falls",
-            source=computed,
+            source=by_text,
             keys=["k"],
             order_by="at",
             pattern="A B+",

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from infra.servers import Postgres, running
+from infra.servers import Postgres, free_port, running
 from sluice import scaffold
 from sluice.log import Log, Record
 from sluice.operate.audit import audit
@@ -217,12 +216,6 @@ class Airflow:
         command = ["pgrep", "-f", f"run --continuous --attached --json --project {self.project}"]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
         return int(found.stdout.split()[0]) if found.stdout else None
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

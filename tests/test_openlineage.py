@@ -18,8 +18,7 @@ from deltalake import CommitProperties, write_deltalake
 from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry, Resource
 
-from infra.servers import Kafka, Running, running
-from infra.servers.server import free_port
+from infra.servers import Kafka, Running, free_port, running
 from sluice import Project, bronze, gold, silver
 from sluice.engine.catalogue import Catalogue, expecting, ordered
 from sluice.engine.observer import Observer

@@ -6,6 +6,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from http.client import OK, HTTPConnection, HTTPException
 from pathlib import Path
@@ -18,10 +19,15 @@ loopback = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A free port on loopback."""
-    with socket.socket() as listener:
-        listener.bind((loopback, 0))
-        return int(listener.getsockname()[1])
+    """A free port on loopback, below those that systems give to connections.
+
+    A server that is killed finds its port again: a client that calls it meanwhile cannot be given that very port.
+    """
+    while True:
+        port = 10_000 + secrets.randbelow(22_768)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind((loopback, port))
+            return port
 
 
 def require_free(port: int) -> None:

@@ -53,6 +53,12 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+def test_no_connection_is_given_the_port_of_a_server_that_is_killed() -> None:
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(given.read_text().split()[0]) if given.exists() else 32_768
+    assert all(free_port() < first for _ in range(200))
+
+
 @pytest.fixture(scope="module")
 def kafka(folder: Path) -> Iterator[Running[Kafka]]:
     with running(Kafka(folder / "kafka")) as started:

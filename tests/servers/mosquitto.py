@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from gmqtt import Client
 
-from tests.servers.rabbitmq import free_ports
+from infra.servers import free_port
 
 how_to_install = "apt-get install -y --no-install-recommends mosquitto"
 start_seconds_max = 20
@@ -31,7 +31,7 @@ class Mosquitto:
             raise RuntimeError(f"Mosquitto is not installed. Install it with: {how_to_install}")
         self.program = program
         self.folder = folder
-        self.port, self.tls_port = free_ports(2)
+        self.port, self.tls_port = free_port(), free_port()
         self.certificate = folder / "certificate.pem"
         self.url = f"mqtt://sluice:secret@127.0.0.1:{self.port}"
         self.broker: subprocess.Popen[bytes] | None = None

@@ -3,7 +3,6 @@
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
+
+from infra.servers import free_port
 
 superuser = "sluice"
 start_seconds_max = 30.0
@@ -141,9 +142,3 @@ def find_binaries() -> Path:
     if not found and not on_path:
         raise RuntimeError("These tests need a Postgres server: apt-get install postgresql (or put initdb on the PATH)")
     return found[-1].parent if found else Path(str(on_path)).resolve().parent
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

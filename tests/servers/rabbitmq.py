@@ -4,7 +4,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Self
 
 import pika
 from pika.exceptions import AMQPError
+
+from infra.servers import free_port
 
 # Debian's command in the PATH changes the user and the folder; the script itself does not.
 script = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -30,7 +31,7 @@ class RabbitMQ:
         if not script.exists() or epmd is None:
             raise RuntimeError(f"RabbitMQ is not installed. Install it with: {how_to_install}")
         self.folder = folder
-        self.port, self.distribution_port, self.epmd_port = free_ports(3)
+        self.port, self.distribution_port, self.epmd_port = (free_port() for _ in range(3))
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
         self.epmd_command = [epmd, "-address", "127.0.0.1", "-port", str(self.epmd_port)]
         self.epmd: subprocess.Popen[bytes] | None = None
@@ -117,12 +118,3 @@ class RabbitMQ:
             "ERL_EPMD_PORT": str(self.epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in held]
-    for each in held:
-        each.close()
-    return ports

@@ -319,3 +319,5 @@ def test_an_unknown_dataset_is_named(tmp_path: Path) -> None:
     project = tmp_path / "mine"
     sluice("init", str(project), here=tmp_path)
     assert "There is no dataset gold.nothing; there are bronze" in refused("run", "gold.nothing", here=project)
+    for command in (("run", "gold.revenue_dayly"), ("explain", "gold.revenue_dayly", "product=Tea")):
+        assert "no dataset gold.revenue_dayly; did you mean gold.revenue_daily?" in refused(*command, here=project)

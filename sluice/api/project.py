@@ -546,10 +546,7 @@ class Project:
         ('products/1/3',)
         """
         here = self._here
-        known = here.catalogue().datasets
-        node = next((each for each in known if each.name == dataset), None)
-        if node is None:
-            raise UsageError(f"There is no dataset {dataset}; there are {', '.join(each.name for each in known)}.")
+        node = here.catalogue().dataset(dataset)
         wanted = {name: as_typed(value) for name, value in row.items()}
         with here.sessions.reading() as spark:
             return explain.Explainer(spark, here.lake).explain(node, wanted)

@@ -5,7 +5,7 @@ import importlib.util
 import pkgutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -60,6 +60,12 @@ class Catalogue:
                 return found
         raise UsageError(f"No topic {name} lands; those that do: {', '.join(each.topic for each in self.topics)}.")
 
+    def dataset(self, name: str) -> Dataset:
+        """The dataset of this name."""
+        known = {each.name: each for each in self.datasets}
+        require_known([name], known)
+        return known[name]
+
     def gate_of(self, dataset: Dataset) -> tuple[Expectation, ...]:
         """The expectations that a dataset's rows must meet before they are written."""
         suite = self.suites.get(dataset.name)
@@ -67,9 +73,7 @@ class Catalogue:
 
     def upstream_of(self, names: Sequence[str]) -> "Catalogue":
         """The named datasets with all that they are made from; everything when no name is given."""
-        unknown = [name for name in names if name not in self.by_name]
-        if unknown:
-            raise UsageError(f"There is no dataset {', '.join(unknown)}; there are {', '.join(self.by_name)}.")
+        require_known(names, self.by_name)
         return replace(ordered(self.by_name[name] for name in names), suites=self.suites) if names else self
 
     def downstream_of(self, names: Sequence[str]) -> list[Dataset]:
@@ -177,6 +181,14 @@ def node_of(declared: Node | Publication | Commands) -> Node:
 def is_project(project: Path) -> bool:
     """Whether a folder declares anything."""
     return (project / package).is_dir()
+
+
+def require_known(names: Iterable[str], known: Collection[str]) -> None:
+    """Raises a UsageError for names of none of these datasets."""
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        what_else = suggestion(unknown[0], known, f"there are {', '.join(known)}.")
+        raise UsageError(f"There is no dataset {', '.join(unknown)}; {what_else}")
 
 
 def require_project(project: Path) -> None:

@@ -1,23 +1,30 @@
 """What tests are written with: small frames as tuples, and a lakehouse that is driven a step at a time."""
 
+import errno
 import json
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
+from sluice.engine import commit
 from sluice.engine.catalogue import Catalogue, ordered
+from sluice.engine.plan import Plan
 from sluice.engine.runner import Event, Runner
 from sluice.log import Log, Record
 from sluice.model.datasets import Dataset, Topic
+from sluice.model.ledger import RowCounts
 from sluice.operate.audit import IntegrityCheck, audit, integrity
 from sluice.quality.conservation import Fates
 from sluice.storage.delta import Lake
 from sluice.storage.delta.opened import rows_in
+from sluice.storage.table_format import TableFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -160,6 +167,21 @@ class Lakehouse:
 
     def fates(self) -> list[Row]:
         return self.rows("silver._fates", "fate", "reason", "detail")
+
+
+@contextmanager
+def disk_full_at(table: str) -> Iterator[None]:
+    """Nothing can be written to one table meanwhile, so a dataset's commits end before it."""
+    original = commit.write
+
+    def full(lake: TableFormat, plan: Plan) -> RowCounts:
+        if plan.output.table == table:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(lake, plan)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(commit, "write", full)
+        yield
 
 
 def statements(spark: "SparkSession", after: int) -> dict[int, str]:

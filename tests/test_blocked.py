@@ -10,19 +10,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from sluice import bronze, gold, silver
-from sluice.engine import commit
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.blocked import Block, blocks, unblock
-from sluice.engine.plan import Plan
 from sluice.engine.runner import Event, Runner
-from sluice.errors import SparkEnded, UsageError
+from sluice.errors import SluiceError, SparkEnded, UsageError
 from sluice.operate import quarantine
 from sluice.operate.audit import stopped
 from sluice.operate.quarantine import consumer
 from sluice.operate.status import State, status
 from sluice.runtime.session import spark_message
-from sluice.storage.delta import Lake
-from tests.kit import Lakehouse, text
+from tests.kit import Lakehouse, at, disk_full_at, text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -443,22 +440,14 @@ def test_a_command_that_lands_before_its_record_counts_when_that_lands(lakehouse
 
 @pytest.mark.parametrize("is_released", [False, True])
 def test_a_run_that_ends_between_the_commits_of_a_hold_loses_nothing(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_released: bool
+    lakehouse: Lakehouse, *, is_released: bool
 ) -> None:
     lakehouse.declare(payments)
     others = [payment(f"other {number}") for number in range(20)]
     lakehouse.publish("payments", payment("a", "one"), payment("a", "two"), payment("b", "one"), *others, key="k").run()
     first = position_of(lakehouse, "a")
     quarantine.add(lakehouse.lake, lakehouse.log, payments, [first], because="no")
-    original = commit.write
-
-    def full(lake: Lake, plan: Plan) -> Any:
-        if plan.output.table == "silver.payments":
-            raise OSError(28, "No space left on device")
-        return original(lake, plan)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(commit, "write", full)
+    with disk_full_at("silver.payments"):
         assert "No space left" in (passed(lakehouse)["silver.payments"].blocked or "")
     if is_released:
         held = quarantine.quarantined_records(lakehouse.lake, payments, positions=[first])
@@ -468,6 +457,26 @@ def test_a_run_that_ends_between_the_commits_of_a_hold_loses_nothing(
     assert lakehouse.rows("silver.payments", "id", "shop") == sorted(expected)
     assert lakehouse.audit()["silver.payments"].balanced
     assert all(event.rows.total == 0 for event in lakehouse.run(rebuild=True).values())
+
+
+def test_a_declaration_that_came_to_half_of_its_end_and_is_restored_leaves_no_fate(lakehouse: Lakehouse) -> None:
+    by_shop = silver.events(
+        "payments", source=bronze.topic("payments"), schema="id string, shop string", keys=["id", "shop"]
+    )
+    lakehouse.declare(payments)
+    lakehouse.publish("payments", payment("a", "one"), payment("a", "two"), payment("b", "one"), key="k").run()
+    expected = lakehouse.rows("silver.payments"), lakehouse.fates()
+    lakehouse.declare(by_shop)
+    with disk_full_at("silver.payments"):
+        assert "No space left" in (passed(lakehouse)["silver.payments"].blocked or "")
+    assert lakehouse.fates() != expected[1]
+    lakehouse.declare(payments)
+    with pytest.raises(SluiceError, match="a run ended in the middle of its commit"):
+        lakehouse.runner().recompute_range(lakehouse.catalogue.datasets, BackfillRange(since=at(0), until=at(1)))
+    assert lakehouse.run()["silver.payments"].cause == "unfinished"
+    assert (lakehouse.rows("silver.payments"), lakehouse.fates()) == expected
+    assert lakehouse.audit()["silver.payments"].balanced
+    assert lakehouse.run() == {}
 
 
 def test_a_duplicate_takes_the_place_of_a_record_that_is_set_aside_and_gives_it_back(lakehouse: Lakehouse) -> None:

@@ -26,6 +26,7 @@ from sluice.model.datasets import Dataset
 from sluice.model.erasure import Removal, erasures_topic, remainder, without
 from sluice.operate import erase, search
 from sluice.operate import replay as replaying
+from sluice.operate.audit import erased_by_none
 from sluice.operate.checks import check
 from sluice.operate.erase import Subject
 from sluice.quality import results
@@ -385,6 +386,16 @@ def test_fields_become_null_and_what_does_not_use_them_stays(
     assert files_with(lakehouse.folder / "log" / "sales", "tea") == []
     assert found_and_stated(lakehouse, Subject("sales", "k", fields=["product"])) == {}
     assert lakehouse.run() == {}
+
+
+def test_a_record_that_is_no_json_is_erased_whole_when_fields_are_to_be(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sales)
+    lakehouse.publish("sales", b"tea for the subject", sale("b"), sale("c"), key="k").run()
+    found_and_stated(lakehouse, Subject("sales", "k", fields=["product"]))
+    lakehouse.run()
+    assert [row[0] for row in lakehouse.fates()] == ["erased"]
+    assert lakehouse.rows("silver.sales", "id", "product") == [("b", None), ("c", None)]
+    assert all(each.balanced for each in erased_by_none(lakehouse.lake, lakehouse.log, lakehouse.audits()))
 
 
 def with_retraction(dataset: Dataset, **changed: Any) -> Dataset:

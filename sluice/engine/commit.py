@@ -14,7 +14,10 @@ def commit(lake: TableFormat, verdict: Verdict) -> RowCounts:
     """Writes what was judged, or nothing where it is refused; returns the rows changed in the dataset's own table."""
     if verdict.broken:
         return no_rows
-    return [write(lake, plan) for plan in verdict.plans][-1]
+    *others, own = verdict.plans
+    for plan in others:
+        write(lake, plan)
+    return write(lake, own.after(others))
 
 
 def write(lake: TableFormat, plan: Plan) -> RowCounts:

@@ -1,7 +1,7 @@
 """Plan what to write, table by table: all rows, a difference, or nothing but the cursor. Nothing is written yet."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -45,6 +45,11 @@ class Plan:
     def over(self, inputs: Mapping[str, InputVersion]) -> "Plan":
         """The same rows, as computed from other versions of the inputs."""
         return replace(self, entry=self.entry.model_copy(update={"inputs": dict(inputs)}))
+
+    def after(self, others: Sequence["Plan"]) -> "Plan":
+        """The same, once the other tables of the dataset are written."""
+        beside = {each.output.table: each.fence + (each.rows is not None) for each in others}
+        return replace(self, entry=self.entry.model_copy(update={"beside": beside}))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from sluice.engine.evaluation import Evaluation
 from sluice.engine.gate import Verdict, judge
 from sluice.engine.observer import Watch
 from sluice.engine.plan import Plan, plan, plan_of_rows
+from sluice.errors import SluiceError
 from sluice.model.completeness import EvaluationContext
 from sluice.model.datasets import Dataset
 from sluice.model.expectations import Expectation
@@ -150,6 +151,10 @@ def due(
     watermark = reached_by_all(dataset, pinned)
     versions = {name: commit.as_input for name, commit in pinned.items()}
     cause = why(lake, dataset, known, versions, rebuild=rebuild, backfill=backfill)
+    if cause == "unfinished" and backfill is not None:
+        raise SluiceError(
+            f"{dataset.name}: a run ended in the middle of its commit. Bring it up to date first: sluice run"
+        )
     context = EvaluationContext.of(known.entry.watermark if known else None, watermark, datetime.now(UTC))
     if cause is None and dataset.keeps_time and context.has_moved:
         cause = "watermark"
@@ -207,6 +212,15 @@ def why(
         return "rebuild"
     if backfill is None and known.entry.fingerprint != dataset.fingerprint:
         return "declaration changed"
+    if is_half_done(lake, dataset, known, pinned):
+        return "unfinished"
+    return why_followed(lake, known, pinned, backfill)
+
+
+def why_followed(
+    lake: TableFormat, known: Commit, pinned: Mapping[str, InputVersion], backfill: BackfillRange | None
+) -> Cause | None:
+    """The same of a dataset that follows its inputs; in a range of a backfill, whether or not they moved."""
     if backfill is None and same_states(known.entry.inputs, pinned):
         return None
     for name, now in pinned.items():
@@ -214,3 +228,23 @@ def why(
         if not then.is_state(now) and not lake.holds_changes(name, then, now):
             return "input rebuilt"
     return "changes" if backfill is None else "replay"
+
+
+def is_half_done(lake: TableFormat, dataset: Dataset, known: Commit, pinned: Mapping[str, InputVersion]) -> bool:
+    """Whether a run that ended between the commits of the dataset's tables wanted other rows than are wanted now.
+
+    If it wanted the same ones, their scope is that of the changes, which are still to be followed.
+    """
+    followed = {each.source.name for each in dataset.inputs.values() if each.arrivals}
+    beside = {name: now for name, now in pinned.items() if name not in followed}
+    for table, number in known.entry.beside.items():
+        fence = lake.fence(table, dataset.name)
+        if fence == number:
+            continue
+        wanted = next((each.entry for each in lake.commits(table)[::-1] if each.entry.dataset == dataset.name), None)
+        if wanted is None or fence < number or wanted.cause not in ("changes", "watermark", "erasure"):
+            return True
+        seen = {name: version for name, version in wanted.inputs.items() if name not in followed}
+        if wanted.fingerprint != dataset.fingerprint or not same_states(seen, beside):
+            return True
+    return False

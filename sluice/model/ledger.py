@@ -17,6 +17,7 @@ Cause = Literal[
     "rebuild",
     "declaration changed",
     "input rebuilt",
+    "unfinished",
     "replay",
     "promoted",
     "rolled back",
@@ -122,6 +123,9 @@ class Entry(BaseModel):
     `changed_at` is the newest version that changed rows when this commit changed none, and `changed_ms` the time of
     that commit; `epoch_from` is the version at which the table was last replaced by one of another schema.
 
+    `beside` are the numbers of the newest commits that the dataset had made to the other tables it writes. If a table
+    has another number, a run ended between them and this table. Older commits lack it.
+
     `declared` has the fingerprint of each field of the declaration; older commits do not.
 
     `began_ms` is when its rows began to be computed; the commit is their end.
@@ -141,6 +145,7 @@ class Entry(BaseModel):
     declared: dict[str, str] = {}
     cause: Cause = "changes"
     inputs: dict[str, InputVersion] = {}
+    beside: dict[str, int] = {}
     landed: dict[int, LandedPartition] = {}
     rows: RowCounts = no_rows
     reached: dict[str, Reached] = {}
@@ -162,8 +167,8 @@ class Entry(BaseModel):
 
     def is_computed_from(self, other: "Entry") -> bool:
         """True when both were computed from the same input versions by the same declaration."""
-        is_alike = (self.fingerprint, self.watermark, self.erased) == (other.fingerprint, other.watermark, other.erased)
-        return is_alike and same_states(self.inputs, other.inputs)
+        these, those = ((each.fingerprint, each.watermark, each.erased, each.beside) for each in (self, other))
+        return these == those and same_states(self.inputs, other.inputs)
 
     def says_the_same(self, other: "Entry | None") -> bool:
         """True when only the time at which they began may differ, or one does not say which fields were declared."""

@@ -99,9 +99,8 @@ def erased_by_none(lake: Lake, log: AnyLog, fates: Sequence[Fates]) -> list[Inte
         erased = {name: set(found.execute(sql, {"dataset": name}).fetchall()) for name in datasets}
     law = "erased records that no erasure names"
     try:
-        named = {
-            (each.topic, *place) for each in erasures_in(log).values() if not each.fields for place in each.offsets()
-        }
+        # Of an erasure of fields, too: a record that is no JSON object is erased as a whole.
+        named = {(each.topic, *place) for each in erasures_in(log).values() for place in each.offsets()}
     except LogUnreachable as error:
         return [IntegrityCheck(name, law, 0, unknown=str(error)) for name in datasets]
     topics = {topic for places in erased.values() for topic, _, _ in places}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 records_shown_max = 20
+# Causes of commits to which every row of the inputs contributed.
+as_a_whole = ("rebuild", "first build", "replay", "unfinished", "promoted", "rolled back")
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Explainer:
         self, dataset: Dataset, before: Commit | None, commit: Commit, images: "DataFrame", path: tuple[str, ...]
     ) -> Iterator[Origin]:
         """The origins of the change that a commit made to some rows, `images`: declarations, or records upstream."""
-        if before is None or commit.entry.cause in ("rebuild", "first build", "replay", "promoted", "rolled back"):
+        if before is None or commit.entry.cause in as_a_whole:
             said = {"replay": commit.entry.replay, "because": commit.entry.because}
             yield Origin(commit.entry.cause, path, detail={name: text for name, text in said.items() if text})
             return

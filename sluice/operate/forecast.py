@@ -87,7 +87,7 @@ def step_of_dataset(lake: Lake, dataset: Dataset, above: Mapping[str, Step], *, 
     cause = why(lake, dataset, known, versions, rebuild=False, backfill=None)
     if cause == "first build":
         return replace(step, action="build", because=cause)
-    if cause in ("declaration changed", "input rebuilt"):
+    if cause in ("declaration changed", "input rebuilt", "unfinished"):
         fields = known.entry.changed_fields(dataset.declared) if known and cause == "declaration changed" else ()
         return replace(step, action="recompute", because=cause, fields=fields)
     moving = {each.source.name for each in dataset.inputs.values() if above[each.source.name].is_change}

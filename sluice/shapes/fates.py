@@ -326,8 +326,7 @@ def touched_by_command(newly_said: "DataFrame", topics: "Iterable[DataFrame]", r
     wanted = newly_said.select(*[F.col(f"_{column}").alias(column) for column in places])
     parsed = reading.parse(records.join(F.broadcast(wanted), places, "left_semi"))
     touched = either_way(parsed, reading.distinct)
-    # Of a record that was released again, the hold may have come to half of its end.
-    held = newly_said.where("_was_held").select(*position)
+    held = newly_said.where("_is_held").select(*position)
     if held.isEmpty():
         return touched
     keys = parsed.join(F.broadcast(held), list(position), "left_semi")
@@ -398,10 +397,7 @@ def records_within(df: "DataFrame", scope: "Scope") -> "DataFrame":
 
 
 def commanded(records: "DataFrame", dataset: str) -> "DataFrame":
-    """The last command about each record of one dataset: its position, and whether it is held (or released).
-
-    `_was_held` is whether any of these commands holds it.
-    """
+    """The last command about each record of one dataset: its position, and whether it is held (or released)."""
     said = F.from_json(F.col("value").cast("string"), release_schema)
     order = F.struct("timestamp", "partition", "offset")
     is_hold = F.coalesce(F.col("said.do") == "hold", F.lit(False))
@@ -409,7 +405,7 @@ def commanded(records: "DataFrame", dataset: str) -> "DataFrame":
         records.select(said.alias("said"), order.alias("at"))
         .where(F.col("said.dataset") == dataset)
         .groupBy(*[F.col(f"said.{column.removeprefix('_')}").alias(column) for column in position])
-        .agg(F.max_by(is_hold, "at").alias("_is_held"), F.bool_or(is_hold).alias("_was_held"))
+        .agg(F.max_by(is_hold, "at").alias("_is_held"))
     )
 
 

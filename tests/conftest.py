@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Neither a command nor the session of a run lives long enough to earn back what the second compiler costs. Classes, and
-# the heap of the session, have their room from the beginning: else all is collected several times while they grow.
-light = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=200m"
-long = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:MetaspaceSize=200m -Xms3g -Xmn1g"
+# No command lives long enough to earn back what the second compiler costs, nor does the session of a few tests. After
+# seven minutes of CPU it has, and from there on the same tests take a fifth less. Classes, and the heap of the session,
+# have their room from the beginning: else all is collected several times while they grow.
+first_compiler = "-XX:TieredStopAtLevel=1"
+light = f"{first_compiler} -XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=200m"
+roomy = "-XX:ReservedCodeCacheSize=512m -XX:MetaspaceSize=200m -Xms3g -Xmn1g"
+tests_of_a_whole_run = 1_000
 
 # The next command of the same test takes over the JVM of the last one, as it does for a user.
 kept_minutes = "0.25"
@@ -75,9 +78,12 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> "Iterator[SparkSession]":
+def spark(request: pytest.FixtureRequest) -> "Iterator[SparkSession]":
+    is_whole = len(request.session.items) >= tests_of_a_whole_run
+    is_for_long = is_whole and os.environ.get("PYTEST_XDIST_WORKER") in durations.with_session
+    options = roomy if is_for_long else f"{first_compiler} {roomy}"
     # With the jars for Kafka: the session is made before the first broker is.
-    settings = Settings(log="kafka://127.0.0.1:1", spark="local[2]", driver_memory="3g", java_options=long)
+    settings = Settings(log="kafka://127.0.0.1:1", spark="local[2]", driver_memory="3g", java_options=options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "spark_settings", sessions.spark_settings | interpreted)
         with sessions.spark_session(settings) as session:

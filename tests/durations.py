@@ -10,6 +10,8 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+# The workers that have the tests with the run's session.
+with_session = ("gw0", "gw1")
 # Seconds by file.
 kept = Path(__file__).with_suffix(".json")
 
@@ -36,7 +38,7 @@ def has_session(item: pytest.Item) -> bool:
 
 
 class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]
-    """Two workers take files from the beginning, with the run's session; the others from the end, to start none.
+    """Two workers (`with_session`) take files from the beginning, with the run's session; the others from the end.
 
     Of a file that has tests of both kinds, each kind is given out by itself.
     """
@@ -51,7 +53,7 @@ class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]
         return self.part_of[nodeid]
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if node in self.nodes[2:]:
+        if node.gateway.id not in with_session:
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
 

@@ -510,7 +510,11 @@ def counted_by(name: str, source: Dataset, group: Any) -> Dataset:
 def test_text_is_no_time_and_equal_keys_of_two_types_are_no_key(lakehouse: Lakehouse) -> None:
     """The order of text is another one than that of the times, so windows and versions would be the wrong ones."""
     text_of_time = r"is at, and in silver\.by_text that is a string; CAST it there to timestamp"
+    by_versions = silver.history("by_versions", source=by_text, keys=["k"], sequence_by="at", column_list=["id"])
     blocked = {
+        silver.as_of("by_text_version", facts=on_time, event_time="at", dimensions={"d": by_versions}): (
+            r"the time of the dimension d is valid_from, and in silver\.by_versions that is a string"
+        ),
         silver.as_of("by_text_time", facts=by_text, event_time="at", dimensions={"d": named}): text_of_time,
         silver.as_of(
             "by_two_types",

@@ -91,6 +91,10 @@ def as_of(
     for alias, each in joined.items():
         require_fitting(full_name, (facts, event_time), alias, declared[alias].history, each)
     facts_timed = timed(full_name, "event_time", facts, event_time)
+    versions_timed = {
+        alias: timed(full_name, f"the time of the dimension {alias}", each.history, "valid_from")
+        for alias, each in declared.items()
+    }
     compared = {
         alias: compared_by(
             full_name,
@@ -113,7 +117,8 @@ def as_of(
             intervals = merged(intervals.unionByName(known), each.keys)
         return facts_within(inputs["facts"], intervals, each, event_time).select(*located)
 
-    def versions_within(each: Joined, df: "DataFrame", scope: Scope) -> "DataFrame":
+    def versions_within(alias: str, each: Joined, df: "DataFrame", scope: Scope) -> "DataFrame":
+        df = versions_timed[alias](df)
         if event_time not in scope.bounds:
             return df
         times = scope.bounds[event_time]
@@ -140,7 +145,7 @@ def as_of(
                 alias: Input(
                     declared[alias].history,
                     scope=partial(facts_of_versions, alias, each),
-                    within=partial(versions_within, each),
+                    within=partial(versions_within, alias, each),
                 )
                 for alias, each in joined.items()
             },

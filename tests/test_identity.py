@@ -490,6 +490,7 @@ on_time = silver.join(
 by_text = silver.join(
     "by_text", inputs={"r": reports}, shape="SELECT id, k, coalesce(at, at) AS at FROM r", event_time="at"
 )
+by_day = silver.join("by_day", inputs={"r": reports}, shape="SELECT id, k, CAST(at AS date) AS at FROM r")
 numbered, named = (
     silver.history(
         name,
@@ -507,7 +508,7 @@ def counted_by(name: str, source: Dataset, group: Any) -> Dataset:
     return gold.aggregate(name, source=source, group_by=["k", group], measures={"n": "count(*)"})
 
 
-def test_text_is_no_time_and_equal_keys_of_two_types_are_no_key(lakehouse: Lakehouse) -> None:
+def test_a_time_is_a_timestamp_and_equal_keys_of_two_types_are_no_key(lakehouse: Lakehouse) -> None:
     """The order of text is another one than that of the times, so windows and versions would be the wrong ones."""
     text_of_time = r"is at, and in silver\.by_text that is a string; CAST it there to timestamp"
     by_versions = silver.history("by_versions", source=by_text, keys=["k"], sequence_by="at", column_list=["id"])
@@ -526,6 +527,9 @@ def test_text_is_no_time_and_equal_keys_of_two_types_are_no_key(lakehouse: Lakeh
         counted_by("sliding", by_text, sliding_window("at", "1 hour")): text_of_time,
         counted_by("within", by_function, session_window("st.at", gap="1 hour")): "is st.at, which is no column of",
         counted_by("days", by_text, calendar_window("at", "day", time_zone="UTC")): text_of_time,
+        counted_by(
+            "by_days", by_day, sliding_window("at", "1 hour")
+        ): r"in silver\.by_day that is a date; CAST it there",
         silver.interval_join(
             "pairs", left={"a": by_text}, right={"b": on_time}, keys=["k"], between=("0 seconds", "1 hour")
         ): text_of_time,

@@ -358,9 +358,9 @@ def require_timestamp(dataset: str, option: str, source: Dataset, column: str) -
 
 
 def timed(dataset: str, option: str, source: Dataset, column: str) -> "Callable[[DataFrame], DataFrame]":
-    """A function that returns rows of the source as they are, or raises DeclarationError where a time is text.
+    """A function that returns rows of the source as they are, or raises DeclarationError where a time is no timestamp.
 
-    The order of text is another one. It asks where the declaration does not say the type.
+    It asks where the declaration does not say the type.
     """
     is_known = type_of(source, column) is not None
 
@@ -370,7 +370,7 @@ def timed(dataset: str, option: str, source: Dataset, column: str) -> "Callable[
         kind = {name.casefold(): kind for name, kind in rows.dtypes}.get(column.strip("`").casefold())
         if kind is None:
             raise DeclarationError(f"{dataset}: {option} is {column}, which is no column of {source.name} by itself")
-        if kind.startswith(("string", "char", "varchar")):
+        if kind != "timestamp":
             raise DeclarationError(
                 f"{dataset}: {option} is {column}, and in {source.name} that is a {kind}; CAST it there to timestamp"
             )

@@ -308,6 +308,7 @@ class Evaluation:
             declared=made_by.declared,
             cause=self.cause,
             inputs=dict(self.pinned),
+            beside={table: number for table, number in self.fences.items() if table != self.dataset.name},
             reached=reached,
             watermark=self.watermark(reached),
             began_ms=self.context.began_ms,

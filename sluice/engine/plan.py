@@ -48,8 +48,8 @@ class Plan:
 
     def after(self, others: Sequence["Plan"]) -> "Plan":
         """The same, once the other tables of the dataset are written."""
-        beside = {each.output.table: each.fence + (each.rows is not None) for each in others}
-        return replace(self, entry=self.entry.model_copy(update={"beside": beside}))
+        written = {each.output.table: each.fence + (each.rows is not None) for each in others}
+        return replace(self, entry=self.entry.model_copy(update={"beside": self.entry.beside | written}))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,10 @@ from sluice import bronze, gold, silver
 from sluice.engine.land import land
 from sluice.engine.refresh import refresh
 from sluice.errors import LogError, LogGap, LogRecreated, Superseded
+from sluice.model import small_frames
 from sluice.model.datasets import Dataset, Topic
+from sluice.shapes import fates
+from sluice.shapes.parse import parse
 from sluice.storage.delta import Lake
 from sluice.windows import window
 from tests.damage import damage
@@ -78,6 +81,25 @@ def test_duplicates_alone_change_no_row_and_nothing_downstream(lakehouse: Lakeho
     assert lakehouse.versions()["gold.hours"] == gold_before
     assert lakehouse.fates() == [("duplicate", "same_payload", "readings/0/0")]
     assert lakehouse.run() == {}
+
+
+@pytest.mark.parametrize("rows_max", [20_000, 0])
+def test_new_records_are_parsed_once_whoever_compares_them(
+    begun: Lakehouse, monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    monkeypatch.setattr(small_frames, "rows_max", rows_max)
+    parsed: list[DataFrame] = []
+
+    def counted(records: "DataFrame", *given: Any) -> "DataFrame":
+        parsed.append(records)
+        return parse(records, *given)
+
+    monkeypatch.setattr(fates, "parse", counted)
+    begun.publish("readings", reading("a", 0.5, 2), reading("b", 0.5, 5), b"{").run()
+    assert begun.rows("silver.events") == [("a", 0.5, 1), ("b", 0.5, 5)]
+    assert [row[0] for row in begun.fates()] == ["duplicate", "quarantined"]
+    assert begun.rows("gold.hours", "readings", "value") == [(2, 6)]
+    assert len(parsed) == 1
 
 
 def test_an_earlier_record_that_arrives_later_takes_the_place_of_the_winner(lakehouse: Lakehouse) -> None:

@@ -131,16 +131,22 @@ class Evaluation:
         return moved
 
     def read_once(self, changes: Frames) -> Frames:
-        """The change feeds; the new rows of inputs with `arrivals` as the scope and the shape read them, where few."""
+        """The change feeds; the new rows of inputs with `arrivals` as the scope and the shape read them.
+
+        The driver has them where they are few.
+        """
         found = dict(changes)
+        if self.rows_changed is None:
+            return found
         for name, changed in changes.items():
             each = self.dataset.inputs[name]
-            is_few = self.rows_changed is not None and self.rows_changed <= small_frames.rows_max
-            if each.read is not None and is_few and self.is_only_added_to(name):
-                read = each.read(inserted(changed), self.inputs)
-                few = small_frames.small_rows(read)
-                if few is not None:
-                    found[name] = small_frames.local(read, few)
+            if each.read is None or not self.is_only_added_to(name):
+                continue
+            read = each.read(inserted(changed), self.inputs)
+            if self.rows_changed > small_frames.rows_max:
+                found[name] = read.localCheckpoint()
+            elif (few := small_frames.small_rows(read)) is not None:
+                found[name] = small_frames.local(read, few)
         return found
 
     def rows(self, name: str, scope: Scope, changes: Frames) -> "DataFrame":

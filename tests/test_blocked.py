@@ -1,7 +1,7 @@
 """Blocked: what cannot be computed stops alone and says why, and one command sets aside the record that did it."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from sluice import bronze, gold, silver
+from sluice.engine import blocked
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.blocked import Block, blocks, unblock
 from sluice.engine.runner import Event, Runner
@@ -123,6 +124,13 @@ def require_goes_on_without_the_records(lakehouse: Lakehouse) -> None:
     assert lakehouse.audit()["silver.payments"].balanced
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, no table is tried again because some time has passed."""
+    monkeypatch.setattr(blocked, "pauses_of_data", (timedelta(days=1), timedelta(days=1)))
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_blocked_table_is_tried_again_when_its_inputs_change_and_not_before(overflowing: Lakehouse) -> None:
     first, runner = block(overflowing, "gold.totals"), overflowing.runner()
     assert first.attempts == 1
@@ -295,6 +303,7 @@ def test_a_topic_with_a_gap_stops_alone(lakehouse: Lakehouse) -> None:
     assert lakehouse.rows("gold.counts", "shop", "payments") == [("a", 2)]
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_dataset_that_ends_spark_again_and_again_stops_no_other(
     overflowing: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Blocked: what cannot be computed stops alone and says why, and one command sets aside the record that did it."""
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,14 @@ def three_shops(spark: "SparkSession", folder: Path) -> Lakehouse:
     return lakehouse.publish("payments", *[payment(f"{shop}{n}", shop) for shop in "abc" for n in range(3)])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def patient() -> Iterator[None]:
+    """However slow the machine is, no table is tried again because some time has passed."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(blocked, "pauses_of_data", (timedelta(days=1), timedelta(days=1)))
+        yield
+
+
 @pytest.fixture(scope="module")
 def first_pass(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> tuple[Lakehouse, dict[str, Event]]:
     """A lakehouse in which a table could not be built, and what its run said."""
@@ -124,13 +133,6 @@ def require_goes_on_without_the_records(lakehouse: Lakehouse) -> None:
     assert lakehouse.audit()["silver.payments"].balanced
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, no table is tried again because some time has passed."""
-    monkeypatch.setattr(blocked, "pauses_of_data", (timedelta(days=1), timedelta(days=1)))
-
-
-@pytest.mark.usefixtures("patient")
 def test_a_blocked_table_is_tried_again_when_its_inputs_change_and_not_before(overflowing: Lakehouse) -> None:
     first, runner = block(overflowing, "gold.totals"), overflowing.runner()
     assert first.attempts == 1
@@ -303,7 +305,6 @@ def test_a_topic_with_a_gap_stops_alone(lakehouse: Lakehouse) -> None:
     assert lakehouse.rows("gold.counts", "shop", "payments") == [("a", 2)]
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_dataset_that_ends_spark_again_and_again_stops_no_other(
     overflowing: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

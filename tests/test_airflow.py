@@ -29,6 +29,7 @@ from sluice.operate.query import query
 from sluice.storage.delta import Lake
 from tests.commands import kept_variables
 from tests.damage import damage
+from tests.waiting import eventually, patience_seconds
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 repository = Path(__file__).parents[1]
@@ -51,8 +52,9 @@ dags = {
 class Airflow:
     """A running Airflow, by its REST interface, and the project that it runs."""
 
-    def __init__(self, folder: Path, **environment: str) -> None:
+    def __init__(self, folder: Path, patience_seconds: int = 600, **environment: str) -> None:
         self.environment = environment
+        self.patience_seconds = patience_seconds
         self.project = folder / "project"
         self.home = folder / "airflow"
         self.told = folder / "told.txt"
@@ -87,7 +89,7 @@ class Airflow:
             **self.environment,
         }
         command = [str(python_of_airflow), "-m", "infra.airflow.start", "--home", str(self.home)]
-        command += ["--patience-seconds", "30"]
+        command += ["--patience-seconds", str(self.patience_seconds)]
         with open(self.home.with_suffix(".txt"), "wb") as said:
             return subprocess.Popen(
                 [*command, "--port", str(self.port)],
@@ -118,7 +120,7 @@ class Airflow:
         )
         for _ in range(10):
             try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
+                with urllib.request.urlopen(request, timeout=patience_seconds) as answer:
                     return bytes(answer.read())
             except urllib.error.HTTPError as error:
                 # SQLite lets one write at a time; who comes meanwhile is asked to come again.
@@ -177,13 +179,9 @@ class Airflow:
         self,
         is_true: Callable[[], Any],
         what: str,
-        seconds: float = 240,
         told: Callable[[], Any] = lambda: "",
     ) -> None:
-        deadline = time.monotonic() + seconds
-        while not is_true():
-            assert time.monotonic() < deadline, f"waited in vain for {what}: {told()}\n{self.said()}"
-            time.sleep(1)
+        eventually(is_true, lambda: f"{what}: {told()}\n{self.said()}", 1)
 
     def orders(self) -> int:
         """How many orders gold counts."""
@@ -243,13 +241,13 @@ def started(found: Airflow) -> Iterator[Airflow]:
     process = found.start()
     found.pid = process.pid
     try:
-        found.wait(found.is_healthy, "a healthy Airflow", 480)
+        found.wait(found.is_healthy, "a healthy Airflow")
         found.log_in()
         yield found
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(300)
-        found.wait(lambda: found.driver() is None, "the driver to end with Airflow", 60)
+        found.wait(lambda: found.driver() is None, "the driver to end with Airflow")
 
 
 def test_every_dag_is_read_and_nobody_is_let_in_without_a_password(airflow: Airflow) -> None:
@@ -475,7 +473,7 @@ def test_days_are_filled_back_while_the_continuous_run_goes_on(airflow: Airflow)
         return [each for each in found if each["run_type"] == "backfill"]
 
     airflow.order(200, days=[8])
-    airflow.wait(lambda: len(runs()) >= 4 and all(each["state"] == "success" for each in runs()), "the backfill", 1200)
+    airflow.wait(lambda: len(runs()) >= 4 and all(each["state"] == "success" for each in runs()), "the backfill")
     airflow.wait(lambda: airflow.orders() == 14, "the order that came during the backfill")
     assert query(airflow.lake, f"SELECT count(*) {within} AND revenue_euro = 0").rows == [(0,)]
     changed = [
@@ -622,7 +620,7 @@ def test_what_is_held_is_released_and_tables_are_maintained(airflow: Airflow) ->
 
 def test_on_sqlite_a_scheduler_that_dies_or_hangs_is_started_again(tmp_path: Path) -> None:
     """The default database. What failed once: a scheduler that waits for ever is no sign of its end."""
-    with started(Airflow(tmp_path, AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD="5")) as found:
+    with started(Airflow(tmp_path, 30, AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD="5")) as found:
         first = found.scheduler()
         os.kill(first, signal.SIGSTOP)
         found.wait(lambda: found.scheduler() not in (0, first), "another scheduler")
@@ -654,20 +652,20 @@ def test_people_see_the_dags_the_assets_the_form_and_the_backfill(airflow: Airfl
             ("dag", "/dags/compute_silver", "silver.priced_orders"),
         ):
             page.goto(f"{address}{path}")
-            page.get_by_text(seen).first.wait_for(timeout=60_000)
+            page.get_by_text(seen).first.wait_for(timeout=patience_seconds * 1000)
             page.wait_for_timeout(2_000)
             page.screenshot(path=kept / f"airflow-{name}.png")
         page.goto(f"{address}/assets/{gold}")
         page.get_by_text("Task Dependencies").click()
-        page.get_by_text("bronze.orders").first.wait_for(timeout=60_000)
+        page.get_by_text("bronze.orders").first.wait_for(timeout=patience_seconds * 1000)
         # Only what is in view is drawn, and the first view does not always hold all.
         page.locator(".react-flow__controls-fitview").click()
-        page.get_by_text("silver.priced_orders").first.wait_for(timeout=60_000)
+        page.get_by_text("silver.priced_orders").first.wait_for(timeout=patience_seconds * 1000)
         page.wait_for_timeout(2_000)
         page.screenshot(path=kept / "airflow-asset-graph.png")
         page.goto(f"{address}/dags/replay")
         page.get_by_role("button", name="Trigger").first.click()
-        page.get_by_text("Why").first.wait_for(timeout=30_000)
+        page.get_by_text("Why").first.wait_for(timeout=patience_seconds * 1000)
         page.wait_for_timeout(1_000)
         page.screenshot(path=kept / "airflow-replay.png")
         page.goto(f"{address}/dags/compute_gold")

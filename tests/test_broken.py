@@ -20,7 +20,8 @@ from sluice.operate.status import status
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse
 from tests.shop import sales
-from tests.test_receivers import eventually, listening, records_of, token
+from tests.test_receivers import listening, records_of, token
+from tests.waiting import eventually
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from tests.kit import Lakehouse, text
 from tests.shop import sales
 from tests.test_console import served
 from tests.test_receivers import listening, token
+from tests.waiting import patience_seconds
 
 pytestmark = [pytest.mark.browser, pytest.mark.servers]
 chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -92,9 +93,9 @@ def test_a_page_that_was_cut_off_hears_each_change_once(tmp_path: Path) -> None:
         sell(4)
         DeltaTable(sold).delete("id = 2")
         with served(project, port=int(address.rpartition(":")[2])):
-            page.wait_for_function("() => heard.length >= 5", polling=100, timeout=60_000)
+            page.wait_for_function("() => heard.length >= 5", polling=100, timeout=patience_seconds * 1000)
             sell(5)
-            page.wait_for_function("() => heard.at(-1)[2] === 5", polling=100, timeout=60_000)
+            page.wait_for_function("() => heard.at(-1)[2] === 5", polling=100, timeout=patience_seconds * 1000)
             heard, opened = page.evaluate("[heard, opened]")
         expected = [
             [each.cursor, each.operation, (each.new or {}).get("id")] for each in project.subscribe("gold.sold")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,12 +44,12 @@ from sluice.log import Log
 from tests.commands import sluice
 from tests.kit import Lakehouse
 from tests.servers.postgres import Postgres
+from tests.waiting import eventually, patience_seconds
 
 if TYPE_CHECKING:
     from psycopg2.extras import ReplicationCursor, ReplicationMessage
 
 Envelope = dict[str, Any]
-wait_seconds_max = 30.0
 
 
 # The messages, byte by byte.
@@ -271,7 +271,7 @@ class Shop:
             yield
         finally:
             stop.set()
-            thread.join(wait_seconds_max)
+            thread.join(patience_seconds)
         assert not thread.is_alive()
         if errors:
             raise errors[0]
@@ -337,7 +337,7 @@ class Shop:
 
     def drop_slot(self) -> None:
         """Drops the slot; the server gives one up only a moment after its reader has gone."""
-        until(lambda: not self.slot("active"), "the slot's reader has gone")
+        eventually(lambda: not self.slot("active"), "the slot's reader has gone")
         self.server.execute(f"SELECT pg_drop_replication_slot('{self.name}')")
 
     def warnings(self) -> str:
@@ -346,14 +346,6 @@ class Shop:
 
 def place(envelope: Envelope) -> tuple[int, int]:
     return envelope["source"]["lsn"], (envelope["transaction"] or {}).get("total_order", 0)
-
-
-def until(is_so: Callable[[], object], what: str) -> None:
-    """Waits for a condition."""
-    deadline = time.monotonic() + wait_seconds_max
-    while not is_so():
-        assert time.monotonic() < deadline, f"it never came that {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -488,7 +480,7 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self.stopped.set()
         for thread in self.threads:
-            thread.join(wait_seconds_max)
+            thread.join(patience_seconds)
 
     def work(self, client: int) -> None:
         with self.shop.server.connect(self.shop.name) as connection, connection.cursor() as cursor:
@@ -531,11 +523,11 @@ def every_captured(shop: Shop) -> set[tuple[int, str, int | None]]:
 
 def test_the_snapshot_and_the_stream_meet_without_a_gap(shop: Shop) -> None:
     with Load(shop):
-        until(lambda: len(shop.rows()) > 100, "the load runs")
+        eventually(lambda: len(shop.rows()) > 100, "the load runs")
         stream = shop.capture().begin()
         with shop.following(stream):
             count = len(shop.rows())
-            until(lambda: len(shop.rows()) > count + 100, "the load goes on")
+            eventually(lambda: len(shop.rows()) > count + 100, "the load goes on")
     shop.once()
     assert shop.folded() == shop.rows()
     # Stocks only grow by ones: the row of the snapshot and the updates after it have no hole and no overlap.
@@ -567,14 +559,16 @@ def test_a_change_under_way_while_the_slot_is_made_comes_after_the_row_of_the_sn
         thread.start()
         # The slot waits for those that it finds; one that begins meanwhile it follows from its first change on, which
         # lies before the position at which the slot is consistent.
-        until(waiting, "the slot waits for the first transaction")
+        eventually(waiting, "the slot waits for the first transaction")
         second.cursor().execute("INSERT INTO other VALUES (2)")
         first.commit()
-        until(lambda: waiting() and shop.execute("SELECT count(*) FROM other")[0] == (1,), "it waits for the second")
+        eventually(
+            lambda: waiting() and shop.execute("SELECT count(*) FROM other")[0] == (1,), "it waits for the second"
+        )
         time.sleep(0.1)
         third.cursor().execute("UPDATE products SET name = 'new' WHERE id = 1")
         second.commit()
-        thread.join(wait_seconds_max)
+        thread.join(patience_seconds)
         assert len(begun) == 1
         third.commit()
     consistent = shop.confirmed()
@@ -593,7 +587,7 @@ def test_nothing_is_lost_when_the_reader_is_killed_again_and_again_under_load(sh
         for _ in range(3):
             before = shop.count()
             process = shop.command()
-            until(lambda so_far=before: shop.count() > so_far + 100, "it captures")  # type: ignore[misc]
+            eventually(lambda so_far=before: shop.count() > so_far + 100, "it captures")  # type: ignore[misc]
             process.kill()
             process.communicate()
     shop.once()
@@ -615,11 +609,11 @@ def test_a_snapshot_that_is_killed_begins_again_and_what_was_deleted_meanwhile_i
     shop.log.create("shop_orders")
     with FileLock(shop.log.folder("shop_orders", 0) / ".lock"), FileLock(shop.log.folder("shop_orders", 1) / ".lock"):
         process = shop.command(tables="public.products,public.orders")
-        until(lambda: shop.count() == 3, "the first table is in the log, and the second waits")
+        eventually(lambda: shop.count() == 3, "the first table is in the log, and the second waits")
         process.kill()
         process.communicate()
     assert not shop.slot("true")
-    until(lambda: not shop.execute("SELECT 1 FROM pg_replication_slots"), "the temporary slot has gone")
+    eventually(lambda: not shop.execute("SELECT 1 FROM pg_replication_slots"), "the temporary slot has gone")
     shop.execute("DELETE FROM products WHERE id = 2")
     shop.once("products", "orders")
     assert (shop.ops().count("r"), shop.ops().count("t")) == (5, 1)
@@ -647,7 +641,7 @@ def test_a_position_is_confirmed_only_when_everything_up_to_it_is_in_the_log(sho
     assert place(shop.envelopes()[-1]) == place(shop.envelopes()[-2])
     assert shop.ops("orders") == "cccc"
     assert [each["transaction"]["total_order"] for each in shop.envelopes("orders")] == [2, 3, 4, 5]
-    until(lambda: shop.confirmed() > begun, "the server has heard of it")
+    eventually(lambda: shop.confirmed() > begun, "the server has heard of it")
 
 
 def test_a_large_transaction_goes_to_the_log_in_parts(shop: Shop) -> None:
@@ -675,11 +669,11 @@ def test_a_transaction_that_overlaps_the_confirmed_one_lets_nothing_be_confirmed
         longer.autocommit = False
         longer.cursor().execute("INSERT INTO products VALUES (9, 'longer')")
         shop.execute("INSERT INTO products VALUES (7, 'confirmed')")
-        until(lambda: "c" in shop.ops() and not stream.batch.count, "the first is in the log")
+        eventually(lambda: "c" in shop.ops() and not stream.batch.count, "the first is in the log")
         with shop.server.connect(shop.name) as other:
             other.cursor().execute("INSERT INTO products VALUES (8, 'waits')")
             longer.commit()
-        until(lambda: shop.ops().count("c") == 3, "all are in the log")
+        eventually(lambda: shop.ops().count("c") == 3, "all are in the log")
     assert (True, False) in watched.seen, "no message was older than what was confirmed, so nothing was tested"
     assert (False, True) in watched.seen
     assert (True, True) not in watched.seen
@@ -698,7 +692,7 @@ def test_a_column_that_is_added_dropped_or_changed_is_followed(shop: Shop) -> No
             "ALTER TABLE products RENAME COLUMN colour TO paint",
             "INSERT INTO products VALUES (4, 'four', 'blue')",
         )
-        until(lambda: "c" in shop.ops(), "the last is captured")
+        eventually(lambda: "c" in shop.ops(), "the last is captured")
     assert [each["after"] for each in shop.envelopes()[3:]] == [
         {"id": 1, "name": "pen", "stock": 1},
         {"id": 1, "name": "pen", "stock": 2, "colour": "red"},
@@ -785,9 +779,9 @@ def test_idle_tables_do_not_hold_back_what_others_write(shop: Shop) -> None:
                 "INSERT INTO published SELECT repeat('x', 1000) FROM generate_series(1, 50)",
             )
         written = int(shop.execute("SELECT (pg_current_wal_lsn() - '0/0')::bigint")[0][0])
-        until(lambda: shop.confirmed() >= written, "what others wrote is confirmed")
+        eventually(lambda: shop.confirmed() >= written, "what others wrote is confirmed")
         shop.execute("CHECKPOINT", "SELECT pg_log_standby_snapshot()" if newer(shop) else "CHECKPOINT")
-        until(
+        eventually(
             lambda: int(shop.slot("(pg_current_wal_lsn() - restart_lsn)::bigint")) < 2 << 20,
             "the slot retains little",
         )
@@ -807,7 +801,7 @@ def test_a_slot_that_retains_much_is_reported(shop: Shop) -> None:
         longer.autocommit = False
         longer.cursor().execute("INSERT INTO products VALUES (9, 'never ends')")
         shop.execute("INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 3000)", "CHECKPOINT")
-        until(lambda: "retains" in shop.warnings(), "the warning")
+        eventually(lambda: "retains" in shop.warnings(), "the warning")
         longer.rollback()
     assert "pg_stat_activity" in shop.warnings()
 
@@ -833,7 +827,7 @@ def lose_slot(shop: Shop) -> None:
             shop.execute("INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 3000)", "CHECKPOINT")
             return str(shop.slot("wal_status")) == "lost"
 
-        until(lost, "the slot is lost")
+        eventually(lost, "the slot is lost")
 
 
 def test_a_slot_that_was_invalidated_is_an_error_until_a_new_snapshot_is_asked_for(shop: Shop) -> None:
@@ -853,12 +847,12 @@ def test_a_slot_that_was_invalidated_is_an_error_until_a_new_snapshot_is_asked_f
 def test_a_slot_that_is_invalidated_under_its_reader_is_told_by_the_reader(shop: Shop) -> None:
     process = shop.command("--json")
     assert process.stdout
-    until(lambda: shop.slot("active"), "it follows")
+    eventually(lambda: shop.slot("active"), "it follows")
     process.send_signal(signal.SIGSTOP)
     shop.execute("INSERT INTO products VALUES (4, 'cap')")
     lose_slot(shop)
     process.send_signal(signal.SIGCONT)
-    _, errors = process.communicate(timeout=wait_seconds_max)
+    _, errors = process.communicate(timeout=patience_seconds)
     assert process.returncode == 1
     assert "was invalidated" in errors
     assert "--new-snapshot" in errors
@@ -903,9 +897,9 @@ def test_sigterm_ends_after_the_transaction_under_way(shop: Shop) -> None:
     shop.once()
     shop.execute("INSERT INTO products SELECT g, 'x', 0 FROM generate_series(10, 40009) g")
     process = shop.command()
-    until(lambda: shop.count() > 3, "the first part is in the log")
+    eventually(lambda: shop.count() > 3, "the first part is in the log")
     process.terminate()
-    _, errors = process.communicate(timeout=wait_seconds_max)
+    _, errors = process.communicate(timeout=patience_seconds)
     assert process.returncode == 0
     assert "the slot retains" in errors
     assert shop.count() == 40003
@@ -921,11 +915,11 @@ def test_a_server_that_crashes_ends_the_reader_with_a_word_on_it_and_the_next_st
         shop = Shop(server.start(), "postgres", Log(tmp_path / "log", partitions=2))
         shop.execute("CREATE TABLE products (id int PRIMARY KEY, name text, stock int)")
         process = shop.command()
-        until(lambda: shop.slot("active"), "it follows")
+        eventually(lambda: shop.slot("active"), "it follows")
         shop.execute("INSERT INTO products VALUES (1, 'pen', 0)")
-        until(lambda: shop.ops() == "c", "it is captured")
+        eventually(lambda: shop.ops() == "c", "it is captured")
         server.kill()
-        _, errors = process.communicate(timeout=wait_seconds_max)
+        _, errors = process.communicate(timeout=patience_seconds)
         assert process.returncode == 1
         assert "goes on where it stopped" in " ".join(errors.split())
         server.start()
@@ -971,14 +965,14 @@ def test_wrong_use_says_what_to_do(shop: Shop) -> None:
 def test_a_second_reader_of_a_slot_is_refused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.ingest.capture.database.active_seconds_max", 0.2)
     with shop.following(shop.capture().begin()):
-        until(lambda: shop.slot("active"), "it follows")
+        eventually(lambda: shop.slot("active"), "it follows")
         with pytest.raises(SluiceError, match="Another process reads the slot"):
             shop.once()
 
 
 @pytest.mark.process
 def test_the_command_tells_its_progress_to_machines(shop: Shop) -> None:
-    output, errors = shop.command("--once", "--json").communicate(timeout=wait_seconds_max)
+    output, errors = shop.command("--once", "--json").communicate(timeout=patience_seconds)
     assert [json.loads(line)["kind"] for line in output.splitlines()][-1] == "done"
     assert not errors
 

@@ -32,7 +32,8 @@ from sluice.model.evaluator import compiled
 from sluice.model.values import NotOfType, OutOfRange, json_object, reader_of
 from sluice.operate.commands import Answer, Decider
 from tests.commands import sluice
-from tests.test_receivers import Listening, eventually, listening, orders_token, port_of, post, token
+from tests.test_receivers import Listening, listening, orders_token, port_of, post, token
+from tests.waiting import eventually, patience_seconds
 
 # A longer run: SLUICE_KILLS=50 SLUICE_COMMANDS_EACH=100
 kills, commands_each = int(os.environ.get("SLUICE_KILLS", "2")), int(os.environ.get("SLUICE_COMMANDS_EACH", "6"))
@@ -774,7 +775,7 @@ class Client(threading.Thread):
                 assert self.until_answered(asked) == self.answers[asked]
 
     def until_answered(self, asked: bytes) -> Any:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + patience_seconds
         while time.monotonic() < deadline:
             try:
                 answer = ask(self.rush.port, asked)

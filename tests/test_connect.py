@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from sluice.operate.audit import audit
 from sluice.operate.query import query
 from tests.end_to_end.scaffolded import Project, content
 from tests.kit import Lakehouse
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.servers, pytest.mark.spark]
 
@@ -76,11 +78,14 @@ def test_a_run_that_is_killed_leaves_nothing_half_done(project: Elsewhere) -> No
     os.kill(run.pid, signal.SIGKILL)
     run.communicate()
     # What the server still does for it may come first; then this one says so, and the next is right.
-    deadline = time.monotonic() + 120
-    while (again := project.start("run")).communicate() and again.returncode:
-        assert time.monotonic() < deadline
+    eventually(lambda: completes(project.start("run")), "a run that completes")
     assert query(project.lake, "SELECT sum(orders) FROM gold.revenue_daily").rows == [(4,)]
     project.sluice("audit")
+
+
+def completes(run: "subprocess.Popen[str]") -> bool:
+    run.communicate()
+    return run.returncode == 0
 
 
 def test_a_server_that_is_not_there_or_has_no_delta_is_told(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from sluice.errors import UsageError
 from sluice.model.labels import label_of
 from sluice.operate.subscribe import Cursor, Subscription
 from tests.test_project import append_lines
+from tests.waiting import patience_seconds
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -70,7 +71,7 @@ class Reader:
         request = urllib.request.Request(f"{self.server.url}{path}", data, sent, method=method)
         opener = urllib.request.build_opener(Unfollowed(), urllib.request.HTTPSHandler(context=self.context))
         try:
-            with opener.open(request, timeout=60) as answer:
+            with opener.open(request, timeout=patience_seconds) as answer:
                 return answer.status, answer.read(), answer.headers
         except urllib.error.HTTPError as error:
             return error.code, error.read(), error.headers
@@ -99,7 +100,7 @@ def served(project: Project, **options: Any) -> Iterator[Reader]:
         yield Reader(server)
     finally:
         server.close()
-        thread.join(20)
+        thread.join(patience_seconds)
     assert not thread.is_alive()
 
 
@@ -324,7 +325,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 def test_a_download_that_fails_late_is_broken_off_and_one_that_fails_at_once_is_an_error(
     damaged: Reader, form: str
 ) -> None:
-    with urllib.request.urlopen(f"{damaged.server.url}/download/gold.late.{form}", timeout=60) as answer:
+    with urllib.request.urlopen(f"{damaged.server.url}/download/gold.late.{form}", timeout=patience_seconds) as answer:
         assert answer.read(10_000), "it was to fail late"
         with pytest.raises(http.client.IncompleteRead):
             answer.read()
@@ -420,7 +421,7 @@ def test_new_commits_are_told_to_who_listens(ran: Path, spark: "SparkSession", t
     with (
         Project(tmp_path / "shop", spark=spark) as project,
         served(project) as reader,
-        urllib.request.urlopen(f"{reader.server.url}/events", timeout=60) as events,
+        urllib.request.urlopen(f"{reader.server.url}/events", timeout=patience_seconds) as events,
     ):
         before = next_versions(events)
         project.append("orders", [order(9, "tea")], key_field="order_id")
@@ -451,7 +452,7 @@ def test_the_changes_of_a_table_are_events_that_go_on_where_a_reader_was(reader:
 def ids(url: str, number: int, **headers: str) -> list[str]:
     """The ids of the first events of a stream."""
     found: list[str] = []
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as stream:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=patience_seconds) as stream:
         while len(found) < number:
             line = stream.readline().decode()
             assert line, "the stream ended"
@@ -780,7 +781,7 @@ def test_a_stream_whose_condition_nothing_meets_goes_on_where_all_was_read(
 
     monkeypatch.setattr(Subscription, "of_version", counted)
     path = f"{others.server.url}/tables/gold.others/events?where=text%20=%20'none'"
-    with urllib.request.urlopen(path, timeout=60) as stream:
+    with urllib.request.urlopen(path, timeout=patience_seconds) as stream:
         lines = [stream.readline().decode().strip() for _ in range(6)]
     assert lines[0].startswith("id: 0:all:")
     assert lines[1:] == ["", ":", "", ":", ""]

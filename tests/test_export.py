@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -27,6 +26,7 @@ from sluice.errors import SluiceError, UsageError
 from sluice.operate import export
 from sluice.operate.subscribe import Subscription
 from tests.commands import sluice
+from tests.waiting import eventually
 
 texts = ["a\nb", 'say "x"', None, "", ",é\r\n", "/=%", "007", "NULL", "a\0b"]
 numbers = [1.5, math.nan, math.inf, None, -math.inf, 1e300, 0.1, -2.0, 3.0]
@@ -330,7 +330,7 @@ def test_a_kill_in_the_middle_leaves_the_old_export_or_nothing(project: Project,
         project.export("gold.large", tmp_path / "out", "csv", where="id < 5")
     running = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
     partial = tmp_path / ".out.partial/part-0.csv"
-    until(lambda: partial.exists() and partial.stat().st_size > 100_000)
+    eventually(lambda: partial.exists() and partial.stat().st_size > 100_000)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
     assert partial.exists(), "it ended before the kill"
@@ -342,13 +342,6 @@ def test_a_kill_in_the_middle_leaves_the_old_export_or_nothing(project: Project,
     found = arrow_csv.read_csv(tmp_path / "out/part-0.csv")
     assert sorted(found.to_pydict()["id"]) == large["id"].to_pylist()
     assert not partial.parent.exists()
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.001)
 
 
 def test_two_exports_to_one_folder_do_not_meet(project: Project, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -27,6 +26,7 @@ from sluice.ingest import files
 from sluice.log import StoredRecord
 from tests.commands import sluice
 from tests.killed_import import killed_import
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def test_every_row_is_there_once_whatever_is_killed(project: Project, tmp_path: 
     while True:
         running = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.DEVNULL)
         begun = segments_in(tmp_path / ".sluice")
-        until(lambda r=running, n=begun: r.poll() is not None or segments_in(tmp_path / ".sluice") > n)  # type: ignore[misc]
+        eventually(lambda r=running, n=begun: r.poll() is not None or segments_in(tmp_path / ".sluice") > n)  # type: ignore[misc]
         time.sleep(random.random() / 5)
         if running.poll() is not None or kills == 5:
             break
@@ -298,13 +298,6 @@ def test_every_row_is_there_once_whatever_is_killed(project: Project, tmp_path: 
 def segments_in(folder: Path) -> int:
     """How many segments a log has; a folder that gets another name meanwhile counts as empty."""
     return sum(name.endswith(".jsonl") for _, _, names in os.walk(folder) for name in names)
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.002)
 
 
 def test_the_command_imports_several_files(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import gc
 import os
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from sluice.runtime.java import require_java
 from sluice.runtime.session import stop
 from tests.kit import Lakehouse, text
 from tests.shop import sales
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,10 +149,7 @@ def test_what_nothing_in_python_stands_for_is_forgotten_together(spark: "SparkSe
     with commands(spark, MEMORY_COMMAND_NAME) as asked:
         for number in range(10 * calls.left_max):
             F.lit(number)
-        deadline = time.monotonic() + 10
-        while (left := known.size()) > before + 3 * calls.left_max and time.monotonic() < deadline:
-            time.sleep(0.1)
-    assert left <= before + 3 * calls.left_max
+        eventually(lambda: known.size() <= before + 3 * calls.left_max, "the JVM to forget")
     assert asked == []
     assert spark.range(1).select(kept).head() == ("kept",)
 

@@ -24,7 +24,7 @@ from sluice.engine.land import skip
 from sluice.engine.runner import Event
 from sluice.errors import LogError, LogGap, LogRecreated, LogUnreachable, SluiceError
 from sluice.ingest import files
-from sluice.log import KafkaLog, KafkaSecurity, Record
+from sluice.log import KafkaLog, KafkaSecurity, Record, StoredRecord
 from sluice.log.kafka_batch import next_batch
 from sluice.model.ledger import LandedPartition
 from sluice.operate.audit import audit
@@ -36,6 +36,7 @@ from tests.killed_import import killed_import
 from tests.kit import Lakehouse, text
 from tests.servers.kafka import Behind, Unreliable, proxied
 from tests.shop import sales
+from tests.waiting import eventually, patience_seconds
 
 moment = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -202,10 +203,12 @@ def test_a_compacted_topic_lands_what_is_left_and_its_tombstones(on_kafka: Lakeh
     time.sleep(0.2)
     # Segments that are written to are not compacted: this begins another.
     log.append("compacted", [Record(b"last", key="other")])
-    deadline = time.monotonic() + 60
-    while len(found := list(log.read("compacted", 0))) > 20:
-        assert time.monotonic() < deadline, "Kafka never compacted"
-        time.sleep(0.5)
+
+    def compacted() -> list[StoredRecord]:
+        found = list(log.read("compacted", 0))
+        return found if len(found) <= 20 else []
+
+    found = eventually(compacted, "Kafka to compact", 0.5)
     on_kafka.declare(bronze.topic("compacted"))
     on_kafka.run()
     landed = on_kafka.rows("bronze.compacted", "offset", "key", "value")
@@ -361,11 +364,8 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing(kafka: Running[Kaf
             return int(query(lake, "SELECT coalesce(sum(orders), 0) FROM gold.revenue_daily").rows[0][0])
 
         def wait(count: int) -> None:
-            deadline = time.monotonic() + 180
-            while orders() < count:
-                assert run.poll() is None, said.read_text()
-                assert time.monotonic() < deadline, said.read_text()
-                time.sleep(0.5)
+            eventually(lambda: orders() >= count or run.poll() is not None, said.read_text, 0.5)
+            assert run.poll() is None, said.read_text()
 
         said = Path(folder, "said.txt")
         command = [sys.executable, "-m", "sluice.cli", "run", "--continuous", "--project", str(project)]
@@ -385,7 +385,7 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing(kafka: Running[Kaf
             ledger.thread.join()
             wait(ledger.acknowledged)
             run.terminate()
-            assert run.wait(120) == 0
+            assert run.wait(patience_seconds) == 0
         finally:
             ledger.stop.set()
             run.kill()

@@ -19,7 +19,7 @@ from sluice.runtime.session import scratch_prefix
 from sluice.runtime.settings import read_settings
 from sluice.storage.lock import is_locked
 from tests.commands import sluice_process
-from tests.test_receivers import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 

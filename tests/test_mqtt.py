@@ -23,7 +23,8 @@ from sluice.ingest.receivers.mqtt import Options, address_of, filters_of, record
 from sluice.log import Log
 from tests.kit import Lakehouse
 from tests.servers.mosquitto import Mosquitto
-from tests.test_receivers import eventually, listening, records_of, said_at_once
+from tests.test_receivers import listening, records_of, said_at_once
+from tests.waiting import eventually, patience_seconds
 
 
 class Listener:
@@ -254,7 +255,7 @@ def test_what_does_not_pass_by_itself_ends_the_receiver(mosquitto: Mosquitto, tm
     # A filter that the session still has, and the command does not: its messages have no topic of the log.
     mosquitto.publish([("plants/twice/1", b"{}", {})])
     with listener(mosquitto, log, "twice", filters={"other/twice": "others"}) as receiver:
-        receiver.thread.join(30)
+        receiver.thread.join(patience_seconds)
     assert "a subscription that --subscribe does not name" in str(receiver.error)
     with listener(mosquitto, log, "twice"):
         eventually(lambda: records_of(log, "heats"), "the message, which was not lost")
@@ -266,7 +267,7 @@ def test_tls_is_used_and_only_a_trusted_certificate_is_taken(
     log = Log(tmp_path / "log")
     url = mosquitto.url.replace("mqtt://", "mqtts://").replace(str(mosquitto.port), str(mosquitto.tls_port))
     with listener(mosquitto, log, "tls", url) as receiver:
-        receiver.thread.join(30)
+        receiver.thread.join(patience_seconds)
     assert "certificate is not trusted" in str(receiver.error)
     monkeypatch.setenv("SSL_CERT_FILE", str(mosquitto.certificate))
     with listener(mosquitto, log, "tls", url) as receiver:

@@ -19,6 +19,7 @@ from sluice.api import Message, Record
 from sluice.errors import LakeLocked, SluiceError, UsageError
 from sluice.runtime.settings import Settings
 from sluice.storage.lock import is_locked, lake_lock
+from tests.waiting import patience_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -273,7 +274,7 @@ def test_a_run_in_a_thread_does_what_others_ask(shop: Project, spark: "SparkSess
         thread = threading.Thread(target=running.continuously, kwargs={"stop": stop})
         thread.start()
         try:
-            assert ready.wait(60)
+            assert ready.wait(patience_seconds)
             other = Project(shop.settings.project, spark=spark, on_message=told.append)
             since = datetime(2026, 3, 1, tzinfo=UTC)
             # By another project, and by the one that runs.
@@ -287,7 +288,7 @@ def test_a_run_in_a_thread_does_what_others_ask(shop: Project, spark: "SparkSess
                 other.rollback("gold.revenue_daily", because="a test")
         finally:
             stop.set()
-            thread.join(60)
+            thread.join(patience_seconds)
     assert not thread.is_alive()
     assert not is_locked(shop.settings.lake_root)
 

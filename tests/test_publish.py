@@ -40,6 +40,7 @@ from sluice.storage.delta import Lake
 from tests.commands import sluice
 from tests.servers.postgres import Postgres
 from tests.test_subscribe import Rows, actual, apply_commit, bag, commits, made, table, unique_lists
+from tests.waiting import eventually, patience_seconds
 
 numbers = itertools.count()
 random_histories = settings(
@@ -451,9 +452,7 @@ def contended(lake: Lake, targets: list[Any], commit_count: int) -> list[tuple[i
     try:
         for number in range(commit_count):
             apply_commit(lake.path(table), "merge", [(number % 3, float(number), "a"), (3, float(number), "b")])
-        deadline = time.monotonic() + 60
-        while lake.newest_version(table) not in dict(written) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        eventually(lambda: lake.newest_version(table) in dict(written), "the newest version")
     finally:
         stop.set()
         for each in threads:
@@ -494,7 +493,7 @@ def test_two_tables_may_make_their_schema_at_the_same_time(lake: Lake, postgres:
 
         class Together(PostgresTable):
             def make(self, database: Any, both: threading.Barrier = both) -> None:
-                both.wait(30)
+                both.wait(patience_seconds)
                 super().make(database)
 
         def publish(name: str, failed: list[Exception] = failed, schema: str = schema, kind: Any = Together) -> None:

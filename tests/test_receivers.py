@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +42,7 @@ from sluice.operate.webhook import Webhook
 from sluice.runtime.signatures import schemes, secret_key, signature
 from tests.commands import sluice
 from tests.servers.rabbitmq import RabbitMQ
+from tests.waiting import eventually, patience_seconds
 
 if TYPE_CHECKING:
     from tests.kit import Lakehouse
@@ -49,16 +50,6 @@ if TYPE_CHECKING:
 token = "a-token-of-these-tests-0123456789"
 orders_token = "another-token-for-orders-0123456789"
 new_orders_token = "the-next-token-for-orders-0123456789"
-wait_seconds_max = 30
-
-
-def eventually(condition: Callable[[], Any], what: str) -> Any:
-    """What a condition gives, once it gives something."""
-    deadline = time.monotonic() + wait_seconds_max
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.02)
-    return found
 
 
 class Listening:
@@ -94,7 +85,7 @@ class Listening:
     def ends(self, number: int = signal.SIGTERM) -> int:
         """Sends a signal, and returns the exit code."""
         self.process.send_signal(number)
-        code = self.process.wait(wait_seconds_max)
+        code = self.process.wait(patience_seconds)
         for each in self.readers:
             each.join()
         return code
@@ -138,7 +129,7 @@ def post(
     port: int, body: bytes = b"{}", path: str = "/topics/orders", bearer: str | None = token, **headers: str
 ) -> Answer:
     """One request; names of headers are given with _ for -."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=wait_seconds_max)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience_seconds)
     authorization = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
     named = authorization | {name.replace("_", "-"): text for name, text in headers.items()}
     try:
@@ -150,7 +141,7 @@ def post(
 
 
 def health(port: int) -> dict[str, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=wait_seconds_max)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience_seconds)
     connection.request("GET", "/health")
     try:
         found: dict[str, Any] = json.loads(connection.getresponse().read())
@@ -255,7 +246,7 @@ def test_a_wrong_request_is_told_and_leaves_nothing(
 
 def raw(port: int, data: bytes) -> bytes:
     """What the receiver answers to bytes, until it closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=wait_seconds_max) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=patience_seconds) as connection:
         connection.sendall(data)
         answer = b""
         while chunk := connection.recv(4096):
@@ -596,7 +587,7 @@ class Senders:
 
     def send(self, client: int) -> None:
         dice = random.Random(client)
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=wait_seconds_max)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience_seconds)
         try:
             for number in range(100_000):
                 key = f"{client}-{number}"
@@ -668,7 +659,7 @@ def test_at_a_stop_what_was_let_in_is_acknowledged(tmp_path: Path) -> None:
 def said_at_once(project: Path, *arguments: str, **settings: str) -> tuple[int, str]:
     """The exit code and the message of a receiver that does not open."""
     with listening(project, *arguments, **settings) as receiver:
-        code = receiver.process.wait(wait_seconds_max)
+        code = receiver.process.wait(patience_seconds)
         for each in receiver.readers:
             each.join()
         return code, "".join(receiver.said)
@@ -897,7 +888,7 @@ def test_at_a_stop_what_the_kernel_holds_is_appended(tmp_path: Path) -> None:
         send(port, *[b"m:1|c"] * sent)
         receiver.process.send_signal(signal.SIGTERM)
         receiver.process.send_signal(signal.SIGCONT)
-        assert receiver.process.wait(wait_seconds_max) == 0
+        assert receiver.process.wait(patience_seconds) == 0
     metrics = metrics_of(Log(tmp_path / "log"))
     lost = sum(each["value"] for each in metrics if each["name"] == statsd.loss_name)
     assert sum(each["name"] == "m" for each in metrics) + lost == sent
@@ -977,7 +968,7 @@ class Producer:
         Before the message `waits_at` it waits until it `goes_on`.
         """
         remaining = list(range(first, end))
-        deadline = time.monotonic() + wait_seconds_max
+        deadline = time.monotonic() + patience_seconds
         while remaining:
             assert time.monotonic() < deadline, "the broker did not come back"
             try:
@@ -986,7 +977,7 @@ class Producer:
                     channel.confirm_delivery()
                     while remaining:
                         if remaining[0] == waits_at:
-                            self.goes_on.wait(wait_seconds_max)
+                            self.goes_on.wait(patience_seconds)
                         self.publish_one(channel, remaining[0])
                         remaining.pop(0)
             except (AMQPError, OSError):

@@ -12,6 +12,7 @@ from sluice.engine.runner import Event, Runner
 from sluice.log import Log
 from sluice.storage.delta import Lake
 from tests.shop import priced, sales
+from tests.waiting import patience_seconds
 
 Step = Callable[[Node], None]
 
@@ -52,7 +53,7 @@ def test_a_slow_topic_holds_up_only_what_is_made_from_it(tmp_path: Path) -> None
 
     def does(node: Node) -> None:
         if node.name == "bronze.prices":
-            assert is_refreshed.wait(30)
+            assert is_refreshed.wait(patience_seconds)
         if node.name == sales.name:
             is_refreshed.set()
 

@@ -34,6 +34,7 @@ from sluice.operate.postgres.values import as_binary, as_text, column_of, litera
 from sluice.operate.postgres.wire import ProtocolError
 from sluice.storage.delta import Lake
 from tests.commands import sluice
+from tests.waiting import patience_seconds
 
 hostile = "'; DROP TABLE x; --\\ $1 é\x1b"
 
@@ -618,7 +619,7 @@ class Raw:
     """A client that speaks the protocol by hand."""
 
     def __init__(self, server: Server) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=patience_seconds)
 
     def begin(self) -> list[tuple[str, bytes]]:
         body = struct.pack("!i", 3 << 16) + b"user\0me\0\0"

@@ -16,7 +16,8 @@ import zmq
 from sluice.errors import DoorError, UsageError
 from sluice.ingest.receivers.zeromq import Numbers, Options, opened, record_of
 from sluice.log import Log, StoredRecord
-from tests.test_receivers import Listening, eventually, listening, records_of
+from tests.test_receivers import Listening, listening, records_of
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 to = ["zeromq", "--topic", "events"]

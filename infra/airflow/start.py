@@ -167,6 +167,8 @@ def settings(home: Path, port: int, tasks: int) -> dict[str, str]:
         "AIRFLOW__CORE__DAGS_FOLDER": str(project / "dags"),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(project / "infra" / "airflow" / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        # A busy machine takes long to import what a task needs; a task whose DAG is not read in time waits a minute.
+        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "180",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__PARALLELISM": str(tasks),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
@@ -190,6 +192,7 @@ def settings(home: Path, port: int, tasks: int) -> dict[str, str]:
         "AIRFLOW__API__SECRET_KEY": secret(home, "api_secret"),
         "AIRFLOW__API_AUTH__JWT_SECRET": secret(home, "jwt_secret"),
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "240",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "120",
         "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",

@@ -12,16 +12,17 @@ from infra.servers.server import Server, wait_until
 from sluice.errors import SluiceError
 
 S = TypeVar("S", bound=Server)
+healthy_within_seconds = 300
 stops_within_seconds = 30
 
 
 @contextmanager
-def running(server: S, *, healthy_within_seconds: float = 90) -> "Iterator[Running[S]]":
+def running(server: S) -> "Iterator[Running[S]]":
     """The server, healthy; it is always stopped at the end of the block.
 
     A SluiceError when it does not become healthy, with the end of its log.
     """
-    process = Running(server, healthy_within_seconds)
+    process = Running(server)
     try:
         process.start()
         yield process
@@ -32,9 +33,8 @@ def running(server: S, *, healthy_within_seconds: float = 90) -> "Iterator[Runni
 class Running(Generic[S]):
     """A server's process. `kill` is a crash; `start` after it comes back on the same data and ports."""
 
-    def __init__(self, server: S, healthy_within_seconds: float) -> None:
+    def __init__(self, server: S) -> None:
         self.server = server
-        self.healthy_within_seconds = healthy_within_seconds
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -57,7 +57,7 @@ class Running(Generic[S]):
             )
         process = self.process
         wait_until(
-            lambda: process.poll() is not None or self.server.is_healthy(), self.complaint, self.healthy_within_seconds
+            lambda: process.poll() is not None or self.server.is_healthy(), self.complaint, healthy_within_seconds
         )
         if process.poll() is not None:
             raise SluiceError(self.complaint())
@@ -88,7 +88,7 @@ class Running(Generic[S]):
         wait_until(
             lambda: not any(is_alive(pid) for pid in pids) and self.server.has_free_ports(),
             lambda: f"{type(self.server).__name__} does not die",
-            10,
+            60,
         )
         self.process = None
 

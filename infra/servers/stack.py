@@ -15,7 +15,7 @@ from infra.servers.connect import Connect
 from infra.servers.kafka import Kafka
 from infra.servers.postgres import Postgres
 from infra.servers.registry import Registry
-from infra.servers.running import is_alive
+from infra.servers.running import healthy_within_seconds, is_alive
 from infra.servers.s3 import S3
 from infra.servers.server import Server, loopback, project, wait_until, write_private
 from infra.servers.spark import SparkMaster, SparkWorker
@@ -48,7 +48,6 @@ stages = (
 needs = {"connect": "kafka", "spark-worker-1": "spark-master", "spark-worker-2": "spark-master", "thrift": "postgres"}
 # They start only when they are named.
 optional = {"thrift", "registry"}
-healthy_within_seconds = 120
 ends_within_seconds = 40
 
 
@@ -213,7 +212,7 @@ class Stack:
         done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SluiceError(f"The supervisor does not start: {done.stdout}{done.stderr}")
-        wait_until(self.is_supervised, lambda: f"The supervisor does not answer; see {self.logs}.", 20)
+        wait_until(self.is_supervised, lambda: f"The supervisor does not answer; see {self.logs}.", 60)
 
     def is_supervised(self) -> bool:
         try:

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,15 @@ from sluice.log import Log, Record
 from sluice.operate.query import query
 from sluice.storage.delta import Lake
 from tests.commands import sluice_process
+from tests.waiting import eventually, patience_seconds
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 
 
 def wait_until(is_true: Callable[[], bool], run: "subprocess.Popen[bytes]") -> None:
-    """Waits five minutes at the most, which a new machine may need, and no longer than the run lives."""
-    deadline = time.monotonic() + 300
-    while not is_true():
-        assert run.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(1)
+    """Waits, but no longer than the run lives."""
+    eventually(lambda: run.poll() is not None or is_true(), pause_seconds=1)
+    assert run.poll() is None
 
 
 def orders(lake: Lake) -> int:
@@ -52,7 +49,7 @@ def test_a_continuous_run_follows_the_log_answers_commands_and_stops_when_told(t
         wait_until(lambda: orders(lake) == 5, run)
         use_commands(project, lake, run)
         run.send_signal(signal.SIGTERM)
-        assert run.wait(timeout=60) == 0
+        assert run.wait(patience_seconds) == 0
     finally:
         run.kill()
         run.wait()

@@ -19,6 +19,7 @@ from sluice.runtime.settings import Settings
 from sluice.storage.delta import Lake
 from tests.commands import sluice, sluice_process
 from tests.end_to_end.scaffolded import content
+from tests.waiting import patience_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +51,7 @@ def start(project: Path) -> subprocess.Popen[bytes]:
 
 def finish(project: Path, by: Callable[..., subprocess.CompletedProcess[str]] = sluice) -> None:
     """Runs again until caught up. The JVM of a killed run holds the lake until it has noticed; then it waits."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience_seconds
     while (done := by("run", here=project)).returncode != 0:
         assert "Another sluice" in done.stderr, done.stderr
         assert time.monotonic() < deadline, done.stderr

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from sluice.log import Record
 from sluice.storage.delta import Lake
 from tests.commands import sluice
 from tests.end_to_end.scaffolded import Project, content, tables
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 march = ("--since", "2026-03-01", "--until", "2026-04-01")
@@ -85,13 +86,6 @@ class UnderLoad(Project):
         }
 
 
-def wait_until(is_true: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.usefixtures("spark_for_commands")
 def test_a_replay_beside_a_run_under_load_and_a_kill(tmp_path: Path) -> None:
     project = UnderLoad(tmp_path / "project")
@@ -107,7 +101,7 @@ def test_a_replay_beside_a_run_under_load_and_a_kill(tmp_path: Path) -> None:
         assert run.poll() is None, "the run goes on meanwhile"
 
         promotion = project.start("replay", "promote", replay["name"])
-        wait_until(lambda: any(Path(project.lake.root, "_requests").glob("*.json")))
+        eventually(lambda: any(Path(project.lake.root, "_requests").glob("*.json")))
         time.sleep(2)
         os.kill(run.pid, signal.SIGKILL)
         run.communicate()

@@ -25,6 +25,7 @@ from sluice.operate.audit import audit
 from sluice.operate.query import query
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.servers, pytest.mark.spark]
 declared = '''"""Orders of a shop whose products are rows of a database."""
@@ -113,11 +114,8 @@ class Shop:
     def said(self) -> str:
         return "\n".join(path.read_text(errors="replace")[-3000:] for path in self.folder.glob("*.txt"))
 
-    def wait(self, is_true: Callable[[], Any], what: str, seconds: float = 400) -> None:
-        deadline = time.monotonic() + seconds
-        while not is_true():
-            assert time.monotonic() < deadline, f"waited in vain for {what}\n{self.said()}"
-            time.sleep(0.3)
+    def wait(self, is_true: Callable[[], Any], what: str) -> None:
+        eventually(is_true, lambda: f"{what}\n{self.said()}", 0.3)
 
     @contextmanager
     def kept_running(self, *arguments: str) -> Iterator[None]:

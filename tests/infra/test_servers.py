@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from http.client import HTTPConnection
@@ -41,6 +41,7 @@ from sluice.log import KafkaLog, KafkaSecurity
 from sluice.runtime.settings import read_settings
 from tests.infra.listeners import listeners
 from tests.kit import Lakehouse
+from tests.waiting import eventually, patience_seconds
 
 loopback = {"127.0.0.1"}
 
@@ -247,7 +248,7 @@ def test_a_stack_starts_in_order_comes_back_and_ends(folder: Path) -> None:
         assert "SECRET" not in (folder / "stack" / "supervisord.conf").read_text()
         # What is killed is started again, by the supervisor.
         os.kill(states["s3"].pid, signal.SIGKILL)
-        until(lambda: {each.name: each for each in stack.status()}["s3"].pid not in (0, states["s3"].pid))
+        eventually(lambda: {each.name: each for each in stack.status()}["s3"].pid not in (0, states["s3"].pid))
         stack.wait_for("s3")
     finally:
         stack.down()
@@ -280,11 +281,11 @@ def make_topic(server: Kafka, name: str) -> None:
     client.create_topics([NewTopic(name, 2, 1)])[name].result(30)
 
 
-def values_of(server: Kafka, topic: str, count: int, seconds: float = 60) -> list[bytes]:
+def values_of(server: Kafka, topic: str, count: int) -> list[bytes]:
     """The first values of a topic that is there or comes, in the order of their partition."""
     consumer = Consumer({"bootstrap.servers": server.address, "group.id": "test", "enable.auto.commit": False})
     try:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience_seconds
         partitions: list[int] = []
         while not partitions:
             assert time.monotonic() < deadline, f"{topic} was never made"
@@ -384,13 +385,6 @@ def sourced(path: Path) -> list[str]:
     """The names that a shell knows after it has sourced the file."""
     done = subprocess.run(["sh", "-c", f". {path} && env"], env={}, capture_output=True, text=True, check=True)
     return [line.partition("=")[0] for line in done.stdout.splitlines()]
-
-
-def until(is_true: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
 
 
 def is_running(pid: int) -> bool:

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from sluice.runtime.jars import spark_home
 from sluice.runtime.logstore.__main__ import class_path
 from tests.infra.listeners import listeners
 from tests.kit import Lakehouse
+from tests.waiting import eventually
 
 orders = silver.events(
     "orders",
@@ -65,8 +65,7 @@ def test_clients_see_the_tables_as_they_become_and_change_nothing(folder: Path, 
     with (
         running(Postgres(folder / "postgres")) as postgres,
         running(
-            Thrift(folder / "thrift", lake=lakehouse.lake.root, metastore=postgres.server, spark="local[2]"),
-            healthy_within_seconds=300,
+            Thrift(folder / "thrift", lake=lakehouse.lake.root, metastore=postgres.server, spark="local[2]")
         ) as thrift,
     ):
         assert listeners(thrift.pid) == {"127.0.0.1"}
@@ -150,6 +149,7 @@ def expected(lakehouse: Lakehouse, *statements: str) -> list[list[str]]:
 
 
 def until_it_lists(thrift: Running[Thrift], table: str, is_there: bool) -> None:
-    deadline = time.monotonic() + 120
-    while (f"gold,{table},false" in beeline(thrift, "SHOW TABLES IN gold")[0]) != is_there:
-        assert time.monotonic() < deadline, f"gold.{table} is not as it should be"
+    def is_so() -> bool:
+        return (f"gold,{table},false" in beeline(thrift, "SHOW TABLES IN gold")[0]) == is_there
+
+    eventually(is_so, f"gold.{table} to be as it should")

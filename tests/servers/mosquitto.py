@@ -16,9 +16,9 @@ from typing import Any, Self
 from gmqtt import Client
 
 from infra.servers import free_port
+from tests.waiting import patience_seconds
 
 how_to_install = "apt-get install -y --no-install-recommends mosquitto"
-start_seconds_max = 20
 
 
 class Mosquitto:
@@ -79,7 +79,7 @@ class Mosquitto:
                 stdout=output,
                 stderr=output,
             )
-        deadline = time.monotonic() + start_seconds_max
+        deadline = time.monotonic() + patience_seconds
         while not self.answers():
             if self.broker.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"Mosquitto did not start: {(self.folder / 'output').read_text()[-2000:]}")
@@ -107,7 +107,7 @@ class Mosquitto:
         client.set_config({"reconnect_retries": -2})
         client.set_auth_credentials("sluice", "secret")
         try:
-            async with asyncio.timeout(start_seconds_max):
+            async with asyncio.timeout(patience_seconds):
                 await client.connect("127.0.0.1", self.port)
                 for number, (name, payload, options) in enumerate(messages):
                     client.publish(name, payload, **{"qos": 1, **options})

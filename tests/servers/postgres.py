@@ -14,9 +14,9 @@ from typing import Any
 import psycopg2
 
 from infra.servers import free_port
+from tests.waiting import patience_seconds
 
 superuser = "sluice"
-start_seconds_max = 30.0
 
 
 class Postgres:
@@ -80,7 +80,7 @@ class Postgres:
 
     def start(self) -> "Postgres":
         """Starts the server and waits until it answers; after a crash it waits for what the old one left behind."""
-        deadline = time.monotonic() + start_seconds_max
+        deadline = time.monotonic() + patience_seconds
         while time.monotonic() < deadline:
             with open(self.folder / "output", "ab") as output:
                 self.process = subprocess.Popen(
@@ -112,7 +112,7 @@ class Postgres:
     def end(self, signal: str) -> None:
         if self.process is not None:
             self.process.send_signal({"INT": 2, "KILL": 9}[signal])
-            self.process.wait(start_seconds_max)
+            self.process.wait(patience_seconds)
             self.process = None
 
     def command(self, name: str, *arguments: str) -> list[str]:

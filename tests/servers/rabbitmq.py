@@ -14,11 +14,11 @@ import pika
 from pika.exceptions import AMQPError
 
 from infra.servers import free_port
+from tests.waiting import patience_seconds
 
 # Debian's command in the PATH changes the user and the folder; the script itself does not.
 script = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 how_to_install = "apt-get install -y --no-install-recommends rabbitmq-server"
-start_seconds_max = 60
 # A broker that is not there yet is nothing to write home about.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
@@ -67,7 +67,7 @@ class RabbitMQ:
                 stderr=output,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + start_seconds_max
+        deadline = time.monotonic() + patience_seconds
         while not self.answers():
             if self.broker.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"RabbitMQ did not start: {(self.folder / 'output').read_text()[-2000:]}")

@@ -37,6 +37,17 @@ def test_a_command_that_does_not_exist_is_named_with_its_neighbour(tmp_path: Pat
     assert "'status'" in message
 
 
+@pytest.mark.process
+def test_an_argument_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    for arguments in ((b"query", b"select '\xff'"), (b"log", b"append", b"t", b"-", b"--key", b"\xff")):
+        done = subprocess.run(
+            [sys.executable, "-m", "sluice.cli", *arguments], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert done.returncode == 2
+        assert b"is not UTF-8." in done.stderr
+        assert b"Traceback" not in done.stderr
+
+
 def test_no_row_is_folded_where_there_is_no_screen(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["a", "b"], [["x" * 300, "y" * 300]])
     header, row = capsys.readouterr().out.splitlines()

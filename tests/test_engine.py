@@ -189,6 +189,18 @@ def test_tables_of_silver_and_gold_can_be_deleted_and_come_back_the_same(lakehou
     assert {name: lakehouse.rows(name) for name in before} == before
 
 
+def test_fates_alone_can_be_deleted_and_come_back_the_same(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(declared()).publish("readings", reading("a", 0.5), reading("a", 7.5), b"{", key="k").run()
+    before = {name: lakehouse.rows(name) for name in ("silver.events", "gold.hours", "silver._fates")}
+    shutil.rmtree(lakehouse.lake.path("silver._fates"))
+    assert lakehouse.run()["silver.events"].cause == "unfinished"
+    assert {name: lakehouse.rows(name) for name in before} == before
+    shutil.rmtree(lakehouse.lake.path("silver._fates"))
+    lakehouse.run(rebuild=True)
+    assert {name: lakehouse.rows(name) for name in before} == before
+    assert lakehouse.run() == {}
+
+
 def test_a_20_megabyte_record_lands_whole_and_is_set_aside_by_its_rule(lakehouse: Lakehouse) -> None:
     huge = b'{"id":"' + b"x" * 20_000_000 + b'"}'
     lakehouse.declare(declared()).publish("readings", huge, reading("a", 0.5)).run()

@@ -17,14 +17,15 @@ import zstandard
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from sluice import bronze, gold
+from sluice import Project, bronze, gold
 from sluice.engine import erase as engine
+from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import ordered
 from sluice.errors import LogError, SluiceError, UsageError
 from sluice.log import Log, Record, Segment, StoredRecord, erasures, rewriting, segments
 from sluice.model.datasets import Dataset
 from sluice.model.erasure import Removal, erasures_topic, remainder, without
-from sluice.operate import erase, search
+from sluice.operate import erase, quarantine, search
 from sluice.operate import replay as replaying
 from sluice.operate.audit import erased_by_none
 from sluice.operate.checks import check
@@ -388,6 +389,34 @@ def test_fields_become_null_and_what_does_not_use_them_stays(
     assert lakehouse.run() == {}
 
 
+def test_after_an_erasure_no_dataset_is_taken_for_half_done(lakehouse: Lakehouse) -> None:
+    """The table of all fates begins anew; that says nothing of the rows of its last writer."""
+    lakehouse.declare(sales, prices)
+    lakehouse.publish("sales", sale("a"), sale("b"), key="k").publish(
+        "prices", {"product": "tea", "changed_at": text(0), "price": 3}, b"{"
+    ).run()
+    ((partition, offset),) = lakehouse.rows("silver.sales", "_partition", "_offset")[1:]
+    held = [("sales", partition, offset)]
+    quarantine.say(lakehouse.log, sales, held, because="no", do="hold")
+    lakehouse.run()
+    # The last fates are those of prices. What is said of sales then moves all cursors, and no row.
+    lakehouse.publish("prices", b"{").run()
+    quarantine.say(lakehouse.log, sales, held, because="again", do="hold")
+    lakehouse.run()
+    found_and_stated(lakehouse, Subject("sales", where="record ->> 'id' = 'a'", fields=["product"]))
+    lakehouse.run()
+    lakehouse.runner().recompute_range(lakehouse.catalogue.datasets, BackfillRange(since=at(0), until=at(1)))
+    assert lakehouse.run() == {}
+    assert lakehouse.changed_by_rebuild() == {}
+
+
+def test_an_empty_list_of_fields_is_not_all_of_a_record(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "project")
+    for fields, says in (([], "names none"), ("product", "give a list")):
+        with pytest.raises(UsageError, match=says):
+            project.erase("sales", key="k", fields=fields, reason="a request")
+
+
 def test_a_record_that_is_no_json_is_erased_whole_when_fields_are_to_be(lakehouse: Lakehouse) -> None:
     lakehouse.declare(sales)
     lakehouse.publish("sales", b"tea for the subject", sale("b"), sale("c"), key="k").run()
@@ -678,6 +707,9 @@ def test_the_command_says_what_it_does_and_what_is_in_the_way(tmp_path: Path) ->
 
     condition = ("sales", "--where", "record ->> 'id' = 'a'")
     assert erased()[0] == 2
+    for nothing in ("", ",", "name,"):
+        code, _, said = erased(*condition, "--fields", nothing, "--reason", "a request")
+        assert (code, "gives an empty name" in said) == (2, True)
     assert erased(*condition)[0] == 2
     assert erased(*condition, "--dry-run")[:2] == (0, "1 record of sales would be erased.\n")
     code, out, _ = erased("--verify", "Ann Subject", "--json")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
@@ -23,7 +23,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
-keep = {"SLUICE_KEEP_SPARK_MINUTES": "2"}
+keep = {"SLUICE_KEEP_SPARK_MINUTES": "20"}
 names_py = """
 def label(name: str) -> str:
     return "{prefix} " + name
@@ -88,7 +88,7 @@ def labels(folder: Path) -> list[str]:
 @contextmanager
 def waiting(folder: Path) -> Iterator[jvm.Jvm | None]:
     """The JVM that waits for a command; it goes on to wait."""
-    with as_typed(folder), jvm.place(read_settings(folder, {"keep_spark_minutes": 2})) as place:
+    with as_typed(folder), jvm.place(read_settings(folder, {"keep_spark_minutes": 20})) as place:
         assert place is not None
         yield place.jvm
 
@@ -99,7 +99,7 @@ def pid_of_waiting(folder: Path) -> int | None:
 
 
 def end_waiting(folder: Path) -> None:
-    with as_typed(folder), jvm.place(read_settings(folder, {"keep_spark_minutes": 2})) as place:
+    with as_typed(folder), jvm.place(read_settings(folder, {"keep_spark_minutes": 20})) as place:
         assert place is not None
         found = place.take()
         if found:
@@ -225,13 +225,15 @@ def test_a_command_that_is_killed_ends_the_jvm_that_it_took_and_the_lock_lasts_u
 
 
 def test_the_jvm_ends_with_its_keeper(shop: Path) -> None:
-    with as_typed(shop), jvm.place(read_settings(shop, {"keep_spark_minutes": 2})) as place:
+    with as_typed(shop), jvm.place(read_settings(shop, {"keep_spark_minutes": 20})) as place:
         assert place is not None
         assert place.jvm is not None
         pid, socket = place.jvm.process.pid, str(place.path)
-    for keeper in Path("/proc").glob("[0-9]*/cmdline"):
-        if f"keeper.py\0{socket}\0" in keeper.read_text():
-            os.kill(int(keeper.parent.name), signal.SIGKILL)
+    for process in Path("/proc").glob("[0-9]*"):
+        # Others end meanwhile.
+        with suppress(OSError):
+            if f"keeper.py\0{socket}\0" in (process / "cmdline").read_text(errors="replace"):
+                os.kill(int(process.name), signal.SIGKILL)
     eventually(lambda: not is_running(pid), "the end of the JVM")
     assert pid_of_waiting(shop) is None
     run(shop)
@@ -273,5 +275,5 @@ def test_nothing_waits_in_a_folder_that_others_can_enter(tmp_path: Path, monkeyp
     (tmp_path / "other").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "other")
     assert jvm.folder_for_sockets() is None
-    with jvm.place(read_settings(tmp_path, {"keep_spark_minutes": 2})) as place:
+    with jvm.place(read_settings(tmp_path, {"keep_spark_minutes": 20})) as place:
         assert place is None

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ import orjson
 import pika
 import pytest
 from filelock import FileLock
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pika.exceptions import AMQPError
 from pika.spec import Basic
@@ -705,6 +706,23 @@ def test_a_field_is_put_before_what_stays_byte_by_byte(fields: dict[str, Any], t
 @pytest.mark.parametrize("value", [b"", b"[1]", b"no json", b'{"id": null}', b"\xff"])
 def test_what_has_the_field_or_is_no_object_stays_as_it_is(value: bytes) -> None:
     assert with_field(value, "id", "x") == value
+
+
+@given(st.integers() | st.decimals(allow_nan=False, allow_infinity=False))
+@example(123456789012345678901)
+@example(Decimal("1.50"))
+def test_a_key_that_is_a_number_is_as_it_is_written(number: int | Decimal) -> None:
+    written = str(number).replace("E+", "e")
+    assert key_in(f'{{"a": [1.5], "id": {written}}}'.encode(), "id") == written
+
+
+def test_a_key_that_is_a_boolean_is_its_json() -> None:
+    assert [key_in(b'{"id": %s}' % each, "id") for each in (b"true", b"false", b"null")] == ["true", "false", None]
+
+
+def test_a_number_in_what_is_deep_is_a_key() -> None:
+    deep = b"[" * 900 + b"]" * 900
+    assert key_in(b'{"a": %s, "id": 1.5}' % deep, "id") == "1.5"
 
 
 def test_a_key_that_is_an_object_is_its_text_unless_it_is_too_deep() -> None:

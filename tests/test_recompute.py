@@ -157,6 +157,22 @@ def test_a_row_that_is_there_twice_breaks_a_law_of_every_table(shop: Lakehouse, 
     lakehouse.spark.sql(f"INSERT INTO {sold_twice} SELECT * FROM {sold_twice} WHERE product = 'p9' LIMIT 1").collect()
     broken = [(each.dataset, each.law, each.broken) for each in lakehouse.laws() if each.broken]
     assert broken == [("gold.sold", "rows that are there twice", 1)]
+    found = audited(lakehouse, 1.0)["gold.sold"]
+    assert found.wrong == 1
+    assert "1 rows are there more than once, written by another program" in found.others
+
+
+@pytest.mark.parametrize("table", ["gold.sold", "silver.priced", "silver.sales"])
+def test_a_rebuild_leaves_no_row_twice(shop: Lakehouse, tmp_path: Path, table: str) -> None:
+    lakehouse = shop.copied_to(tmp_path)
+    expected = {name: lakehouse.rows(name) for name in lakehouse.lake.tables()}
+    path = f"delta.`{lakehouse.lake.path(table)}`"
+    lakehouse.spark.sql(f"INSERT INTO {path} SELECT * FROM {path} LIMIT 1").collect()
+    assert lakehouse.rows(table) != expected[table]
+    lakehouse.run(rebuild=True)
+    assert {name: lakehouse.rows(name) for name in lakehouse.lake.tables()} == expected
+    assert all(each.balanced for each in lakehouse.laws())
+    assert lakehouse.changed_by_rebuild() == {}
 
 
 def test_a_wrong_row_whose_time_python_cannot_hold_is_shown(lakehouse: Lakehouse) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice import Project, gold, scaffold
+from sluice import Project, bronze, gold, scaffold, silver
 from sluice.api.driver import attended
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import Catalogue, ordered
@@ -20,7 +20,7 @@ from sluice.silver.history import HistoryOfChanges
 from sluice.storage.delta import writer
 from sluice.windows import window
 from tests.damage import damage
-from tests.kit import Lakehouse, Row, at, text
+from tests.kit import Lakehouse, Row, at, disk_full_at, text
 from tests.shop import priced, prices, sales
 
 if TYPE_CHECKING:
@@ -268,6 +268,44 @@ def test_a_damaged_part_is_put_right(shop: Lakehouse, monkeypatch: pytest.Monkey
     promote(shop, replay)
     assert {name: shop.rows(name) for name in shop.lake.tables()} == right
     assert shop.run() == {}
+
+
+def test_a_part_is_not_promoted_while_a_run_is_half_done(shop: Lakehouse) -> None:
+    """The fates that the run left would be taken for those of the rows."""
+    schema = "id string, product string, sold_at timestamp, pieces int"
+    by_product = silver.events("sales", source=bronze.topic("sales"), schema=schema, keys=["product"])
+    expected = shop.fates()
+    replay = build(shop, part=first_day)
+    with disk_full_at("silver.sales"), pytest.raises(OSError, match="No space left"):
+        shop.declare(by_product).run()
+    shop.declare(revenue)
+    assert shop.fates() != expected
+    with pytest.raises(SluiceError, match="a run ended in the middle of its commit"):
+        promote(shop, replay)
+    assert shop.run()["silver.sales"].cause == "unfinished"
+    assert shop.fates() == expected
+    with pytest.raises(SluiceError, match="sales was repaired since the replay"):
+        promote(shop, replay)
+    promote(shop, build(shop, part=first_day))
+    assert shop.fates() == expected
+
+
+def test_a_repair_is_not_taken_back_by_a_part_that_was_copied_before_it(shop: Lakehouse) -> None:
+    right = shop.rows("silver.sales")
+    damage(shop.lake, "silver.sales", "UPDATE SET pieces = 99 WHERE id = 's3'")
+    shop.publish("sales", sale(5, 25)).run()
+    before = build(shop, part=first_day)
+    # A table on hold has not seen the repair.
+    shop.declare(daily("sum(pieces * price.price * 10)"))
+    list(shop.runner(hold_changed=True).until_caught_up(rebuild=True))
+    right = shop.rows("silver.sales")
+    assert ("s3", 1) in shop.rows("silver.sales", "id", "pieces")
+    shop.declare(revenue)
+    with pytest.raises(SluiceError, match="sales was repaired since the replay"):
+        promote(shop, before)
+    shop.declare(daily("sum(pieces * price.price * 10)"))
+    promote(shop, build(shop, "silver.sales", part=first_day))
+    assert shop.rows("silver.sales") == right
 
 
 def test_damage_outside_of_the_part_is_left_alone(shop: Lakehouse) -> None:

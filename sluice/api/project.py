@@ -588,18 +588,22 @@ class Project:
         *,
         key: str | None = None,
         where: str | None = None,
-        fields: Sequence[str] = (),
+        fields: Sequence[str] | None = None,
         reason: str = "",
         dry_run: bool = False,
     ) -> Erased:
         """Erases the records of a `key`, or that meet a condition, from the log, the tables and their older versions.
 
         `where` is SQL over key, value, timestamp, headers and `record`, the value as JSON. Of the records only these
-        `fields` of the JSON become null; none: all but offset and timestamp goes. `reason` stays in the log, which
+        `fields` of the JSON become null; without it all but offset and timestamp goes. `reason` stays in the log, which
         names neither key nor condition. With `dry_run` the records are only counted. What is in the way of the end
         is in `in_the_way`; each run tries it again. A UsageError for what cannot be erased.
         """
-        subject = Subject(topic, key, where, tuple(fields))
+        if isinstance(fields, str):
+            raise UsageError(f"fields is text; give a list, even of one name: ['{fields}']")
+        if fields is not None and not fields:
+            raise UsageError("fields names none; leave it out to erase whole records.")
+        subject = Subject(topic, key, where, tuple(fields or ()))
         return erased(self._here, subject, reason, dry_run=dry_run)
 
     def search_files(self, value: str) -> list[Hit]:

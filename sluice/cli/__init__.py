@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from sluice.cli.commands import deciders
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, UsageError
 
 # The module of each command or group, and its name there.
 commands = {
@@ -102,6 +102,7 @@ gc.enable()
 def main() -> None:
     """The entry point: a Sluice error is a message and an exit code, never a traceback."""
     try:
+        require_text(sys.argv[1:])
         app()
     except SluiceError as error:
         fail(str(error), error.exit_code)
@@ -112,6 +113,13 @@ def main() -> None:
         if not isinstance(error, Foreign):
             raise
         fail(message_of(error), 1)
+
+
+def require_text(arguments: list[str]) -> None:
+    """A UsageError for an argument that is not UTF-8, which no file, log or terminal could take."""
+    for number, each in enumerate(arguments, start=1):
+        if any("\ud800" <= letter <= "\udfff" for letter in each):
+            raise UsageError(f"Argument {number} is not UTF-8.")
 
 
 def fail(message: str, exit_code: int) -> NoReturn:

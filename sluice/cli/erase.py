@@ -42,7 +42,14 @@ def erase(  # noqa: PLR0917 - options, each given by its name
     if topic is None:
         raise UsageError("Erase from which topic? Or search for a value: sluice erase --verify VALUE")
     with opened(project) as here:
-        found = here.erase(topic, key=key, where=where, fields=names_in(fields), reason=reason, dry_run=dry_run)
+        found = here.erase(
+            topic,
+            key=key,
+            where=where,
+            fields=None if fields is None else names_in(fields),
+            reason=reason,
+            dry_run=dry_run,
+        )
     if as_json:
         print_json({"topic": found.topic, "records": found.count, "in_the_way": list(found.in_the_way)})
     else:

@@ -65,7 +65,7 @@ def log_import(  # noqa: PLR0917 - options, each given by its name
 
 def types_of(text: str) -> dict[str, str]:
     """The types of columns from `COLUMN=TYPE,…`."""
-    pairs = [each.rpartition("=") for each in names_in(text) if each]
+    pairs = [each.rpartition("=") for each in names_in(text or None)]
     if any(not name for name, _, _ in pairs):
         raise UsageError(f"--types {text} is not COLUMN=TYPE,…")
     return {name.rstrip(): kind.lstrip() for name, _, kind in pairs}

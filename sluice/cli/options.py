@@ -11,6 +11,7 @@ import typer
 from sluice.api import Event, Listener, Project
 from sluice.cli.printing import err, print_message
 from sluice.cli.progress import RunProgress
+from sluice.errors import UsageError
 
 ProjectFolder = Annotated[Path, typer.Option("--project", help="The project's folder.", show_default="here")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -33,8 +34,11 @@ def opened(folder: Path, listener: Listener = lambda event: None, *, is_quiet: b
 
 
 def names_in(text: str | None) -> list[str]:
-    """The names that an option gives, with commas between them."""
-    return [name.strip() for name in text.split(",")] if text else []
+    """The names that an option gives, with commas between them; a UsageError for one that is empty."""
+    found = [] if text is None else [name.strip() for name in text.split(",")]
+    if not all(found):
+        raise UsageError(f"'{text}' gives an empty name; write names with commas between them.")
+    return found
 
 
 def time_of(text: str) -> datetime:

@@ -31,7 +31,7 @@ def write(lake: TableFormat, plan: Plan) -> RowCounts:
         lake.replace_rows(rows, table, entry, fence, only=only, cluster_by=cluster_by, find_by=find_by, small=small)
         return RowCounts(inserted=lake.row_count(table))
     elif plan.change == "added":
-        lake.append_rows(rows, table, entry, fence, find_by=find_by, small=small)
+        lake.append_rows(rows, table, entry, fence, cluster_by=output.cluster_by, find_by=find_by, small=small)
     else:
         condition, grain = output.condition(plan.scope, prefix="own."), output.grain
         lake.merge_rows(rows, table, entry, fence, grain=grain, condition=condition, find_by=find_by, small=small)

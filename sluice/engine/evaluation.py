@@ -63,8 +63,9 @@ class Evaluation:
 
     @cached_property
     def current(self) -> dict[str, "DataFrame"]:
-        """Every output as it is now."""
-        return {output.table: self.lake.read(self.spark, output.table) for output in self.dataset.outputs}
+        """Every output that there is, as it is now."""
+        tables = [output.table for output in self.dataset.outputs if self.lake.exists(output.table)]
+        return {table: self.lake.read(self.spark, table) for table in tables}
 
     @cached_property
     def depends_on_watermark(self) -> bool:
@@ -118,6 +119,19 @@ class Evaluation:
         counts = self.row_counts.get(self.dataset.inputs[name].source.name, no_rows)
         return counts.total == counts.inserted
 
+    def makes_only_new(self, changes: Frames) -> bool:
+        """Whether the changes are new rows whose scopes are their own, so that the table has no rows of them yet."""
+        if self.cause != "changes" or self.is_altered or self.dataset.completeness is not None:
+            return False
+        return bool(changes) and all(self.is_new_by_row(name) for name in changes)
+
+    def is_new_by_row(self, name: str) -> bool:
+        each = self.dataset.inputs[name]
+        if self.known is None or not (each.is_row_by_row and self.is_only_added_to(name)):
+            return False
+        seen = self.known.entry.seen(each.source.name, self.pinned[each.source.name])
+        return not self.lake.written_by_others(each.source.name, seen.version)
+
     def changes(self) -> dict[str, "DataFrame"]:
         """The change feeds of the inputs that moved since the last commit."""
         if self.known is None:
@@ -152,6 +166,8 @@ class Evaluation:
     def rows(self, name: str, scope: Scope, changes: Frames) -> "DataFrame":
         """The rows of an input that the scope needs, and the new ones of a fold."""
         each = self.dataset.inputs[name]
+        if name in changes and not scope.is_everything and self.makes_only_new(changes):
+            return each.within(inserted(changes[name]), everything)
         found = each.within(self.inputs[name], scope)
         if not scope.is_everything and each.arrivals and name in changes:
             new, is_only_new = self.arrived(name, changes[name]), small_frames.is_known_empty(found)
@@ -168,8 +184,10 @@ class Evaluation:
         gone = old_images(changed).select(*bronze_position).distinct()
         return new.join(F.broadcast(gone), list(bronze_position), "left_anti")
 
-    def own(self, output: Output, scope: Scope) -> "DataFrame":
-        """The rows of an output that the scope may change."""
+    def own(self, output: Output, scope: Scope, *, is_new: bool = False) -> "DataFrame":
+        """The rows of an output that the scope may change: none of them if it is new."""
+        if is_new:
+            return small_frames.frame_of(self.spark, None, self.current[output.table].schema)
         rows = scope.filter(self.current[output.table], output.scope_columns, output.prune_columns)
         return self.alone(of_slice(rows, output), output.table, scope)
 
@@ -191,7 +209,9 @@ class Evaluation:
 
     def shaped(self, scope: Scope, changes: Frames) -> "tuple[DataFrame, dict[str, DataFrame]]":
         """What the shape makes of the scope's input rows, and the rows that the outputs have in the scope."""
-        own = {each.table: self.own(each, scope) for each in self.dataset.outputs} if self.known else {}
+        is_new = not scope.is_everything and self.makes_only_new(changes)
+        there = [each for each in self.dataset.outputs if self.known and each.table in self.current]
+        own = {each.table: self.own(each, scope, is_new=is_new) for each in there}
         if not scope.is_everything and (self.dataset.is_fold or self.dataset.completeness or self.dataset.adjust):
             # The shape reads them, and so does the difference.
             own = {table: df if is_local(df) else self.computed(df, scope)[0] for table, df in own.items()}

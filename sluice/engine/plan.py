@@ -14,7 +14,7 @@ from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
 from sluice.model.scope import Scope, everything
 from sluice.model.small_frames import local, small_rows
 from sluice.runtime.session import sized_for
-from sluice.shapes.difference import operation
+from sluice.shapes.difference import doubled, operation
 
 if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
@@ -89,7 +89,8 @@ def plan_of_scope(evaluation: Evaluation, scope: Scope, changes: "Mapping[str, D
     shaped, own = evaluation.shaped(scope, changes)
     new = {output.table: output.select(shaped) for output in outputs}
     is_whole = evaluation.backfill is not None or scope.is_everything
-    if not is_whole and any(df.dtypes != evaluation.current[table].dtypes for table, df in new.items()):
+    current = evaluation.current
+    if not is_whole and any(table not in current or df.dtypes != current[table].dtypes for table, df in new.items()):
         return plan_of_scope(evaluation, everything, {})
     entry = evaluation.entry(evaluation.reached(shaped, scope))
     found = [planned(evaluation, each, new[each.table], scope, entry, own=own.get(each.table)) for each in outputs]
@@ -119,7 +120,7 @@ def plan_of_rows(evaluation: Evaluation, entry: Entry, rows: "Mapping[str, tuple
             found.append(without_change(evaluation, output, entry))
             continue
         df, scope = rows[each.table]
-        own = evaluation.own(output, scope) if evaluation.known else None
+        own = evaluation.own(output, scope) if evaluation.known and each.table in evaluation.current else None
         # Some of the rows cannot add a column that all the others lack.
         has_states = own is None or scope.is_everything or "_state" in own.columns
         is_own = each.table == evaluation.dataset.name
@@ -139,7 +140,7 @@ def planned(
 ) -> Plan:
     """What makes the output's rows of the scope equal to `new`; `own` are those it has, where they were read."""
     whole = Plan(output, "all", entry, evaluation.fences[output.table], evaluation.known, rows=new)
-    if evaluation.known is None:
+    if evaluation.known is None or output.table not in evaluation.current:
         require_storable(output.table, new)
         small = small_rows(new) if evaluation.is_small(scope) else None
         return whole if small is None else replace(whole, rows=local(new, small), small=small)
@@ -150,6 +151,9 @@ def planned(
                 f"{output.table} has columns of other types than its declaration gives, so no part of it can be "
                 f"computed by itself. Compute all of it first: sluice run {evaluation.dataset.name}"
             )
+        return replace(whole, entry=entry.model_copy(update={"epoch_from": evaluation.known.version + 1}))
+    if evaluation.cause == "rebuild" and not doubled(own, output.grain).isEmpty():
+        # Another program wrote them, and no difference by key can take one of two rows away.
         return replace(whole, entry=entry.model_copy(update={"epoch_from": evaluation.known.version + 1}))
     changed, small = evaluation.difference(own, new, output.grain, scope)
     counts = counts_of(changed, small)

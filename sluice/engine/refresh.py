@@ -152,9 +152,7 @@ def due(
     versions = {name: commit.as_input for name, commit in pinned.items()}
     cause = why(lake, dataset, known, versions, rebuild=rebuild, backfill=backfill)
     if cause == "unfinished" and backfill is not None:
-        raise SluiceError(
-            f"{dataset.name}: a run ended in the middle of its commit. Bring it up to date first: sluice run"
-        )
+        raise half_done(dataset)
     context = EvaluationContext.of(known.entry.watermark if known else None, watermark, datetime.now(UTC))
     if cause is None and dataset.keeps_time and context.has_moved:
         cause = "watermark"
@@ -228,6 +226,20 @@ def why_followed(
         if not then.is_state(now) and not lake.holds_changes(name, then, now):
             return "input rebuilt"
     return "changes" if backfill is None else "replay"
+
+
+def require_whole(lake: TableFormat, dataset: Dataset) -> None:
+    """A SluiceError where a run ended between the commits of the dataset's tables, which its next run repairs."""
+    known = lake.last_commit(dataset.name)
+    pinned = {name: commit.as_input for name, commit in newest_inputs(lake, dataset).items()}
+    if known is not None and is_half_done(lake, dataset, known, pinned):
+        raise half_done(dataset)
+
+
+def half_done(dataset: Dataset) -> SluiceError:
+    return SluiceError(
+        f"{dataset.name}: a run ended in the middle of its commit. Bring it up to date first: sluice run"
+    )
 
 
 def is_half_done(lake: TableFormat, dataset: Dataset, known: Commit, pinned: Mapping[str, InputVersion]) -> bool:

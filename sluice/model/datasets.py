@@ -98,6 +98,9 @@ class Input:
 
     `read(rows, inputs)` is what the scope and the shape both do first with each row, so that it can be done once for
     the new ones; both take rows as they are, too.
+
+    With `is_row_by_row` the scope of a row is its own: no other row of this input is in it, and the dataset has rows in
+    it only while this input has that row.
     """
 
     source: "Dataset | Topic"
@@ -106,6 +109,7 @@ class Input:
     arrivals: bool = False
     retraction: Retraction | None = None
     read: "Callable[[DataFrame, Frames], DataFrame] | None" = None
+    is_row_by_row: bool = False
 
 
 @dataclass(frozen=True, eq=False)

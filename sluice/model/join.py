@@ -49,10 +49,14 @@ class Keyed:
             return df
         return df.withColumns({f"{prefix}{key}": F.expr(text) for key, text in self.on.items()})
 
+    @property
+    def columns(self) -> set[str | None]:
+        """The columns that are the key; None for what is computed."""
+        return {column_of(self.on.get(key, backticked(key))) for key in self.keys}
+
     def is_typed(self, source: Dataset) -> bool:
         """Whether the types of the key are known before there are rows."""
-        columns = [column_of(self.on.get(key, backticked(key))) for key in self.keys]
-        return all(column is not None and type_of(source, column) is not None for column in columns)
+        return all(column is not None and type_of(source, column) is not None for column in self.columns)
 
     def touched(self, changed: "DataFrame") -> "DataFrame":
         """The keys of changed rows."""
@@ -77,10 +81,15 @@ def column_of(sql: str) -> str | None:
     return (found["quoted"] or found["plain"]) if found else None
 
 
-def by_key(source: Dataset, keys: Sequence[str], on: On | None = None) -> Input:
+def by_key(source: Dataset, keys: Sequence[str], on: On | None = None, *, is_only_input: bool = False) -> Input:
     """An input whose rows bear on the dataset's rows of the same keys."""
     keyed = Keyed(tuple(keys), dict(on or {}))
-    return Input(source, scope=lambda changed, inputs: keyed.touched(changed), within=keyed.within)
+    return Input(
+        source,
+        scope=lambda changed, inputs: keyed.touched(changed),
+        within=keyed.within,
+        is_row_by_row=is_only_input and keyed.columns == set(source.outputs[-1].grain),
+    )
 
 
 @dataclass(frozen=True)
@@ -156,7 +165,10 @@ def keyed_dataset(
     compared = compared_by(name, inputs, declared.keys, declared.on)
     return Dataset(
         name=name,
-        inputs={alias: by_key(source, declared.keys, declared.on.get(alias)) for alias, source in inputs.items()},
+        inputs={
+            alias: by_key(source, declared.keys, declared.on.get(alias), is_only_input=len(inputs) == 1)
+            for alias, source in inputs.items()
+        },
         outputs=(
             Output(
                 name,

@@ -23,6 +23,8 @@ Cause = Literal[
     "rolled back",
     "erasure",
 ]
+# What changes rows otherwise than the inputs do.
+repairs = ("rebuild", "unfinished", "replay", "promoted", "rolled back")
 
 
 class LandedPartition(BaseModel):

@@ -19,7 +19,7 @@ from sluice.model.datasets import Dataset, Output
 from sluice.model.ledger import Commit, InputVersion
 from sluice.model.scope import collect, everything
 from sluice.quality.collected import collected
-from sluice.shapes.difference import change_columns, differing_pairs
+from sluice.shapes.difference import change_columns, differing_pairs, doubled
 from sluice.storage.delta import Lake
 
 if TYPE_CHECKING:
@@ -199,7 +199,11 @@ def compared(output: Output, own: "DataFrame", new: "DataFrame") -> Recomputed:
         return Recomputed(dataset=output.table, rows=count, wrong=count, others=(f"other columns: {columns}",))
     pairs = differing_pairs(own, new, output.grain, new.columns).localCheckpoint()
     examples = tuple(wrong_row(output, row) for row in collected(pairs.orderBy("key").limit(examples_max)))
-    return Recomputed(dataset=output.table, rows=own.count(), wrong=pairs.count(), examples=examples)
+    again = doubled(own, output.grain).agg(F.sum("count")).collect()[0][0] or 0
+    others = (f"{again} rows are there more than once, written by another program",) if again else ()
+    return Recomputed(
+        dataset=output.table, rows=own.count(), wrong=pairs.count() + again, examples=examples, others=others
+    )
 
 
 def wrong_row(output: Output, pair: "Row") -> WrongRow:

@@ -17,14 +17,14 @@ from sluice.engine.catalogue import Catalogue
 from sluice.engine.commit import commit
 from sluice.engine.evaluation import union
 from sluice.engine.gate import Verdict
-from sluice.engine.refresh import judged_rows, refresh
+from sluice.engine.refresh import judged_rows, refresh, require_whole
 from sluice.errors import SluiceError, UsageError
 from sluice.model.datasets import Dataset, Output
 from sluice.model.expectations import Expectation
 from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, changed_here, no_rows
 from sluice.model.scope import Scope, collect, everything
 from sluice.operate.compare import Compared, compare
-from sluice.operate.shadow import Shadow, clone_version, copy, cut, pinned, shadow_of
+from sluice.operate.shadow import Shadow, clone_version, copy, cut, pinned, repairs_of, shadow_of
 from sluice.storage.delta import Lake
 
 if TYPE_CHECKING:
@@ -198,6 +198,7 @@ def promote(spark: "SparkSession", lake: Lake, catalogue: Catalogue, name: str) 
     replay = find(lake, name)
     beside, datasets = shadow(lake, replay, catalogue)
     require_promotable(replay, datasets)
+    require_unrepaired(lake, replay, datasets)
     for dataset in datasets:
         refresh(spark, beside, dataset, hold_changed=dataset.name not in replay.datasets)
     verdicts = {
@@ -230,6 +231,24 @@ def require_promotable(replay: Replay, datasets: Sequence[Dataset]) -> None:
             "cannot follow two declarations, so it can only be promoted as a whole: "
             f"sluice replay start {' '.join(mixed)}"
         )
+
+
+def require_unrepaired(lake: Lake, replay: Replay, datasets: Sequence[Dataset]) -> None:
+    """A SluiceError when a table, of which the replay computed a part, was repaired since, or is to be repaired.
+
+    The shadow follows the inputs, and knows of no repair.
+    """
+    for dataset in datasets:
+        if replay.part is None and dataset.name in replay.datasets:
+            continue
+        require_whole(lake, dataset)
+        since = replay.versions.get(dataset.name)
+        repaired = [] if since is None else repairs_of(lake, dataset.name, since, dataset.fingerprint)
+        if any(each.entry.replay != replay.name for each in repaired):
+            raise SluiceError(
+                f"{dataset.name} was repaired since the replay {replay.name} copied it, which promoting would undo. "
+                f"Start again: sluice replay start {' '.join(replay.datasets)}"
+            )
 
 
 def verdict_on(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.model.datasets import Dataset
-from sluice.model.ledger import Commit, Entry, InputVersion, changed_here
+from sluice.model.ledger import Commit, Entry, InputVersion, changed_here, repairs
 from sluice.storage.delta import Lake
 from sluice.storage.delta.opened import file_sizes
 
@@ -52,7 +52,8 @@ class Cut:
 def cut(live: Lake, datasets: Sequence[Dataset]) -> dict[str, Cut]:
     """States of the datasets that fit together: each source as the datasets made from it have seen it.
 
-    `datasets` come upstream first. Where two have seen different states of one source, it is as the first saw it.
+    `datasets` come upstream first. Where two have seen different states of one source, it is as the first saw it; one
+    that was repaired since is as it is now, so that nothing takes the repair back.
     """
     found: dict[str, Cut] = {}
     for dataset in reversed(datasets):
@@ -60,12 +61,20 @@ def cut(live: Lake, datasets: Sequence[Dataset]) -> dict[str, Cut]:
         if newest is None:
             continue
         seen_by = next((each.commit for each in found.values() if dataset.name in each.commit.entry.inputs), None)
-        commit = (seen_by and as_seen(live, dataset.name, seen_by)) or newest
+        seen = as_seen(live, dataset.name, seen_by) if seen_by else None
+        is_usable = seen is not None and not repairs_of(live, dataset.name, seen.version, seen.entry.fingerprint)
+        commit = seen if seen is not None and is_usable else newest
         # What another program did to the table after its newest commit is there too.
         own = live.newest_version(dataset.name) if commit.version == newest.version else commit.version
         others = {output.table: live.newest_version(output.table) for output in dataset.outputs[:-1]}
         found[dataset.name] = Cut(commit, {**others, dataset.name: own})
     return found
+
+
+def repairs_of(live: Lake, table: str, since: int, fingerprint: str) -> list[Commit]:
+    """The commits after a version that changed rows otherwise than the inputs did, under one declaration."""
+    later = [each for each in live.commits(table) if each.version > since]
+    return [each for each in later if each.entry.cause in repairs and each.entry.fingerprint == fingerprint]
 
 
 def as_seen(live: Lake, table: str, by: Commit) -> Commit | None:

@@ -67,6 +67,13 @@ def differing(own: "DataFrame", new: "DataFrame", grain: Sequence[str], columns:
     return both.where("NOT (before <=> after)")
 
 
+def doubled(df: "DataFrame", grain: Sequence[str]) -> "DataFrame":
+    """`count`: of each key that is there more than once, how many rows are too many."""
+    return (
+        df.groupBy(*[F.col(f"`{name}`") for name in grain]).count().where("count > 1").selectExpr("count - 1 AS count")
+    )
+
+
 def sign() -> "Column":
     """The sign of a row in a change feed: 1 for a new image, -1 for an old one. A sum of 0 is no change."""
     return F.when(F.col("_change_type").isin("insert", "update_postimage"), 1).otherwise(-1)

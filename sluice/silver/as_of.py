@@ -140,6 +140,7 @@ def as_of(
                 facts,
                 scope=lambda changed, inputs: changed.select(*located),
                 within=lambda df, scope: scope.filter(facts_timed(df), same_names(grain), pruned),
+                is_row_by_row=True,
             ),
             **{
                 alias: Input(

@@ -22,6 +22,8 @@ class TableFormat(Protocol):
     def remembering(self) -> Self:
         """The same tables, each version opened once."""
 
+    def exists(self, table: str) -> bool: ...
+
     def last_commit(self, table: str) -> Commit | None:
         """The newest ledger entry of a table; None when the table does not exist."""
 
@@ -79,6 +81,7 @@ class TableFormat(Protocol):
         entry: Entry,
         fence: int,
         *,
+        cluster_by: Sequence[str] = (),
         find_by: Sequence[str] = (),
         small: ArrowTable | None = None,
     ) -> None:

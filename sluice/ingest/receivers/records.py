@@ -1,6 +1,8 @@
 """What all receivers do: append, find a key in a value, and put an identifier where a declaration can reach it."""
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -20,13 +22,21 @@ def append(log: AnyLog, topic: str, records: Sequence[Record]) -> dict[int, int]
 def key_in(value: bytes, field: str) -> str | None:
     """The key in a field of a JSON object; None for anything else, and for an object without the field.
 
-    An object or array is a key as its JSON text; one that is nested too deeply to be written again is none.
+    A number is a key as it is written. An object or array is one as its JSON text; one that is nested too deeply to be
+    written again is none.
     """
-    return key_text((object_in(value) or {}).get(field))
+    found = (object_in(value) or {}).get(field)
+    if isinstance(found, float):
+        # As a number it may have lost digits, and with them what tells it from another.
+        with suppress(RecursionError):
+            found = json.loads(value, parse_int=str, parse_float=str)[field]
+    return key_text(found)
 
 
 def key_text(found: Any) -> str | None:
     """A value of JSON as a key."""
+    if isinstance(found, bool):
+        return "true" if found else "false"
     if not isinstance(found, dict | list):
         return None if found is None else str(found)
     try:

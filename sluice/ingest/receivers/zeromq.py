@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import zmq
 
 from sluice.errors import DoorError, LogError, UsageError
-from sluice.ingest.receivers.records import append, key_text, object_in
+from sluice.ingest.receivers.records import append, key_in, key_text, object_in
 from sluice.ingest.receivers.retries import Notify, appending
 from sluice.log import AnyLog, Record
 
@@ -148,7 +148,7 @@ def record_of(frames: Sequence[bytes], options: Options, numbers: Numbers) -> Re
         except UnicodeDecodeError:
             headers[f"frame_{number}_base64"] = base64.b64encode(frame).decode()
     found = object_in(value) or {}
-    record = Record(value, key=key_text(found.get(options.key_field)) if options.key_field else None, headers=headers)
+    record = Record(value, key=key_in(value, options.key_field) if options.key_field else None, headers=headers)
     said = found.get(options.sequence_field) if options.sequence_field else None
     if not isinstance(said, int) or isinstance(said, bool):
         return record

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from sluice.model.ledger import no_rows
@@ -41,11 +41,14 @@ class Forgetting(Writer):
         self.open_own(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=is_owned)
         # Commits of rows list the least and greatest values of the files that they removed. This one lists none.
         if known is not None:
-            said: dict[str, object] = {"cause": "erasure", "because": "older versions were removed by an erasure"}
-            said |= {"rows": no_rows, "began_ms": None}
-            self.move_cursor(table, known.unchanged(known.entry.model_copy(update=said)), known.fence)
+            said = {"because": "older versions were removed by an erasure", "rows": no_rows, "began_ms": None}
+            entry = known.unchanged(known.entry.model_copy(update=said))
+        if known is not None and known.entry.dataset == table:
+            self.move_cursor(table, entry.model_copy(update={"cause": "erasure"}), known.fence)
         else:
-            in_turn(table, lambda: append_nothing(self.open_own(table)))
+            # In a shared table the numbers of commits say which rows of it belong to which of another table.
+            metadata = {} if known is None else {"userMetadata": entry.to_json()}
+            in_turn(table, lambda: append_nothing(self.open_own(table), metadata))
         self.write_checkpoint(spark, table)
         found = self.open_own(table)
         files = Files(self.path(table))
@@ -88,6 +91,7 @@ def delta_log(spark: "SparkSession") -> Any:
     return cast(Any, spark)._jvm.org.apache.spark.sql.delta.DeltaLog
 
 
-def append_nothing(table: DeltaTable) -> None:
+def append_nothing(table: DeltaTable, metadata: dict[str, str]) -> None:
     """A commit that lists no file."""
-    table.create_write_transaction([], "append", table.schema(), table.metadata().partition_columns)
+    partition_by, said = table.metadata().partition_columns, CommitProperties(custom_metadata=metadata)
+    table.create_write_transaction([], "append", table.schema(), partition_by, commit_properties=said)

@@ -158,6 +158,7 @@ class Writer(Reader):
         entry: Entry,
         fence: int,
         *,
+        cluster_by: Sequence[str] = (),
         find_by: Sequence[str] = (),
         small: ArrowTable | None = None,
     ) -> None:
@@ -165,8 +166,11 @@ class Writer(Reader):
         if small is not None and self.allows_small_writes(table):
             self.commit_small(table, entry, fence, small)
             return
+        if cluster_by:
+            df = df.sortWithinPartitions(*cluster_by)
+        writer = df.write.format("delta").mode("append").option("maxRecordsPerFile", self.rows_per_file)
         with bloom_filters(df.sparkSession, dict(df.dtypes), find_by):
-            df.write.format("delta").mode("append").options(**signed(entry, fence)).save(self.path(table))
+            writer.options(**signed(entry, fence)).save(self.path(table))
         self.require_written(table, entry)
 
     def merge_rows(

@@ -37,6 +37,14 @@ def test_a_command_that_does_not_exist_is_named_with_its_neighbour(tmp_path: Pat
     assert "'status'" in message
 
 
+def test_one_of_two_keys_is_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").touch()
+    assert "Give key or key_field" in refused(
+        *["log", "append", "t", "-", "--key", "a", "--key-field", "k"], here=tmp_path
+    )
+
+
 @pytest.mark.process
 def test_an_argument_that_is_no_text_is_refused(tmp_path: Path) -> None:
     for arguments in ((b"query", b"select '\xff'"), (b"log", b"append", b"t", b"-", b"--key", b"\xff")):

@@ -11,6 +11,7 @@ from sluice.model.datasets import Dataset
 from sluice.operate.explain import Explainer, Value
 from sluice.operate.query import query
 from sluice.windows import window
+from tests.damage import damage
 from tests.kit import Lakehouse, text
 from tests.shop import priced
 
@@ -76,6 +77,24 @@ def test_a_late_fact_and_one_that_gives_way_are_named(lived: Lakehouse) -> None:
     gone = explained(lived, revenue(), product="cup", window_start=text(3))
     assert [each.row is None for each in gone] == [False, True]
     assert set(gone[1].origins[0].records) == {f"sales/{partition}/8", f"sales/{partition}/10"}
+
+
+def test_what_another_program_wrote_is_no_records_doing(lived: Lakehouse) -> None:
+    cell = {"product": "cup", "window_start": text(3)}
+    damage(lived.lake, "gold.revenue", "UPDATE SET revenue = 99 WHERE product = 'cup'")
+    values = explained(lived, revenue(), **cell)
+    assert [(each.cause, each.row and each.row["revenue"]) for each in values[1:]] == [("another program", 99)]
+    damage(lived.lake, "silver.priced", "UPDATE SET pieces = 3 WHERE id = 'cup'")
+    lived.publish("sales", sale("other", "cup", 3, 2), key="s", hours=21).run()
+    values = explained(lived, revenue(), **cell)
+    assert [(each.cause, each.row and each.row["revenue"]) for each in values[1:]] == [
+        ("another program", 99),
+        ("changes", 45),
+    ]
+    assert values[1].origins[0].detail == {"operation": "UPDATE"}
+    by = {origin.by: origin.path for origin in values[2].origins}
+    assert by["another program"] == ("gold.revenue", "silver.priced")
+    assert by["records"][-1] == "silver.sales"
 
 
 def test_a_window_that_becomes_complete_is_a_change(lived: Lakehouse) -> None:

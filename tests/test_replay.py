@@ -344,6 +344,12 @@ def test_what_cannot_be_replayed_says_why(shop: Lakehouse) -> None:
         build(shop, "gold.nothing")
     with pytest.raises(UsageError, match="There is no replay x"):
         replaying.promote(shop.spark, shop.lake, shop.catalogue, "x")
+    with pytest.raises(UsageError, match="no dataset to be replayed is made from this topic; they read prices, sales"):
+        build(shop, part=BackfillRange.of(None, None, ["sales/0/1", "others/0/1-2"]))
+    for beyond in ("sales/0/0-99999999999999999999", "sales/99999999999/0"):
+        with pytest.raises(UsageError, match="names no records"):
+            BackfillRange.of(None, None, [beyond])
+    assert replaying.replays(shop.lake) == []
     replay = build(shop, "gold.revenue")
     shop.declare(daily("count(*)"))
     with pytest.raises(SluiceError, match="changed since the replay"):

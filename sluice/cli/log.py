@@ -24,8 +24,7 @@ def log_append(
     """Append the lines of FILE as records, durable when the command returns."""
     lines = (line.rstrip(b"\n") for line in file)
     with opened(project) as here:
-        # Both may be given: a line without the field has no key.
-        print_json(here.append(topic, lines, key=None if key_field else key, key_field=key_field))
+        print_json(here.append(topic, lines, key=key, key_field=key_field))
 
 
 @log_app.command("import")

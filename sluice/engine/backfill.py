@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 records_pattern = re.compile(r"([^/]+)/(\d+)/(\d+)(?:-(\d+))?")
 
 
+# As bronze has them.
+offset_max, partition_max = 2**63 - 1, 2**31 - 1
+
+
 class Records(BaseModel):
     """The records of one partition from one offset to another, both included."""
 
@@ -35,7 +39,11 @@ class Records(BaseModel):
     def of(cls, text: str) -> Self:
         """From `topic/partition/offset`, or `topic/partition/first-last`."""
         found = records_pattern.fullmatch(text)
-        if found is None or int(found[4] or found[3]) < int(found[3]):
+        if (
+            found is None
+            or not int(found[3]) <= int(found[4] or found[3]) <= offset_max
+            or int(found[2]) > partition_max
+        ):
             raise UsageError(
                 f"'{text}' names no records; write topic/partition/first-last, for example orders/0/100-199"
             )

@@ -74,7 +74,10 @@ class Explainer:
 
     def feed(self, table: str, commits: Sequence[Commit]) -> "DataFrame":
         """All images of all rows, as far back as the log reaches and the table had the columns that it has now."""
-        oldest, newest = max(self.lake.oldest_version(table), commits[-1].entry.epoch_from), commits[-1].version
+        oldest, newest = (
+            max(self.lake.oldest_version(table), commits[-1].entry.epoch_from),
+            self.lake.newest_version(table),
+        )
         if oldest == 0:
             return self.lake.changes(self.spark, table, -1, newest)
         # What was before is one state, known since then at the latest.
@@ -90,16 +93,25 @@ class Explainer:
         """What the row became by one commit, and why."""
         here = images.where(F.col("_commit_version") == version)
         after = collected(here.where("_change_type IN ('insert', 'update_postimage')").drop(*change_columns))
+        row = after[0].asDict(recursive=True) if after else None
+        other = self.written_by_others(dataset.name).get(version)
+        if other is not None:
+            origin = by_another_program(other, (dataset.name,))
+            return Value(version, datetime.fromtimestamp(other["timestamp"] / 1000, UTC), row, origin.by, (origin,))
         number = next((index for index, commit in enumerate(commits) if commit.version >= version), len(commits) - 1)
         commit, before = commits[number], commits[number - 1] if number else None
         origins = tuple(self.origins(dataset, before, commit, here, (dataset.name,)))
         return Value(
             version=version,
             known_at=datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC),
-            row=after[0].asDict(recursive=True) if after else None,
+            row=row,
             cause=commit.entry.cause,
             origins=origins,
         )
+
+    def written_by_others(self, table: str) -> dict[int, Mapping[str, Any]]:
+        """The commits that no ledger entry explains, by version; what the log begins with is one state."""
+        return {each["version"]: each for each in self.lake.written_by_others(table, self.lake.oldest_version(table))}
 
     def origins(
         self, dataset: Dataset, before: Commit | None, commit: Commit, images: "DataFrame", path: tuple[str, ...]
@@ -150,8 +162,11 @@ class Explainer:
                 # A summary of rows that another input has.
                 continue
             bearing = whole_changes(changed, bearing, source).localCheckpoint()
-            commits = self.lake.commits(source.name)
+            commits, others = self.lake.commits(source.name), self.written_by_others(source.name)
             for version in versions_of(bearing):
+                if version in others:
+                    yield by_another_program(others[version], (*path, source.name))
+                    continue
                 number = next(index for index, each_commit in enumerate(commits) if each_commit.version >= version)
                 yield from self.origins(
                     source,
@@ -160,6 +175,11 @@ class Explainer:
                     bearing.where(F.col("_commit_version") == version),
                     (*path, source.name),
                 )
+
+
+def by_another_program(commit: Mapping[str, Any], path: tuple[str, ...]) -> Origin:
+    """The origin of what no refresh wrote."""
+    return Origin("another program", path, detail={"operation": str(commit.get("operation"))})
 
 
 def whole_changes(changed: "DataFrame", bearing: "DataFrame", source: Dataset) -> "DataFrame":

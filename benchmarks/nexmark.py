@@ -38,7 +38,7 @@ def main(events: Annotated[int, typer.Option(help="How many events there are bef
         append(log, generated(chance, events))
         append(log, (("side_input", {"key": number, "value": f"value {number}"}) for number in range(1_000)))
         runner = Runner(spark, Lake(f"{folder}/lake"), log, load(project), batch_records_max=10_000_000)
-        meter = Meter(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+        meter = Meter(spark)
         found = []
         for number in range(rounds + 1):
             if number:
@@ -46,11 +46,12 @@ def main(events: Annotated[int, typer.Option(help="How many events there are bef
                 append(log, (("bids", bid(chance, events + late * number + at, time)) for at, time in enumerate(times)))
             before = meter.read()
             done = list(runner.until_caught_up())
-            wall, cpu, read = (now - then for now, then in zip(meter.read(), before, strict=True))
+            wall, cpu, read, _, statements = (now - then for now, then in zip(meter.read(), before, strict=True))
             changed = [event for event in done if event.rows.total]
             what = f"{late} late bids, {number}" if number else "all of it from nothing"
-            found.append([what, wall, cpu, read, len(changed), sum(event.rows.total for event in changed)])
-    print_table(["change", "wall s", "CPU s", "MB read", "tables that changed", "rows"], found)
+            rows = sum(event.rows.total for event in changed)
+            found.append([what, wall, cpu, read, statements, len(changed), rows])
+    print_table(["change", "wall s", "CPU s", "MB read", "statements", "tables that changed", "rows"], found)
 
 
 def append(log: Log, events: Iterator[tuple[str, dict[str, Any]]]) -> None:

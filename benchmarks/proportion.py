@@ -10,10 +10,10 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 customers, versions, segments = 50_000, 4, 8
 begin, days = datetime(2025, 1, 1, tzinfo=UTC), 365
 rounds = 3
+columns = ("wall s", "CPU s", "MB read", "MB written", "statements", "rows")
 
 sales = silver.events(
     "sales",
@@ -118,6 +119,8 @@ class Cost:
     wall_seconds: float
     cpu_seconds: float
     megabytes_read: float
+    megabytes_written: float
+    statements: int
     rows: int
 
 
@@ -125,12 +128,23 @@ class Cost:
 class Meter:
     """What the driver and its JVM have used so far."""
 
-    jvm: int
+    spark: "SparkSession"
 
-    def read(self) -> tuple[float, float, float]:
-        files = ("/proc/self/io", f"/proc/{self.jvm}/io")
-        asked = sum(int(Path(each).read_text().split("rchar: ")[1].split()[0]) for each in files)
-        return time.monotonic(), time.process_time() + process_cpu_seconds(self.jvm), asked / 1e6
+    def read(self) -> tuple[float, float, float, float, float]:
+        """Wall and CPU seconds, megabytes read and written, and statements of Spark."""
+        jvm = self.spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+        cpu_seconds = time.process_time() + process_cpu_seconds(jvm)
+        of_both = [Path(each).read_text() for each in ("/proc/self/io", f"/proc/{jvm}/io")]
+        read, written = (
+            sum(int(each.split(f"{what}: ")[1].split()[0]) for each in of_both) / 1e6 for what in ("rchar", "wchar")
+        )
+        return time.monotonic(), cpu_seconds, read, written, self.statements()
+
+    def statements(self) -> int:
+        """The number of the newest statement; what Spark keeps of them is bounded."""
+        self.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+        listed: Any = self.spark._jsparkSession.sharedState().statusStore().executionsList()
+        return int(listed.last().executionId()) if listed.nonEmpty() else -1
 
 
 def built(spark: "SparkSession", log: Log, folder: Path) -> tuple[Runner, Cost]:
@@ -141,11 +155,12 @@ def built(spark: "SparkSession", log: Log, folder: Path) -> tuple[Runner, Cost]:
 
 def cost_of(spark: "SparkSession", runner: Runner) -> Cost:
     """What it costs to process what the log has."""
-    meter = Meter(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+    meter = Meter(spark)
     before = meter.read()
     done = runner.until_caught_up()
-    wall, cpu, read = (now - then for now, then in zip(meter.read(), before, strict=True))
-    return Cost(wall, cpu, read, sum(event.rows.total for event in done if not event.name.startswith("bronze.")))
+    wall, cpu, read, written, asked = (now - then for now, then in zip(meter.read(), before, strict=True))
+    rows = sum(event.rows.total for event in done if not event.name.startswith("bronze."))
+    return Cost(wall, cpu, read, written, int(asked), rows)
 
 
 def log_of(facts: int, folder: Path) -> Log:
@@ -180,23 +195,8 @@ def main(
         with spark_session(Settings()) as spark:
             found[count] = costs(spark, count)
     print_table(
-        ["change", *[f"{count:,} facts: {what}" for count in bases for what in ("wall s", "CPU s", "MB read", "rows")]],
-        [
-            [
-                name,
-                *[
-                    figure
-                    for each in found.values()
-                    for figure in (
-                        each[name].wall_seconds,
-                        each[name].cpu_seconds,
-                        each[name].megabytes_read,
-                        each[name].rows,
-                    )
-                ],
-            ]
-            for name in found[bases[0]]
-        ],
+        ["change", *[f"{count:,} facts: {what}" for count in bases for what in columns]],
+        [[name, *[figure for each in found.values() for figure in astuple(each[name])]] for name in found[bases[0]]],
     )
 
 

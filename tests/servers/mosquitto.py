@@ -19,6 +19,8 @@ from infra.servers import free_port
 from tests.waiting import patience_seconds
 
 how_to_install = "apt-get install -y --no-install-recommends mosquitto"
+# A client whose broker has ended may wait for ever; who publishes tries again.
+answer_seconds = 20
 
 
 class Mosquitto:
@@ -107,7 +109,7 @@ class Mosquitto:
         client.set_config({"reconnect_retries": -2})
         client.set_auth_credentials("sluice", "secret")
         try:
-            async with asyncio.timeout(patience_seconds):
+            async with asyncio.timeout(answer_seconds):
                 await client.connect("127.0.0.1", self.port)
                 for number, (name, payload, options) in enumerate(messages):
                     client.publish(name, payload, **{"qos": 1, **options})

@@ -1,5 +1,7 @@
 """Replays: tables recomputed beside the live ones, compared, promoted and rolled back."""
 
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -306,6 +308,70 @@ def test_a_repair_is_not_taken_back_by_a_part_that_was_copied_before_it(shop: La
     shop.declare(daily("sum(pieces * price.price * 10)"))
     promote(shop, build(shop, "silver.sales", part=first_day))
     assert shop.rows("silver.sales") == right
+
+
+def forget_silver(shop: Lakehouse) -> None:
+    shutil.rmtree(shop.lake.path("silver.sales"))
+    shop.run()
+
+
+def declare_and_restore(shop: Lakehouse) -> None:
+    schema = "id string, product string, sold_at timestamp, pieces int"
+    by_product = silver.events("sales", source=bronze.topic("sales"), schema=schema, keys=["product"])
+    shop.declare(by_product).run()
+    shop.declare(revenue).run()
+
+
+@pytest.mark.parametrize("heal", [forget_silver, declare_and_restore])
+def test_what_healed_a_table_in_any_way_is_not_taken_back(shop: Lakehouse, heal: Callable[[Lakehouse], None]) -> None:
+    right = shop.rows("silver.sales", "id", "pieces")
+    damage(shop.lake, "silver.sales", "UPDATE SET pieces = 99 WHERE id = 's3'")
+    replay = build(shop, part=first_day)
+    heal(shop)
+    with pytest.raises(SluiceError, match="was repaired since the replay"):
+        promote(shop, replay)
+    assert shop.rows("silver.sales", "id", "pieces") == right
+
+
+counted = gold.aggregate(
+    "counted", source=sales, group_by=["product"], measures={"n": "count(*)", "sum": "sum(pieces)"}
+)
+
+
+@pytest.mark.parametrize("change", ["DELETE WHERE id = 's2'", "UPDATE SET pieces = 99 WHERE id = 's2'"])
+def test_what_a_replay_mends_counts_once_in_tables_that_never_saw_the_damage(
+    spark: "SparkSession", tmp_path: Path, change: str
+) -> None:
+    """The copy has the damage, and the tables that are made from it do not."""
+    shop = Lakehouse(spark, tmp_path).declare(counted, priced)
+    shop.publish("prices", price(0, 2)).publish("sales", sale(1, 1), sale(2, 2, pieces=2), sale(3, 25)).run()
+    right = {name: shop.rows(name) for name in ("silver.sales", "silver.priced", "gold.counted")}
+    damage(shop.lake, "silver.sales", change)
+    promote(shop, build(shop, "silver.sales", part=first_day))
+    assert {name: shop.rows(name) for name in right} == right
+    shop.run()
+    assert {name: shop.rows(name) for name in right} == right
+
+
+def test_a_damaged_row_that_comes_again_before_a_promotion_counts_once(spark: "SparkSession", tmp_path: Path) -> None:
+    shop = Lakehouse(spark, tmp_path).declare(counted, priced)
+    shop.publish("prices", price(0, 2)).publish("sales", sale(1, 1), sale(2, 2), sale(3, 25), key="k").run()
+    right = {name: shop.rows(name) for name in ("silver.sales", "silver.priced", "gold.counted")}
+    damage(shop.lake, "silver.sales", "DELETE WHERE id = 's3'")
+    damage(shop.lake, "silver.sales", "UPDATE SET pieces = 99 WHERE id = 's2'")
+    replay = build(shop, "silver.sales", part=first_day)
+    shop.publish("sales", sale(3, 25), key="k")
+    promote(shop, replay)
+    shop.run()
+    assert [row[:4] for row in shop.rows("silver.priced")] == [row[:4] for row in right["silver.priced"]]
+    assert shop.rows("gold.counted") == right["gold.counted"]
+
+
+def test_rows_that_are_there_twice_are_no_part_of_a_promotion(shop: Lakehouse) -> None:
+    path = f"delta.`{shop.lake.path('silver.priced')}`"
+    shop.spark.sql(f"INSERT INTO {path} SELECT * FROM {path} WHERE id = 's1'").collect()
+    with pytest.raises(SluiceError, match=r"has rows twice\. Repair it first: sluice run --rebuild silver\.priced"):
+        promote(shop, build(shop, "silver.priced"))
 
 
 def test_damage_outside_of_the_part_is_left_alone(shop: Lakehouse) -> None:

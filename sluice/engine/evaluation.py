@@ -129,6 +129,8 @@ class Evaluation:
         each = self.dataset.inputs[name]
         if self.known is None or not (each.is_row_by_row and self.is_only_added_to(name)):
             return False
+        if self.lake.hides_changes(each.source.name):
+            return False
         seen = self.known.entry.seen(each.source.name, self.pinned[each.source.name])
         return not self.lake.written_by_others(each.source.name, seen.version)
 
@@ -237,7 +239,9 @@ class Evaluation:
     def can_adjust(self) -> bool:
         """Whether changes of the inputs may be added to the rows as they are, which no repair may rely on."""
         is_repair = self.cause not in ("changes", "watermark") or self.is_altered
-        return self.dataset.adjust is not None and not is_repair and increment.is_used
+        if self.dataset.adjust is None or is_repair or not increment.is_used:
+            return False
+        return not any(self.lake.hides_changes(self.dataset.inputs[name].source.name) for name in self.inputs)
 
     def adjusted(self, scope: Scope, changes: Frames, own: Frames) -> "DataFrame | None":
         """The rows of the scope as the changes make them, shaped from the inputs only where that is not enough.

@@ -23,8 +23,11 @@ Cause = Literal[
     "rolled back",
     "erasure",
 ]
-# What changes rows otherwise than the inputs do.
-repairs = ("rebuild", "unfinished", "replay", "promoted", "rolled back")
+# What changes rows otherwise than the inputs do: of some, or of all that there were.
+repairs = (
+    *("rebuild", "unfinished", "replay", "promoted", "rolled back"),
+    *("first build", "declaration changed", "input rebuilt"),
+)
 
 
 class LandedPartition(BaseModel):

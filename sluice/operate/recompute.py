@@ -85,6 +85,9 @@ def not_comparable(lake: Lake, dataset: Dataset, known: Commit | None) -> str | 
         return "there is no table yet"
     if known.entry.fingerprint != dataset.fingerprint:
         return "its declaration changed since it was computed"
+    gone = [output.table for output in dataset.outputs if not lake.exists(output.table)]
+    if gone:
+        return f"{', '.join(gone)} is gone; run it first"
     remade = [name for name, seen in known.entry.inputs.items() if not is_there(lake, name, seen)]
     return f"the state of {', '.join(remade)} that it was computed from is gone; run it first" if remade else None
 

@@ -171,6 +171,9 @@ def topics_of(dataset: Dataset) -> set[str]:
 def build(spark: "SparkSession", lake: Lake, catalogue: Catalogue, replay: Replay) -> Iterator[str]:
     """Computes the replay in its shadow and compares it, naming each dataset before its turn; ends as 'built'."""
     beside, datasets = shadow(lake, replay, catalogue)
+    if replay.part is not None:
+        for dataset in datasets:
+            require_whole(lake, dataset)
     cuts = cut(lake, datasets)
     versions = {table: version for each in cuts.values() for table, version in each.versions.items()}
     replay = save(lake, replay.model_copy(update={"versions": versions}))
@@ -258,8 +261,8 @@ def require_unrepaired(lake: Lake, replay: Replay, datasets: Sequence[Dataset]) 
         if replay.part is None and dataset.name in replay.datasets:
             continue
         require_whole(lake, dataset)
-        since = replay.versions.get(dataset.name)
-        repaired = [] if since is None else repairs_of(lake, dataset.name, since, dataset.fingerprint)
+        since_ms = int(replay.created_at.timestamp() * 1000)
+        repaired = repairs_of(lake, dataset.name, since_ms, dataset.fingerprint)
         if any(each.entry.replay != replay.name for each in repaired):
             raise SluiceError(
                 f"{dataset.name} was repaired since the replay {replay.name} copied it, which promoting would undo. "

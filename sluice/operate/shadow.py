@@ -34,6 +34,10 @@ class Shadow(Lake):
         """Not where files of the live table are shared: only Spark knows where they are."""
         return not self.exists(table) or file_sizes(self.open(table)) is not None
 
+    def hides_changes(self, table: str) -> bool:
+        """A copy has what another program did to the live table, too, which nothing made from it has followed."""
+        return table in self.copied
+
 
 def shadow_of(live: Lake, root: str, datasets: Sequence[Dataset]) -> Shadow:
     """The shadow below `root` that copies what the datasets write."""
@@ -62,18 +66,19 @@ def cut(live: Lake, datasets: Sequence[Dataset]) -> dict[str, Cut]:
             continue
         seen_by = next((each.commit for each in found.values() if dataset.name in each.commit.entry.inputs), None)
         seen = as_seen(live, dataset.name, seen_by) if seen_by else None
-        is_usable = seen is not None and not repairs_of(live, dataset.name, seen.version, seen.entry.fingerprint)
+        is_usable = seen is not None and not repairs_of(live, dataset.name, seen.timestamp_ms, seen.entry.fingerprint)
         commit = seen if seen is not None and is_usable else newest
         # What another program did to the table after its newest commit is there too.
         own = live.newest_version(dataset.name) if commit.version == newest.version else commit.version
-        others = {output.table: live.newest_version(output.table) for output in dataset.outputs[:-1]}
+        tables = [output.table for output in dataset.outputs[:-1] if live.exists(output.table)]
+        others = {table: live.newest_version(table) for table in tables}
         found[dataset.name] = Cut(commit, {**others, dataset.name: own})
     return found
 
 
-def repairs_of(live: Lake, table: str, since: int, fingerprint: str) -> list[Commit]:
-    """The commits after a version that changed rows otherwise than the inputs did, under one declaration."""
-    later = [each for each in live.commits(table) if each.version > since]
+def repairs_of(live: Lake, table: str, since_ms: int, fingerprint: str) -> list[Commit]:
+    """The commits after a time that changed rows otherwise than the inputs did, under one declaration."""
+    later = [each for each in live.commits(table) if each.timestamp_ms > since_ms]
     return [each for each in later if each.entry.cause in repairs and each.entry.fingerprint == fingerprint]
 
 

@@ -50,6 +50,9 @@ class TableFormat(Protocol):
     def holds_changes(self, table: str, then: InputVersion, now: InputVersion) -> bool:
         """Whether the changes from `then` to `now` can be read."""
 
+    def hides_changes(self, table: str) -> bool:
+        """Whether what is made from a table may lack changes that are in no feed of it."""
+
     def read(self, spark: "SparkSession", table: str, version: int | None = None) -> "DataFrame":
         """The rows of a table, at a version when one is given."""
 

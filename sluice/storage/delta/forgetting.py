@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
-from sluice.model.ledger import no_rows
+from sluice.model.ledger import Commit, changed_here, no_rows
 from sluice.storage import secondary_index
 from sluice.storage.delta.writer import Writer, in_turn
 from sluice.storage.files import Files
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # A commit, a checkpoint, or what Delta derives from them, with its version.
 of_version = re.compile(r"_delta_log/(?:_sidecars/|_staged_commits/)?(\d{20})\.")
+# Operations of commits that leave all rows as they are.
+without_change = ("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END")
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,10 @@ class Forgetting(Writer):
         # Before the commit that is to be the only one, since it writes some itself.
         self.open_own(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=is_owned)
         # Commits of rows list the least and greatest values of the files that they removed. This one lists none.
-        if known is not None:
-            said = {"because": "older versions were removed by an erasure", "rows": no_rows, "began_ms": None}
-            entry = known.unchanged(known.entry.model_copy(update=said))
-        if known is not None and known.entry.dataset == table:
-            self.move_cursor(table, entry.model_copy(update={"cause": "erasure"}), known.fence)
+        if known is None:
+            in_turn(table, lambda: append_nothing(self.open_own(table), {}))
         else:
-            # In a shared table the numbers of commits say which rows of it belong to which of another table.
-            metadata = {} if known is None else {"userMetadata": entry.to_json()}
-            in_turn(table, lambda: append_nothing(self.open_own(table), metadata))
+            self.begin_history(table, known)
         self.write_checkpoint(spark, table)
         found = self.open_own(table)
         files = Files(self.path(table))
@@ -64,6 +61,22 @@ class Forgetting(Writer):
         if is_classic(spark):
             # Its memory of the table's log names files that are gone.
             delta_log(spark).clearCache()
+
+    def begin_history(self, table: str, known: Commit) -> None:
+        """A commit of nothing but an entry like the last one."""
+        said = {"because": "older versions were removed by an erasure", "rows": no_rows, "began_ms": None}
+        entry = known.unchanged(known.entry.model_copy(update=said))
+        if known.entry.dataset != table:
+            # In a shared table the numbers of commits say which rows of it belong to which of another table.
+            metadata = {"userMetadata": entry.to_json()}
+            in_turn(table, lambda: append_nothing(self.open_own(table), metadata))
+            return
+        entry = entry.model_copy(update={"cause": "erasure"})
+        others = self.written_by_others(table, known.as_input.version)
+        if any(each.get("operation") not in without_change for each in others):
+            # What another program did is in no feed any more, so nothing can go on from the rows before it.
+            entry = entry.model_copy(update={**changed_here, "epoch_from": self.newest_version(table) + 1})
+        self.move_cursor(table, entry, known.fence)
 
     def write_checkpoint(self, spark: "SparkSession", table: str) -> None:
         """Writes the state of the newest version, so that nothing before it is needed."""

@@ -123,12 +123,8 @@ def recompute_dataset(evaluation: Evaluation, known: Commit, share: float, seed:
 
 
 def others_of(evaluation: Evaluation, known: Commit) -> tuple[str, ...]:
-    """The commits to the dataset's own table that are not from an evaluation, since the last one.
-
-    Small files that were written together changed no row.
-    """
-    found = evaluation.lake.written_by_others(evaluation.dataset.name, known.version)
-    others = [each for each in found if each.get("operation") != "OPTIMIZE"]
+    """The commits to the dataset's own table that are not from an evaluation, since the last one."""
+    others = evaluation.lake.written_by_others(evaluation.dataset.name, known.version)
     return tuple(f"version {each['version']} is {each.get('operation')} by another program" for each in others)
 
 

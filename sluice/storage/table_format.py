@@ -37,7 +37,7 @@ class TableFormat(Protocol):
         """The oldest version whose commit can still be read."""
 
     def written_by_others(self, table: str, after: int) -> list[dict[str, Any]]:
-        """The commits after a version that no ledger entry explains, the newest first."""
+        """The commits after a version that no ledger entry explains, without upkeep; the newest first."""
 
     def fence(self, table: str, dataset: str) -> int:
         """The number of the newest commit that a dataset made to a table; a commit after it must name this number."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 # A commit, a checkpoint, or what Delta derives from them, with its version.
 of_version = re.compile(r"_delta_log/(?:_sidecars/|_staged_commits/)?(\d{20})\.")
-# Operations of commits that leave all rows as they are.
-without_change = ("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END")
 
 
 @dataclass(frozen=True)
@@ -72,8 +70,7 @@ class Forgetting(Writer):
             in_turn(table, lambda: append_nothing(self.open_own(table), metadata))
             return
         entry = entry.model_copy(update={"cause": "erasure"})
-        others = self.written_by_others(table, known.as_input.version)
-        if any(each.get("operation") not in without_change for each in others):
+        if self.written_by_others(table, known.as_input.version):
             # What another program did is in no feed any more, so nothing can go on from the rows before it.
             entry = entry.model_copy(update={**changed_here, "epoch_from": self.newest_version(table) + 1})
         self.move_cursor(table, entry, known.fence)

@@ -10,6 +10,9 @@ from deltalake.exceptions import TableNotFoundError
 from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
 from sluice.storage.delta.opened import Tables, once
 
+# Operations of commits that leave all rows as they are.
+upkeep = ("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END")
+
 
 @dataclass(frozen=True)
 class History(Tables):
@@ -62,9 +65,13 @@ class History(Tables):
         return [each for each in found if since < each["version"] <= until]
 
     def written_by_others(self, table: str, after: int) -> list[dict[str, Any]]:
-        """The commits after a version that no ledger entry explains, the newest first: another program wrote them."""
+        """The commits after a version that no ledger entry explains, the newest first: another program wrote them.
+
+        Upkeep, which leaves all rows as they are, is not among them.
+        """
         found = self.commits_between(table, after, self.newest_version(table))
-        return [each for each in found if Entry.from_json(each.get("userMetadata")) is None]
+        changed = [each for each in found if each.get("operation") not in upkeep]
+        return [each for each in changed if Entry.from_json(each.get("userMetadata")) is None]
 
     def hides_changes(self, table: str) -> bool:  # noqa: ARG002 - a shadow looks at it
         """Whether what is made from a table may lack changes that are in no feed of it."""

@@ -39,6 +39,12 @@ def daily(measure: str = "sum(pieces * price.price)", **more: str) -> Dataset:
 
 
 revenue = daily()
+by_product = silver.events(
+    "sales",
+    source=bronze.topic("sales"),
+    schema="id string, product string, sold_at timestamp, pieces int",
+    keys=["product"],
+)
 
 
 def sale(number: int, hours: float, product: str = "tea", pieces: int = 1) -> dict[str, object]:
@@ -274,8 +280,6 @@ def test_a_damaged_part_is_put_right(shop: Lakehouse, monkeypatch: pytest.Monkey
 
 def test_a_part_is_not_promoted_while_a_run_is_half_done(shop: Lakehouse) -> None:
     """The fates that the run left would be taken for those of the rows."""
-    schema = "id string, product string, sold_at timestamp, pieces int"
-    by_product = silver.events("sales", source=bronze.topic("sales"), schema=schema, keys=["product"])
     expected = shop.fates()
     replay = build(shop, part=first_day)
     with disk_full_at("silver.sales"), pytest.raises(OSError, match="No space left"):
@@ -316,8 +320,6 @@ def forget_silver(shop: Lakehouse) -> None:
 
 
 def declare_and_restore(shop: Lakehouse) -> None:
-    schema = "id string, product string, sold_at timestamp, pieces int"
-    by_product = silver.events("sales", source=bronze.topic("sales"), schema=schema, keys=["product"])
     shop.declare(by_product).run()
     shop.declare(revenue).run()
 

@@ -119,32 +119,55 @@ class Evaluation:
         counts = self.row_counts.get(self.dataset.inputs[name].source.name, no_rows)
         return counts.total == counts.inserted
 
-    def makes_only_new(self, changes: Frames) -> bool:
-        """Whether the changes are new rows whose scopes are their own, so that the table has no rows of them yet."""
-        if self.cause != "changes" or self.is_altered or self.dataset.completeness is not None:
+    @cached_property
+    def follows_changes(self) -> bool:
+        """Whether the rows are as the last refresh left them, and the inputs say all that changed since.
+
+        A repair relies on neither.
+        """
+        if self.cause not in ("changes", "watermark") or self.is_altered:
             return False
-        return bool(changes) and all(self.is_new_by_row(name) for name in changes)
+        return not any(self.lake.hides_changes(self.dataset.inputs[name].source.name) for name in self.inputs)
+
+    @cached_property
+    def can_adjust(self) -> bool:
+        """Whether changes of the inputs may be added to the rows as they are."""
+        return self.dataset.adjust is not None and increment.is_used and self.follows_changes
+
+    @cached_property
+    def makes_only_new(self) -> bool:
+        """Whether the changes are new rows whose scopes are their own, so that the table has no rows of them yet."""
+        if self.dataset.completeness is not None or not self.follows_changes:
+            return False
+        return bool(self.moved) and all(self.is_new_by_row(name) for name in self.moved)
 
     def is_new_by_row(self, name: str) -> bool:
+        """Whether all rows of a moved input that changed are new, each the scope of its own row, and by refreshes."""
         each = self.dataset.inputs[name]
-        if self.known is None or not (each.is_row_by_row and self.is_only_added_to(name)):
+        if not (each.is_row_by_row and self.is_only_added_to(name)):
             return False
-        if self.lake.hides_changes(each.source.name):
-            return False
-        seen = self.known.entry.seen(each.source.name, self.pinned[each.source.name])
-        return not self.lake.written_by_others(each.source.name, seen.version)
+        return not self.lake.written_by_others(each.source.name, self.moved[name])
 
-    def changes(self) -> dict[str, "DataFrame"]:
-        """The change feeds of the inputs that moved since the last commit."""
+    @cached_property
+    def moved(self) -> dict[str, int]:
+        """The inputs that moved since the last commit, with the version that it read of them."""
+        found: dict[str, int] = {}
         if self.known is None:
-            return {}
-        moved = {}
+            return found
         for name in self.inputs:
             source = self.dataset.inputs[name].source.name
             then, now = self.known.entry.seen(source, self.pinned[source]), self.pinned[source]
             if not then.is_state(now):
-                moved[name] = self.lake.changes(self.spark, source, then.version, now.version)
-        return moved
+                found[name] = then.version
+        return found
+
+    def changes(self) -> dict[str, "DataFrame"]:
+        """The change feeds of the inputs that moved since the last commit."""
+        sources = {name: self.dataset.inputs[name].source.name for name in self.moved}
+        return {
+            name: self.lake.changes(self.spark, source, self.moved[name], self.pinned[source].version)
+            for name, source in sources.items()
+        }
 
     def read_once(self, changes: Frames) -> Frames:
         """The change feeds; the new rows of inputs with `arrivals` as the scope and the shape read them.
@@ -168,7 +191,7 @@ class Evaluation:
     def rows(self, name: str, scope: Scope, changes: Frames) -> "DataFrame":
         """The rows of an input that the scope needs, and the new ones of a fold."""
         each = self.dataset.inputs[name]
-        if name in changes and not scope.is_everything and self.makes_only_new(changes):
+        if name in changes and not scope.is_everything and self.makes_only_new:
             return each.within(inserted(changes[name]), everything)
         found = each.within(self.inputs[name], scope)
         if not scope.is_everything and each.arrivals and name in changes:
@@ -211,7 +234,7 @@ class Evaluation:
 
     def shaped(self, scope: Scope, changes: Frames) -> "tuple[DataFrame, dict[str, DataFrame]]":
         """What the shape makes of the scope's input rows, and the rows that the outputs have in the scope."""
-        is_new = not scope.is_everything and self.makes_only_new(changes)
+        is_new = not scope.is_everything and self.makes_only_new
         there = [each for each in self.dataset.outputs if self.known and each.table in self.current]
         own = {each.table: self.own(each, scope, is_new=is_new) for each in there}
         if not scope.is_everything and (self.dataset.is_fold or self.dataset.completeness or self.dataset.adjust):
@@ -234,14 +257,6 @@ class Evaluation:
         for retraction, gone in self.retractions(changes):
             own = retraction.own(own, gone)
         return self.dataset.shape(rows, own)
-
-    @cached_property
-    def can_adjust(self) -> bool:
-        """Whether changes of the inputs may be added to the rows as they are, which no repair may rely on."""
-        is_repair = self.cause not in ("changes", "watermark") or self.is_altered
-        if self.dataset.adjust is None or is_repair or not increment.is_used:
-            return False
-        return not any(self.lake.hides_changes(self.dataset.inputs[name].source.name) for name in self.inputs)
 
     def adjusted(self, scope: Scope, changes: Frames, own: Frames) -> "DataFrame | None":
         """The rows of the scope as the changes make them, shaped from the inputs only where that is not enough.

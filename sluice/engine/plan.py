@@ -152,12 +152,12 @@ def planned(
                 f"computed by itself. Compute all of it first: sluice run {evaluation.dataset.name}"
             )
         return replace(whole, entry=entry.model_copy(update={"epoch_from": evaluation.known.version + 1}))
-    if evaluation.cause == "promoted" and not doubled(own, output.grain).isEmpty():
-        raise SluiceError(
-            f"{output.table} has rows twice. Repair it first: sluice run --rebuild {evaluation.dataset.name}"
-        )
-    if evaluation.cause == "rebuild" and not doubled(own, output.grain).isEmpty():
+    if evaluation.cause in ("promoted", "rebuild") and not doubled(own, output.grain).isEmpty():
         # Another program wrote them, and no difference by key can take one of two rows away.
+        if evaluation.cause == "promoted":
+            raise SluiceError(
+                f"{output.table} has rows twice. Repair it first: sluice run --rebuild {evaluation.dataset.name}"
+            )
         return replace(whole, entry=entry.model_copy(update={"epoch_from": evaluation.known.version + 1}))
     changed, small = evaluation.difference(own, new, output.grain, scope)
     counts = counts_of(changed, small)

@@ -30,7 +30,7 @@ def scope_of(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> Scop
     # A backfill range is never widened to the whole table, whatever it costs.
     dataset = evaluation.dataset
     is_narrow = dataset.is_fold or dataset.is_sparse or evaluation.backfill is not None or evaluation.can_adjust
-    return found if is_narrow or is_small or evaluation.makes_only_new(changes) else everything
+    return found if is_narrow or is_small or evaluation.makes_only_new else everything
 
 
 def touched_by(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> "list[DataFrame]":

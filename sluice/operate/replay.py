@@ -140,7 +140,7 @@ def plan(lake: Lake, catalogue: Catalogue, names: Sequence[str], part: BackfillR
     if missing:
         raise UsageError(f"{', '.join(missing)}: there is no table to compare with yet. Run first: sluice run")
     if part is not None:
-        require_read(part, [each for each in affected if each.name in wanted])
+        require_read(part, catalogue.upstream_of(wanted))
     now = datetime.now(UTC)
     return Replay(
         name=f"{now:%Y%m%d-%H%M%S}",
@@ -154,18 +154,13 @@ def plan(lake: Lake, catalogue: Catalogue, names: Sequence[str], part: BackfillR
     )
 
 
-def require_read(part: BackfillRange, datasets: Sequence[Dataset]) -> None:
-    """A UsageError where none of the datasets is made from the topic of some of the records."""
-    topics = {topic for each in datasets for topic in topics_of(each)}
+def require_read(part: BackfillRange, replayed: Catalogue) -> None:
+    """A UsageError where nothing to be replayed is made from the topic of some of the records."""
+    topics = {topic for each in replayed.datasets for topic in each.topics}
     for each in part.records:
         if each.topic not in topics:
             known = ", ".join(sorted(topics)) or "none"
             raise UsageError(f"{each.topic}: no dataset to be replayed is made from this topic; they read {known}.")
-
-
-def topics_of(dataset: Dataset) -> set[str]:
-    """The topics that a dataset is made from, through others, too."""
-    return {*dataset.topics}.union(*map(topics_of, dataset.upstream))
 
 
 def build(spark: "SparkSession", lake: Lake, catalogue: Catalogue, replay: Replay) -> Iterator[str]:

@@ -123,7 +123,7 @@ def test_what_is_not_only_new_is_compared_with_what_is_there(
 def test_rows_that_are_taken_to_be_new_and_are_not_are_noticed(
     begun: Lakehouse, change: Callable[[Lakehouse], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Evaluation, "makes_only_new", lambda self, changes: bool(changes))
+    monkeypatch.setattr(Evaluation, "makes_only_new", property(lambda evaluation: bool(evaluation.moved)))
     change(begun)
     begun.run()
     with pytest.raises(AssertionError):

@@ -340,3 +340,17 @@ def test_an_unknown_dataset_is_named(tmp_path: Path) -> None:
     assert "There is no dataset gold.nothing; there are bronze" in refused("run", "gold.nothing", here=project)
     for command in (("run", "gold.revenue_dayly"), ("explain", "gold.revenue_dayly", "product=Tea")):
         assert "no dataset gold.revenue_dayly; did you mean gold.revenue_daily?" in refused(*command, here=project)
+
+
+def test_appending_to_a_topic_that_nothing_reads_says_so_once(tmp_path: Path) -> None:
+    sluice("init", "mine", here=tmp_path)
+    project = tmp_path / "mine"
+
+    def said(topic: str) -> str:
+        return "".join(sluice("log", "append", topic, "-", here=project, stdin=b"{}\n").stderr.splitlines())
+
+    assert said("ordres") == "The topic ordres is new, and no dataset reads it: did you mean orders?"
+    assert "they read orders, products." in said("elsewhere")
+    assert (said("ordres"), said("orders")) == ("", "")
+    (project / "pipelines" / "broken.py").write_text("from sluice import nothing")
+    assert said("new") == ""

@@ -263,6 +263,7 @@ def test_an_erasure_names_no_subject_and_is_asked_for_with_sense(lakehouse: Lake
         ("record ->> 'x", "cannot be evaluated"),
         ("1; SELECT 1", "cannot be evaluated"),
         ("no_such", "record"),
+        (" ", "where is empty"),
         ("false) UNION ALL SELECT 0, 999, NULL FROM (SELECT 1", "cannot be evaluated"),
     ]:
         with pytest.raises(UsageError, match=said):

@@ -201,6 +201,12 @@ def test_a_query_that_asks_nothing_is_refused(lake: Lake, sql: str) -> None:
         query(lake, sql)
 
 
+def test_a_query_of_which_only_the_last_answer_would_be_shown_is_refused(lake: Lake) -> None:
+    with pytest.raises(UsageError, match="asks for several answers"):
+        query(lake, "SELECT 1; SELECT 2")
+    assert query(lake, "CREATE TEMP TABLE t AS SELECT 1 AS a; SELECT a FROM t;").rows == [(1,)]
+
+
 def test_what_steers_a_terminal_is_shown_escaped() -> None:
     assert shown("a\x1b[31m\r\n\x00\u202eb") == "a\\x1b[31m\\r\\n\\x00\\u202eb"
     assert shown("naïve ✓ 👩‍👧 שלום") == "naïve ✓ 👩‍👧 שלום"

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from sluice.api.driver import asked
 from sluice.api.opened import Opened
 from sluice.api.results import TopicOffsets
+from sluice.engine.catalogue import is_project
 from sluice.errors import UsageError
 from sluice.ingest.file_rows import Reading
 from sluice.ingest.files import Imported, Options, import_file
@@ -47,6 +48,13 @@ class ProjectLog:
         if key is not None and key_field is not None:
             raise UsageError("Give key or key_field, not both.")
         return self._here.log.append(topic, keyed(records, key, key_field))
+
+    def read_topics(self) -> list[str]:
+        """The topics that the declared datasets are made from; none where nothing is declared."""
+        here = self._here
+        if not is_project(here.settings.project):
+            return []
+        return list(dict.fromkeys(topic for each in here.catalogue().datasets for topic in each.topics))
 
     def import_files(
         self,

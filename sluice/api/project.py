@@ -28,7 +28,7 @@ from sluice.api.times import backfill_range, with_zone
 from sluice.engine import catalogue as catalogues
 from sluice.engine.catalogue import Catalogue
 from sluice.engine.runner import Event, Listener
-from sluice.errors import UsageError
+from sluice.errors import UsageError, suggestion
 from sluice.operate import (
     audit,
     checks,
@@ -576,7 +576,8 @@ class Project:
         known = here.lake.tables()
         unknown = sorted(set(tables) - set(known))
         if unknown:
-            raise UsageError(f"There is no table {', '.join(unknown)}; there are {', '.join(known)}.")
+            hint = suggestion(unknown[0], known, f"there are {', '.join(known)}." if known else "run first: sluice run")
+            raise UsageError(f"There is no table {', '.join(unknown)}; {hint}")
         found = asked(here, requests.Request(do="maintain", datasets=tables or tuple(known)))
         left = maintain.retain(here.log, here.lake, here.catalogue(), log_keep)
         segments = {topic: each.segments_removed for topic, each in left.items()}

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from sluice.api import Project
 from sluice.cli.options import AsJson, ProjectFolder, names_in, opened
 from sluice.cli.printing import err, print_changed, print_json, print_table, printable
-from sluice.errors import UsageError
+from sluice.errors import SluiceError, UsageError, suggestion
 
 log_app = typer.Typer(no_args_is_help=True, help="Write and read the log.")
 
@@ -21,10 +22,28 @@ def log_append(
     key: Annotated[str | None, typer.Option(help="The key of every record.")] = None,
     key_field: Annotated[str | None, typer.Option(help="Take each record's key from this field of its JSON.")] = None,
 ) -> None:
-    """Append the lines of FILE as records, durable when the command returns."""
+    """Append the lines of FILE as records, durable when the command returns.
+
+    A topic that is not there yet is made; if no dataset reads it, that is said.
+    """
     lines = (line.rstrip(b"\n") for line in file)
     with opened(project) as here:
+        is_new = topic not in {each.topic for each in here.log.topics()}
         print_json(here.append(topic, lines, key=key, key_field=key_field))
+        if is_new:
+            print_unread(here, topic)
+
+
+def print_unread(here: Project, topic: str) -> None:
+    """Says that nothing reads a topic, which may be a misspelt one."""
+    try:
+        read = here.log.read_topics()
+    except SluiceError:
+        # The records are appended, whatever is wrong with the declarations; the next run says what.
+        return
+    if topic not in read:
+        hint = suggestion(topic, read, f"they read {', '.join(read) or 'none yet'}.")
+        err.print(f"The topic {topic} is new, and no dataset reads it: {hint}", highlight=False, markup=False)
 
 
 @log_app.command("import")

@@ -214,13 +214,22 @@ def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str])
             + " ".join(f"{name}=…" for name in grain)
         )
     types = dict(rows.dtypes)
-    same = [F.col(name).eqNullSafe(value_of(value, types[name])) for name, value in wanted.items()]
+    values = {name: value_of(value, types[name]) for name, value in wanted.items()}
+    has_none = [value.isNull().alias(name) for name, value in values.items()]
+    (found,) = rows.sparkSession.range(1).select(*has_none).collect()
+    for name, text in wanted.items():
+        if found[name] and text != "null":
+            raise UsageError(f"{dataset.name}: {name}={text} is no value of {name}, which is {types[name]}")
+    same = [F.col(name).eqNullSafe(value) for name, value in values.items()]
     return reduce(lambda left, right: left & right, same)
 
 
 def value_of(text: str, kind: str) -> "Column":
-    """Text from the command line as a value of a type: bytes in hexadecimal, structs and arrays as JSON."""
+    """Text from the command line as a value of a type: bytes in hexadecimal, structs and arrays as JSON.
+
+    Null for a text that is no such value.
+    """
     typed = F.lit(None if text == "null" else text)
     if kind == "binary":
         return F.unhex(typed)
-    return F.from_json(typed, kind) if kind.startswith(("struct<", "array<")) else typed.cast(kind)
+    return F.from_json(typed, kind) if kind.startswith(("struct<", "array<")) else typed.try_cast(kind)

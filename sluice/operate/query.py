@@ -219,8 +219,11 @@ def kinds_of_nodes(parsed: Any) -> set[str]:
 
 def executed(found: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.DuckDBPyConnection":
     """The answer to a query, not fetched yet."""
-    if not duckdb.extract_statements(sql):
+    statements = duckdb.extract_statements(sql)
+    if not statements:
         raise UsageError("The query asks for nothing; write for example SELECT * FROM gold.sold LIMIT 5")
+    if any(each.type == duckdb.StatementType.SELECT for each in statements[:-1]):
+        raise UsageError("The query asks for several answers; write one SELECT, and the next in a query of its own.")
     return found.execute(sql)
 
 

@@ -25,6 +25,7 @@ from sluice.model.datasets import (
 from sluice.model.ddl import column_types, ddl, is_storable, require_names
 from sluice.model.join import by_key, column_of, require_reads
 from sluice.model.lineage import How, Lineage, Made, Source, every_column, from_sql, read_by, same, taken, unique
+from sluice.model.plain import require_certain
 from sluice.model.publication import Publication, checked_publication
 from sluice.model.query import keyed_rows
 from sluice.model.select import Select
@@ -174,6 +175,7 @@ def require_having(dataset: str, groups: Groups) -> None:
     if not groups.having:
         return
     require_known(dataset, "having", groups.having, dict.fromkeys((*groups.columns, *groups.measures)))
+    require_certain(dataset, "having", groups.having)
     if groups.window is not None and not groups.window.is_by_row:
         raise DeclarationError(
             f"{dataset}: having would leave out windows that a late row may merge, split or fill, so they could not be "
@@ -425,6 +427,8 @@ def state(
         require_known(
             full_name, f"reduce {column}", reduce[column], {"state": types, "event": source.columns, **of_keys}
         )
+        require_certain(full_name, f"initial {column}", initial[column])
+        require_certain(full_name, f"reduce {column}", reduce[column])
     if where:
         require_reads(full_name, "where", where, source)
     made = Dataset(

@@ -518,7 +518,7 @@ def declared(name: str = "seats", **options: Any) -> Commands:
         ({"state_keys": ["decided_at"]}, "the key decided_at of gold.flights is a timestamp"),
         ({"schema": "seats double"}, "seats is a double, whose values only Spark knows"),
         ({"reduce": {"seats": "event.ratio"}}, "event.ratio is a double"),
-        ({"reduce": {"seats": "CAST(rand() AS int)"}}, "Rand is not decided without Spark"),
+        ({"reduce": {"seats": "CAST(rand() AS int)"}}, "rand gives another value each time"),
         ({"initial": {"seats": "'none'"}}, "a string cannot become a int"),
         ({"command": {"fields": "seats int"}}, "give the key of the state as a field: flight string"),
         ({"command": {"fields": "flight string, seats double"}}, "seats is a double"),

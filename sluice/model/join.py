@@ -23,6 +23,7 @@ from sluice.model.datasets import (
     type_of,
 )
 from sluice.model.lineage import Lineage, Made, from_sql, unique
+from sluice.model.plain import require_certain
 from sluice.model.specification import Specification
 from sluice.model.sql import backticked, require_closed, require_known
 from sluice.model.values import are_one_to_one
@@ -286,6 +287,12 @@ def require_one_to_one(dataset: str, inputs: Frames, keys: Sequence[str]) -> Non
 
 
 def require_reads(dataset: str, option: str, text: str, source: Dataset) -> None:
+    """A DeclarationError where SQL over the source's rows cannot be read, or may have several values for them."""
+    require_has(dataset, option, text, source)
+    require_certain(dataset, option, text)
+
+
+def require_has(dataset: str, option: str, text: str, source: Dataset) -> None:
     """A DeclarationError where SQL over the source's rows cannot be read, or reads a column that it lacks."""
     if source.columns is None:
         require_closed(dataset, option, text)

@@ -1,9 +1,10 @@
-"""What an expression of a table may not be: one that depends on when, where or in which order it is computed."""
+"""What an expression of a table must not be: one that depends on when, where or in which order it is computed."""
 
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from sluice.errors import DeclarationError
 from sluice.model.sql import fold, parse, quoted
 from sluice.model.words import is_text_of, names, tokens_of
 
@@ -37,16 +38,27 @@ several_rows = names(
 )
 
 
+def require_certain(dataset: str, option: str, text: str) -> None:
+    """A DeclarationError where an expression depends on more than the row, or the rows of a group."""
+    reason = uncertainty(text)
+    if reason is not None:
+        raise DeclarationError(f"{dataset}: {option}: {reason}")
+
+
+def uncertainty(text: str) -> str | None:
+    """Why an expression may have several values for the same rows; None where nothing shows that it has."""
+    parsed = parse(text)
+    nodes = () if parsed is None else parsed.walk()
+    faults = (*map(fault_of_node, nodes), *(fault_of_call(*each) for each in functions_of(text)), fault_of_times(text))
+    return next((each for each in faults if each), None)
+
+
 def fault(text: str) -> str | None:
-    """Why an expression is no function of the row, or of the rows of a group; None where it is one."""
+    """Why an expression cannot be one of a table in SQL: its value is not certain, or its columns or rows are not."""
     parsed = parse(text)
     if parsed is None:
         return f"'{text[:60]}' cannot be read"
-    faults = (
-        *map(fault_of_node, parsed.walk()),
-        *(fault_of_call(*each) for each in functions_of(text)),
-        fault_of_times(text),
-    )
+    faults = (uncertainty(text), *map(fault_of_star, parsed.walk()), *map(fault_of_rows, functions_of(text)))
     return next((each for each in faults if each), None)
 
 
@@ -58,10 +70,16 @@ def fault_of_node(node: "exp.Expr") -> str | None:
         return "a SELECT within an expression; write LEFT SEMI JOIN, LEFT ANTI JOIN or LEFT JOIN instead"
     if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter | exp.Command):
         return "this is a placeholder, and nothing is put into the text of a table"
-    if isinstance(node, exp.Star) and node.parent and not is_star_of_table(node) and not is_count_of_all(node):
-        return "* within an expression would change with the table that is read; name the columns"
     if isinstance(node, exp.Collate):
         return "COLLATE takes different texts for one, and which of them is kept is not stated; write lower(…)"
+    return None
+
+
+def fault_of_star(node: "exp.Expr") -> str | None:
+    from sqlglot import exp
+
+    if isinstance(node, exp.Star) and node.parent and not is_star_of_table(node) and not is_count_of_all(node):
+        return "* within an expression would change with the table that is read; name the columns"
     return None
 
 
@@ -89,6 +107,11 @@ def fault_of_call(name: str, at: int, words: list[str]) -> str | None:
             f"what {name} gives depends on the order in which rows are read; write max_by(value, order), or "
             "array_sort(collect_list(value))"
         )
+    return None
+
+
+def fault_of_rows(call: tuple[str, int, list[str]]) -> str | None:
+    name, _, _ = call
     if name in several_rows:
         return f"{name} makes several rows of one, which no column tells apart; do it in Python"
     return None

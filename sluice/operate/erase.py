@@ -106,7 +106,9 @@ def require_sense(lake: Lake, log: AnyLog, catalogue: Catalogue, subject: Subjec
     if (subject.key is None) == (subject.where is None):
         raise UsageError("Say which records: --key KEY, or --where CONDITION.")
     if subject.where is not None and not subject.where.strip():
-        raise UsageError("--where is empty. Say which records, for example: --where \"record ->> 'email' = 'ann@example.org'\"")
+        raise UsageError(
+            "--where is empty. Say which records, for example: --where \"record ->> 'email' = 'ann@example.org'\""
+        )
     require_open(subject.topic)
     catalogue.topic(subject.topic)
     require_decisions_stay(log, catalogue, subject)

@@ -21,11 +21,11 @@ from sluice.model.datasets import (
     timed,
 )
 from sluice.model.ddl import require_names
-from sluice.model.join import compared_by
+from sluice.model.join import compared_by, require_reads
 from sluice.model.lineage import Lineage, Made, as_struct, from_sql, taken
 from sluice.model.scope import Scope
 from sluice.model.specification import Specification
-from sluice.model.sql import backticked, require_closed, require_known
+from sluice.model.sql import backticked
 from sluice.shapes.as_of import Joined, changed_intervals, facts_within, join_as_of, last_begun, merged, newly_known
 from sluice.silver.history import HistoryOfChanges
 
@@ -222,11 +222,7 @@ def require_fitting(dataset: str, fact: tuple[Dataset, str], alias: str, history
         require_same_type(dataset, (facts, column), (history, key))
     require_same_type(dataset, fact, (history, "valid_from"))
     for attribute, text in (joined.inferred or {}).items():
-        option = f"the dimension {alias}: inferred {attribute}"
-        if facts.columns is None:
-            require_closed(dataset, option, text)
-        else:
-            require_known(dataset, option, text, facts.columns)
+        require_reads(dataset, f"the dimension {alias}: inferred {attribute}", text, facts)
 
 
 def checked_dimension(dataset: str, alias: str, dimension: Dimension) -> Joined:

@@ -27,6 +27,7 @@ from sluice.model.ddl import column_types
 from sluice.model.formats import Format
 from sluice.model.join import by_key
 from sluice.model.lineage import Lineage, Made, same, taken, unique
+from sluice.model.plain import require_certain
 from sluice.model.record_columns import tombstones
 from sluice.model.scope import Scope
 from sluice.model.specification import Specification
@@ -469,6 +470,7 @@ def change_parsing(
     for option, condition in {"apply_as_deletes": changes.deletes, "apply_as_truncates": changes.truncates}.items():
         if condition is not None:
             require_known(dataset, option, condition, {**dict.fromkeys(parsing.columns), **parsing.types})
+            require_certain(dataset, option, condition)
     return parsing
 
 

@@ -22,7 +22,7 @@ from sluice.model.datasets import (
     type_of,
 )
 from sluice.model.ddl import require_names
-from sluice.model.join import require_reads
+from sluice.model.join import require_has
 from sluice.model.lineage import Lineage, Made, from_sql, read_by, same, taken, unique
 from sluice.model.row_expressions import condition_of, measure_of
 from sluice.model.row_pattern import Automaton, automaton_of
@@ -185,7 +185,7 @@ def require_variables(dataset: str, rule: RowPattern, automaton: Automaton, sour
                 f"it names {', '.join(rule.variables)}"
             )
         condition = condition_of(dataset, variable, text, rule.variables)
-        require_reads(dataset, f"define {variable}", condition.plain, source)
+        require_has(dataset, f"define {variable}", condition.plain, source)
     columns = {fold(each) for each in source.columns or ()}
     both = [each for each in rule.variables if fold(each) in columns]
     if both:
@@ -212,7 +212,7 @@ def require_measures(dataset: str, rule: RowPattern, source: Dataset) -> None:
                 f"{dataset}: a measure is called {name}; names that begin with _ are for bookkeeping"
             )
         measure = measure_of(dataset, name, text, rule.automaton.variables, source.columns)
-        require_reads(dataset, f"the measure {name}", measure.plain, source)
+        require_has(dataset, f"the measure {name}", measure.plain, source)
 
 
 def columns_of(rule: RowPattern, source: Dataset) -> dict[str, str | None]:

@@ -342,6 +342,32 @@ def test_an_unknown_dataset_is_named(tmp_path: Path) -> None:
         assert "no dataset gold.revenue_dayly; did you mean gold.revenue_daily?" in refused(*command, here=project)
 
 
+def test_a_field_for_keys_that_no_record_has_is_a_warning(tmp_path: Path) -> None:
+    sluice("init", "mine", here=tmp_path)
+    append = ("log", "append", "orders", "-", "--key-field")
+    none = sluice(*append, "oder_id", here=tmp_path / "mine", stdin=b'{"order_id": "1"}\n{\n').stderr
+    assert "None of the records of orders has a field oder_id: they have no key" in " ".join(none.split())
+    assert sluice(*append, "order_id", here=tmp_path / "mine", stdin=b'{"order_id": "1"}\n{\n').stderr.strip() == ""
+    assert sluice(*append, "order_id", here=tmp_path / "mine", stdin=b"").stderr.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("SLUICE_LOG", "kafka:/x", "'kafka:/x' is no address: after kafka: come two slashes"),
+        ("SLUICE_LAKE", "s3:/bucket", "'s3:/bucket' is no address: after s3: come two slashes"),
+        ("SLUICE_LOG", "ftp://x", "cannot be used: must be a local path, or kafka://"),
+        ("SLUICE_DRIVER_MEMORY", "2", "write for example 512m or 2g."),
+        ("SLUICE_SPARK", "locl", r"write for example local[2], spark://HOST:7077 or sc://HOST:15002."),
+    ],
+)
+def test_a_setting_that_cannot_be_is_answered_with_one_that_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert says in refused("log", "topics", here=tmp_path)
+
+
 def test_appending_to_a_topic_that_nothing_reads_says_so_once(tmp_path: Path) -> None:
     sluice("init", "mine", here=tmp_path)
     project = tmp_path / "mine"

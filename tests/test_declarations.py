@@ -62,6 +62,9 @@ other_type = "shop string, since timestamp, city string"
         (lambda: state(keys="shop"), "keys is the text 'shop'"),
         (lambda: interval_join(events(name="o"), keys="shop"), "keys is the text 'shop'"),
         (lambda: view(events(name="o"), "shop"), "keys is the text 'shop'"),  # type: ignore[arg-type]
+        (lambda: aggregate(group_by=[window("at", "1 month")]), "no duration; .* those of calendar_window"),
+        (lambda: aggregate(owner=7), "gold.sums: owner is 7; write a text"),
+        (lambda: aggregate(meaning=["sums"]), r"gold.sums: meaning is \['sums'\]; write a text"),
         (lambda: events("id strng, at timestamp"), "silver.things: schema: id is of an unknown type 'strng'"),
         (lambda: events("id string, at string"), "event_time is at, a string; declare it as timestamp"),
         (lambda: events("id string, at timestamp, `a b` int"), "it has a space"),

@@ -691,7 +691,7 @@ def test_after_erasures_between_batches_tables_are_those_of_what_is_left(lakehou
 
 
 declarations = """
-from sluice import bronze, silver
+from sluice import bronze, gold, silver
 
 sales = silver.events("sales", source=bronze.topic("sales"), schema="id string, name string", keys=["id"])
 """
@@ -749,8 +749,10 @@ def test_the_command_says_what_it_does_and_what_is_in_the_way(tmp_path: Path) ->
     assert audit.returncode == 1
     assert "has not come to its end: the replay a-replay has copies" in " ".join(audit.stdout.split())
 
+    unfinished = "Waiting: an erasure has not come to its end: the replay a-replay has copies"
+    assert unfinished in " ".join(sluice("run", here=tmp_path).stderr.split())
     replay.delete_folder("_replays")
-    again = "No record of sales matches that is not erased already, so no erasure was stated.\n"
+    again = "No record of sales matches, or those that do are erased already. No erasure was stated.\n"
     assert erased(*condition, "--reason", "request 7")[:2] == (0, again)
     assert erased("--verify", "Ann Subject")[:2] == (0, "No file of the log or the tables has it.\n")
     assert sluice("audit", here=tmp_path).returncode == 0
@@ -761,3 +763,28 @@ def test_the_command_says_what_it_does_and_what_is_in_the_way(tmp_path: Path) ->
     sluice("run", here=tmp_path)
     audit = sluice("audit", "--json", here=tmp_path)
     assert [each["broken"] for each in json.loads(audit.stdout) if each.get("law", "").startswith("erased")] == [1]
+
+
+@pytest.mark.usefixtures("spark_for_commands")
+def test_an_erasure_waits_for_a_table_that_is_no_longer_declared_and_says_what_to_do(tmp_path: Path) -> None:
+    pipelines = tmp_path / "pipelines" / "__init__.py"
+    pipelines.parent.mkdir()
+    of_name = 'gold.aggregate("of_name", source=sales, group_by=["name"], measures={"sales": "count(*)"})'
+    pipelines.write_text(f"{declarations}of_name = {of_name}\n")
+    (tmp_path / "sales.jsonl").write_text('{"id": "a", "name": "Ann Subject"}\n')
+    sluice("log", "append", "sales", "sales.jsonl", here=tmp_path)
+    sluice("run", here=tmp_path)
+    pipelines.write_text(declarations)
+
+    advice = (
+        "gold.of_name is not up to date: sluice run; if nothing declares it any more, delete its folder in the lake"
+    )
+    erased = sluice("erase", "sales", "--where", "record ->> 'id' = 'a'", "--reason", "request 8", here=tmp_path)
+    for done in (erased, sluice("run", here=tmp_path)):
+        assert f"{advice}, gold/of_name" in " ".join(done.stderr.split())
+    assert erased.returncode == 1
+    assert sluice("erase", "--verify", "Ann Subject", here=tmp_path).returncode == 1
+
+    Files(str(tmp_path / ".sluice" / "lake")).delete_folder("gold/of_name")
+    assert "Waiting" not in sluice("run", here=tmp_path).stderr
+    assert sluice("erase", "--verify", "Ann Subject", here=tmp_path).returncode == 0

@@ -136,7 +136,9 @@ def test_a_table_is_seen_as_it_was_known(lived: Lakehouse) -> None:
 def test_a_row_is_named_by_all_that_tells_it_apart(lived: Lakehouse) -> None:
     with pytest.raises(UsageError, match="say which row by product, window_start"):
         explained(lived, revenue(), product="tea")
-    with pytest.raises(UsageError, match=r"gold\.revenue: produkt names no row of it; say which row by product"):
+    with pytest.raises(
+        UsageError, match=r"gold\.revenue: produkt names no row of it; did you mean product\? say which row by"
+    ):
         explained(lived, revenue(), produkt="tea", window_start=text(3))
     assert explained(lived, revenue(), product="nothing", window_start=text(3)) == []
     assert explained(lived, revenue(), product="tea", window_start="null") == []

@@ -1,5 +1,6 @@
 """The log of a project."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -10,7 +11,7 @@ import orjson
 from pydantic import ValidationError
 
 from sluice.api.driver import asked
-from sluice.api.opened import Opened
+from sluice.api.opened import Message, Opened
 from sluice.api.results import TopicOffsets
 from sluice.engine.catalogue import is_project
 from sluice.errors import UsageError
@@ -38,16 +39,23 @@ class ProjectLog:
 
         A mapping becomes JSON, with a Decimal as the number that it is; text and bytes are appended as they are; a
         Record has its own key, timestamp and headers. `key` is the key of every other record, or else each takes its
-        own from the field `key_field` of its JSON. Records of one key keep their order. Returns the next offset of each
-        partition that got some. A UsageError for a value that is no JSON, for one record instead of several, or a topic
-        reserved for Sluice; a LogError when the log cannot be written.
+        own from the field `key_field` of its JSON; if none has it, that is a warning. Records of one key keep their
+        order. Returns the next offset of each partition that got some. A UsageError for a value that is no JSON, for
+        one record instead of several, or a topic reserved for Sluice; a LogError when the log cannot be written.
         """
         require_open(topic)
         if isinstance(records, Mapping | str | bytes | Record):
             raise UsageError(f"records is one {type(records).__name__}; give a list, even of one record.")
         if key is not None and key_field is not None:
             raise UsageError("Give key or key_field, not both.")
-        return self._here.log.append(topic, keyed(records, key, key_field))
+        keys = Counter[bool]()
+        offsets = self._here.log.append(topic, keyed(records, key, key_field, keys))
+        if key_field is not None and keys and not keys[True]:
+            without = (
+                f"None of the records of {topic} has a field {key_field}: they have no key, and no order among them."
+            )
+            self._here.notify(Message("warning", without))
+        return offsets
 
     def read_topics(self) -> list[str]:
         """The topics that the declared datasets are made from; none where nothing is declared."""
@@ -151,8 +159,14 @@ class ProjectLog:
         return asked(self._here, requests.Request(do="skip", topic=topic, because=because))
 
 
-def keyed(records: Iterable[Value], key: str | None, key_field: str | None) -> Iterator[Record]:
-    """The records with their keys."""
+def keyed(records: Iterable[Value], key: str | None, key_field: str | None, keys: Counter[bool]) -> Iterator[Record]:
+    """The records with their keys; `keys` counts those that have one, and those that have none."""
+    for each in with_keys(records, key, key_field):
+        keys[each.key is not None] += 1
+        yield each
+
+
+def with_keys(records: Iterable[Value], key: str | None, key_field: str | None) -> Iterator[Record]:
     for each in records:
         if isinstance(each, Record):
             yield each if isinstance(each.value, bytes) else replace(each, value=encoded(each.value))

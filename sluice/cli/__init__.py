@@ -1,4 +1,4 @@
-"""The command line: data goes to stdout, progress and errors to stderr; exit 0 done, 1 a law is broken, 2 wrong use."""
+"""The command line: data to stdout, progress and errors to stderr; exit 0 done, 1 something is wrong, 2 wrong use."""
 
 import gc
 

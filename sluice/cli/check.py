@@ -9,7 +9,7 @@ import typer
 
 from sluice.api import Checked, Project, severity_of, state_of
 from sluice.cli.options import AsJson, ProjectFolder, opened
-from sluice.cli.printing import err, out, print_json, print_table
+from sluice.cli.printing import err, out, print_json, print_table, with_null
 from sluice.errors import UsageError
 
 
@@ -83,7 +83,7 @@ def print_checked(found: Checked, with_suite: Set[str]) -> None:
 def example(row: Mapping[str, Any]) -> str | None:
     """The first of the rows that broke an expectation."""
     known = json.loads(row["examples"] or "[]")
-    return ", ".join(f"{name} {value}" for name, value in known[0].items()) if known else None
+    return ", ".join(f"{name} {value}" for name, value in with_null(known[0]).items()) if known else None
 
 
 def report(

@@ -62,7 +62,7 @@ def erase(  # noqa: PLR0917 - options, each given by its name
 
 def said(topic: str, records: int, *, is_done: bool) -> str:
     if not records:
-        return f"No record of {topic} matches that is not erased already, so no erasure was stated."
+        return f"No record of {topic} matches, or those that do are erased already. No erasure was stated."
     return f"{counted(records, 'record')} of {topic} {'erased' if is_done else 'would be erased'}."
 
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from sluice.api import Audit, Fates, IntegrityCheck, Origin, Recomputed, Step, Stopped, Value, counted
 from sluice.cli.options import AsJson, ProjectFolder, opened, time_of
-from sluice.cli.printing import out, print_json, print_table, shown, up_to_date
+from sluice.cli.printing import out, print_json, print_table, printable, shown, up_to_date
 from sluice.errors import UsageError
 
 
@@ -22,9 +22,8 @@ def status(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
     if as_json:
         print_json([asdict(state) for state in states])
         return
-    any_held = any(state.held for state in states)
     print_table(
-        ["dataset", "rows", "version", "lag", "next offsets", "watermark", "updated", *(["held"] if any_held else [])],
+        ["dataset", "rows", "version", "lag", "next offsets", "watermark", "updated"],
         [
             [
                 state.dataset,
@@ -37,11 +36,13 @@ def status(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
                 ),
                 state.watermark,
                 state.updated_at,
-                *([state.held] if any_held else []),
             ]
             for state in states
         ],
     )
+    for state in states:
+        if state.held:
+            out.print(f"\n[bold]{state.dataset}[/]: {escape(printable(state.held))}", highlight=False)
 
 
 def plan(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
@@ -207,7 +208,7 @@ def explain(
         print_json([asdict(each) for each in values])
         return
     if not values:
-        raise UsageError(f"No version of {dataset} that is kept has a row {' '.join(row)}.")
+        raise UsageError(f"No version of {dataset} that is kept has a row {' '.join(row)}. Times are in UTC.")
     print_values(values, [*wanted])
 
 

@@ -73,6 +73,11 @@ def print_changed(what: str, rows: Mapping[str, int], *, as_json: bool, by: str 
         print_table([by, what], [[name, count] for name, count in rows.items()])
 
 
+def with_null(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a row, null as SQL and `sluice explain` write it."""
+    return {name: "null" if value is None else value for name, value in values.items()}
+
+
 def up_to_date(tables: int) -> str:
     return f"{counted(tables, 'table')} {'is' if tables == 1 else 'are'} up to date"
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from sluice.api import Replay
 from sluice.cli.options import AsJson, ProjectFolder, opened, time_of
-from sluice.cli.printing import out, print_changed, print_json, print_table
+from sluice.cli.printing import err, out, print_changed, print_json, print_table, with_null
 
 replay_app = typer.Typer(no_args_is_help=True, help="Recompute tables beside the live ones, compare, and promote them.")
 ReplayName = Annotated[str, typer.Argument(metavar="REPLAY", help="Its name, as shown by sluice replay list.")]
@@ -72,7 +72,10 @@ def replay_show(name: ReplayName, project: ProjectFolder = Path(), as_json: AsJs
 def replay_promote(name: ReplayName, project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
     """Put a replay in place of the live tables; sluice rollback undoes it."""
     with opened(project) as here:
+        was_promoted = here.replays.show(name).state == "promoted"
         changed = here.replays.promote(name)
+    if was_promoted and not any(changed.values()):
+        err.print(f"{name} was promoted before, and nothing of it was left to do.", highlight=False)
     print_changed("rows promoted", changed, as_json=as_json)
 
 
@@ -129,11 +132,11 @@ def print_replay(replay: Replay, *, as_json: bool) -> None:
         print_table(["dataset", "column", "rows that differ", "their mean before", "after"], measures)
     for each in replay.compared:
         for row in each.examples:
-            key = " ".join(f"{name}={value}" for name, value in row.key.items())
+            key = " ".join(f"{name}={text}" for name, text in with_null(row.key).items())
             out.print(f"\n{each.dataset} {escape(key)}", highlight=False)
             for sign, values in (("-", row.before), ("+", row.after)):
                 if values is not None:
-                    shown_values = "  ".join(f"{name} {value}" for name, value in values.items())
+                    shown_values = "  ".join(f"{name} {text}" for name, text in with_null(values).items())
                     out.print(f"  {sign} {escape(shown_values)}", highlight=False)
     if replay.state == "built" and not replay.changed and not replay.rows_that_differ:
         out.print(f"\nNothing differs. Remove the replay with: sluice replay drop {replay.name}", highlight=False)

@@ -192,7 +192,11 @@ def in_the_way(lake: TableFormat, newest: Mapping[str, Commit]) -> list[str]:
     behind = [table for table in made_from(due, newest) if not is_current(table, newest)] if due else []
     replays = lake.files.folders(replays_folder) if due else []
     return [
-        *[f"{table} is not up to date: sluice run" for table in behind],
+        *[
+            f"{table} is not up to date: sluice run; if nothing declares it any more, delete its folder in the lake, "
+            + table.replace(".", "/")
+            for table in behind
+        ],
         *[f"the replay {name} has copies, promoted or not: sluice replay drop {name}" for name in replays],
     ]
 

@@ -39,8 +39,9 @@ class Event:
     `rejected` counts the records that were not accepted: duplicates, and what is quarantined, late or erased. A `held`
     dataset is on hold: it was not refreshed because its declaration changed and is not promoted. `refused` names the
     expectations that its new rows would have broken. `blocked` says why a dataset could not be computed; what is made
-    from it `waits_for` it. A run that is 'waiting' continues when its log answers again; `name` is why. Before these
-    events Spark is 'starting' and then 'ready'; a 'step' is what longer work other than a run does next.
+    from it `waits_for` it. A run is 'waiting' until its log answers again, or an erasure can come to its end; `name` is
+    why. Before these events Spark is 'starting' and then 'ready'; a 'step' is what longer work other than a run does
+    next.
     """
 
     kind: Literal["starting", "ready", "step", "started", "done", "waiting"]
@@ -102,7 +103,8 @@ class Runner:
             done += effective
             rebuild = False
             if not any(self.is_topic(event.name) for event in effective):
-                forget_erased(self.spark, self.lake, self.log, self.catalogue.topics)
+                for obstacle in forget_erased(self.spark, self.lake, self.log, self.catalogue.topics):
+                    self.listener(Event("waiting", f"an erasure has not come to its end: {obstacle}"))
                 return done + [event for event in events if event.held or event.is_wrong]
 
     def continuously(

@@ -273,6 +273,9 @@ class Dataset:
 def documented(dataset: Dataset, owner: str, comments: Mapping[str, str] | None) -> Dataset:
     """The dataset with its owner and what its columns mean; a DeclarationError where a column is not one of it."""
     require_comments(dataset.name, comments or {}, dataset.columns)
+    for option, text in {"owner": owner, "meaning": dataset.meaning}.items():
+        if not isinstance(text, str):
+            raise DeclarationError(f"{dataset.name}: {option} is {text!r}; write a text")
     return replace(dataset, owner=owner, comments=dict(comments or {}))
 
 
@@ -320,9 +323,17 @@ def require_duration(dataset: str, option: str, text: str | None) -> None:
     """A DeclarationError where `text` is no duration such as '2 days', or one that no time can be moved by."""
     length = 0 if text is None else microseconds(text) or 0
     if text is not None and length <= 0:
-        raise DeclarationError(f"{dataset}: {option} is '{text}', which is no duration; write for example '2 days'")
+        reason = f"no duration; write for example '2 days'{of_calendar(text)}"
+        raise DeclarationError(f"{dataset}: {option} is '{text}', which is {reason}")
     if length > duration_max:
         raise DeclarationError(f"{dataset}: {option} is '{text}'; write at most '10000000 days'")
+
+
+def of_calendar(text: str) -> str:
+    """What to write instead of a unit that is not always as long."""
+    unit = text.split()[-1:] if isinstance(text, str) else []
+    is_unit = bool(unit) and unit[0].rstrip("s") in ("month", "quarter", "year")
+    return ". A month has no fixed length: windows of months are those of calendar_window" if is_unit else ""
 
 
 def require_columns(dataset: str, option: str, wanted: tuple[str, ...], known: tuple[str, ...]) -> None:

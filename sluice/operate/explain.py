@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from sluice.errors import UsageError
+from sluice.errors import UsageError, hint
 from sluice.model.datasets import Dataset
 from sluice.model.ledger import Commit
 from sluice.model.scope import collect
@@ -208,7 +208,7 @@ def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str])
     grain = dataset.outputs[-1].grain
     if set(wanted) != set(grain):
         unknown = [name for name in wanted if name not in grain]
-        said = f"{', '.join(unknown)} names no row of it; " if unknown else ""
+        said = f"{', '.join(unknown)} names no row of it; {hint(unknown[0], grain)}" if unknown else ""
         raise UsageError(
             f"{dataset.name}: {said}say which row by {', '.join(grain)}: sluice explain {dataset.name} "
             + " ".join(f"{name}=…" for name in grain)

@@ -1,6 +1,7 @@
 """SQL over the tables of a lake, without Spark: as they are, or as they were known at a time."""
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -254,7 +255,11 @@ def answering() -> Iterator[None]:
         yield
     except duckdb.CatalogException as error:
         # A table that is only declared is unknown to DuckDB, which then guesses at its own.
-        said = f"The query cannot be answered: {error}\nA declared table is there after its first run: sluice run"
+        plain = re.sub(r"\nDid you mean \"(information_schema|pg_catalog)\..*", "", str(error))
+        said = (
+            f"The query cannot be answered: {plain}\n"
+            "A declared table is there after its first run (sluice run), unless it is blocked: sluice status"
+        )
         raise UsageError(said) from error
     except duckdb.Error as error:
         raise UsageError(f"The query cannot be answered: {error}") from error

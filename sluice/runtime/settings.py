@@ -17,6 +17,10 @@ from sluice.storage.location import Location, is_bucket, location_of
 prefix = "SLUICE_"
 s3_address = re.compile(r"s3a://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.=-]+)*/?", re.ASCII)
 spark_pattern = r"^(local\[(\d+|\*)\]|spark://[^\s/:]+:\d+(,[^\s/:]+:\d+)*|sc://[^\s/:]+(:\d+)?(/;\S*)?)$"
+like_an_address, address = re.compile(r"\w+:"), re.compile(r"\w+://")
+memory_pattern = r"^\d+[mg]$"
+# What to write where a setting does not look as it must.
+examples = {spark_pattern: "local[2], spark://HOST:7077 or sc://HOST:15002", memory_pattern: "512m or 2g"}
 kafka_address = re.compile(r"kafka://[^\s,/:]+:\d+(,[^\s,/:]+:\d+)*")
 # No user and no password: they would be in the log. The path of a receiver is OpenLineage's own by default.
 receiver_address = re.compile(
@@ -40,11 +44,11 @@ class Settings(BaseSettings):
     """Where the log is: a local path, or `kafka://HOST:PORT`. Empty: `.sluice/log` in the project."""
     spark: Annotated[str, Field(pattern=spark_pattern)] = "local[*]"
     """Local cores (`local[2]`), a cluster (`spark://HOST:7077`), or a Spark Connect server (`sc://HOST:15002`)."""
-    driver_memory: Annotated[str, Field(pattern=r"^\d+[mg]$")] = "2g"
+    driver_memory: Annotated[str, Field(pattern=memory_pattern)] = "2g"
     """The heap of the driver's JVM, in megabytes (`m`) or gigabytes (`g`)."""
     cluster_cores: Annotated[int, Field(ge=1)] = 4
     """On a cluster, how many cores all executors use together."""
-    executor_memory: Annotated[str, Field(pattern=r"^\d+[mg]$")] = "1g"
+    executor_memory: Annotated[str, Field(pattern=memory_pattern)] = "1g"
     """On a cluster, the heap of each executor."""
     jars: Path = Path.home() / ".cache" / "sluice" / "jars"
     """The folder for the jars, which are downloaded once and verified, and for Spark's class archive."""
@@ -236,7 +240,9 @@ def read_settings(project: Path, overrides: Mapping[str, Any] | None = None) -> 
     except ValidationError as error:
         first = error.errors()[0]
         name = f"{prefix}{'_'.join(str(part) for part in first['loc'])}".upper()
-        raise UsageError(f"{name}={public(str(first['input']))!r} cannot be used: {first['msg']}.") from None
+        example = examples.get(str(first.get("ctx", {}).get("pattern")))
+        reason = f"write for example {example}" if example else first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{name}={public(str(first['input']))!r} cannot be used: {reason}.") from None
     require_plain_paths(settings)
     return settings
 
@@ -252,6 +258,12 @@ def require_known(overrides: Mapping[str, Any]) -> None:
 
 def require_plain_paths(settings: Settings) -> None:
     """A UsageError for a folder of tables or of the log whose name Spark, Delta or SQL would take for a pattern."""
+    for name, text in {"LAKE": settings.lake, "LOG": settings.log}.items():
+        if like_an_address.match(text) and not address.match(text):
+            raise UsageError(
+                f"{prefix}{name}={public(text)!r} is no address: after {text.partition(':')[0]}: come two slashes. "
+                f"For a folder of this name write ./{public(text)}"
+            )
     folders = {"LAKE": settings.location.folder, "LOG": None if settings.is_on_kafka else settings.log_folder}
     for name, path in folders.items():
         folder = str(path or "")

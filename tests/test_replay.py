@@ -369,11 +369,63 @@ def test_a_damaged_row_that_comes_again_before_a_promotion_counts_once(spark: "S
     assert shop.rows("gold.counted") == right["gold.counted"]
 
 
-def test_rows_that_are_there_twice_are_no_part_of_a_promotion(shop: Lakehouse) -> None:
+def test_rows_that_are_there_twice_are_mended_by_a_replay_of_all_and_refused_by_one_of_a_part(shop: Lakehouse) -> None:
+    right = shop.rows("silver.priced")
     path = f"delta.`{shop.lake.path('silver.priced')}`"
     shop.spark.sql(f"INSERT INTO {path} SELECT * FROM {path} WHERE id = 's1'").collect()
     with pytest.raises(SluiceError, match=r"has rows twice\. Repair it first: sluice run --rebuild silver\.priced"):
-        promote(shop, build(shop, "silver.priced"))
+        build(shop, "silver.priced", part=first_day)
+    promote(shop, build(shop, "silver.priced"))
+    assert shop.rows("silver.priced") == right
+    assert shop.run() == {}
+    assert shop.changed_by_rebuild() == {}
+
+
+pieces_of_id = gold.aggregate("pieces", source=sales, group_by=["product", "id"], measures={"pieces": "sum(pieces)"})
+pieces_of_product = gold.aggregate(
+    "pieces", source=sales, group_by=["product"], measures={"id": "max(id)", "pieces": "sum(pieces)"}
+)
+per_id = [("coffee", "s4", 1), ("tea", "s1", 1), ("tea", "s2", 2), ("tea", "s3", 1)]
+per_product = [("coffee", "s4", 1), ("tea", "s3", 4)]
+
+
+def pieces(lakehouse: Lakehouse) -> list[Row]:
+    return lakehouse.rows("gold.pieces", "product", "id", "pieces")
+
+
+def test_rows_of_another_key_are_replaced_and_not_compared(shop: Lakehouse) -> None:
+    for declared, expected in [(pieces_of_id, per_id), (pieces_of_product, per_product), (pieces_of_id, per_id)]:
+        shop.declare(declared).run()
+        assert pieces(shop) == expected
+        assert [each for each in shop.laws() if not each.balanced] == []
+    shop.declare(by_product).run()
+    assert len(shop.rows("silver.sales")) == 2
+    assert shop.audit()["silver.sales"].balanced
+    assert shop.changed_by_rebuild() == {}
+
+
+def test_rows_of_another_key_are_promoted_and_rolled_back(shop: Lakehouse) -> None:
+    shop.declare(pieces_of_id).run()
+    shop.declare(pieces_of_product)
+    replay = build(shop)
+    assert differing(replay) == {"gold.pieces": (1, 0, 3)}
+    promote(shop, replay)
+    assert pieces(shop) == per_product
+    assert shop.run() == {}
+    replaying.rollback(shop.spark, shop.lake, shop.catalogue, [pieces_of_product], "groups too large")
+    assert pieces(shop) == per_id
+    shop.publish("sales", sale(5, 3, "coffee"))
+    shop.declare(pieces_of_id).run()
+    assert pieces(shop) == sorted([*per_id, ("coffee", "s5", 1)])
+    assert shop.changed_by_rebuild() == {}
+
+
+def test_rows_of_another_key_that_are_compared_are_noticed(shop: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.declare(pieces_of_id).run()
+    monkeypatch.setattr("sluice.engine.plan.has_doubled", lambda df, grain: False)
+    shop.declare(pieces_of_product).run()
+    assert pieces(shop) != per_product
+    assert [each.broken for each in shop.laws() if not each.balanced] == [2]
 
 
 def test_damage_outside_of_the_part_is_left_alone(shop: Lakehouse) -> None:

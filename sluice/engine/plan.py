@@ -10,11 +10,11 @@ from sluice.engine.touched import keys_in_range, scope_of
 from sluice.errors import DeclarationError, SluiceError
 from sluice.model.datasets import Output, same_names
 from sluice.model.ddl import refused, require_names, signs_of_delta
-from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
+from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows, repairs
 from sluice.model.scope import Scope, everything
 from sluice.model.small_frames import local, small_rows
 from sluice.runtime.session import sized_for
-from sluice.shapes.difference import doubled, operation
+from sluice.shapes.difference import has_doubled, operation
 
 if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
@@ -152,9 +152,10 @@ def planned(
                 f"computed by itself. Compute all of it first: sluice run {evaluation.dataset.name}"
             )
         return replace(whole, entry=entry.model_copy(update={"epoch_from": evaluation.known.version + 1}))
-    if evaluation.cause in ("promoted", "rebuild") and not doubled(own, output.grain).isEmpty():
-        # Another program wrote them, and no difference by key can take one of two rows away.
-        if evaluation.cause == "promoted":
+    states = (own, new) if evaluation.cause in ("promoted", "rolled back") else (own,)
+    if evaluation.cause in repairs and any(has_doubled(each, output.grain) for each in states):
+        # No difference by key can take one of two rows away. Another program wrote them, or their key was another one.
+        if not scope.is_everything:
             raise SluiceError(
                 f"{output.table} has rows twice. Repair it first: sluice run --rebuild {evaluation.dataset.name}"
             )

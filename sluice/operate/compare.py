@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import functions as F
 
 from sluice.quality.collected import collected
-from sluice.shapes.difference import differing_pairs
+from sluice.shapes.difference import differing_pairs, has_doubled
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -54,7 +54,12 @@ class Compared(BaseModel):
 
 
 def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataFrame") -> Compared:
-    """How `before` would become `after`; both have at most one row per `grain`."""
+    """How `before` would become `after`, which has at most one row per `grain`.
+
+    Where `before` has several, as its declaration had another key, whole rows are compared.
+    """
+    if has_doubled(before, grain):
+        grain = [name for name in after.columns if name in before.columns and not name.startswith("_")]
     compared = [name for name in after.columns if not name.startswith("_") and name not in grain]
     were, are = dict(before.dtypes), dict(after.dtypes)
     retyped = [name for name in compared if were.get(name, are[name]) != are[name]]

@@ -7,7 +7,7 @@ brings the shadow up to date and writes the difference, one commit a table; roll
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import chain, count, pairwise
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,6 +25,7 @@ from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, changed_
 from sluice.model.scope import Scope, collect, everything
 from sluice.operate.compare import Compared, compare
 from sluice.operate.shadow import Shadow, clone_version, copy, cut, pinned, repairs_of, shadow_of
+from sluice.shapes.difference import has_doubled
 from sluice.storage.delta import Lake
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def plan(lake: Lake, catalogue: Catalogue, names: Sequence[str], part: BackfillR
         require_read(part, catalogue.upstream_of(wanted))
     now = datetime.now(UTC)
     return Replay(
-        name=f"{now:%Y%m%d-%H%M%S}",
+        name=unused_name(lake, f"{now:%Y%m%d-%H%M%S}"),
         created_at=now,
         because=because,
         datasets=wanted,
@@ -152,6 +153,13 @@ def plan(lake: Lake, catalogue: Catalogue, names: Sequence[str], part: BackfillR
         fingerprints={each.name: each.fingerprint for each in affected},
         changed=tuple(each.name for each in affected if each.name in changed),
     )
+
+
+def unused_name(lake: Lake, name: str) -> str:
+    """The name, with a number where another replay began in the same second."""
+    taken = lake.files.folders(folder_name)
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(each for each in chain([name], numbered) if each not in taken)
 
 
 def require_read(part: BackfillRange, replayed: Catalogue) -> None:
@@ -282,13 +290,17 @@ def verdict_on(
             "epoch_from": 0,
         }
     )
-    rows = {}
+    live, rows = lake.last_commit(dataset.name), {}
     for output in dataset.outputs:
         since = replay.versions.get(output.table)
         in_shadow = keys_changed(spark, beside, output, None if since is None else clone_version)
         scope = keys_of([in_shadow, keys_changed(spark, lake, output, since)])
-        if scope is not None:
-            rows[output.table] = (rows_of_keys(beside.read(spark, output.table), output, scope), scope)
+        if scope is None:
+            continue
+        after = beside.read(spark, output.table)
+        if live and live.entry.fingerprint != dataset.fingerprint:
+            scope = comparable(output, scope, lake.read(spark, output.table), after)
+        rows[output.table] = (rows_of_keys(after, output, scope), scope)
     return judged_rows(spark, lake, dataset, entry, rows, gate=gate)
 
 
@@ -326,6 +338,13 @@ def keys_of(found: "Sequence[list[DataFrame] | None]") -> Scope | None:
         return everything
     keys = [keys for each in found for keys in each or ()]
     return collect(union(keys)) if keys else None
+
+
+def comparable(output: Output, scope: Scope, *states: "DataFrame") -> Scope:
+    """The scope; everything where a state has several rows of a key in it, as its declaration had another key."""
+    if any(has_doubled(rows_of_keys(each, output, scope), output.grain) for each in states):
+        return everything
+    return scope
 
 
 def rows_of_keys(df: "DataFrame", output: Output, scope: Scope) -> "DataFrame":
@@ -381,8 +400,12 @@ def verdict_on_former(
                 "Restore its former declaration, and promote a replay of it."
             )
         scope = keys_of([keys_changed(spark, lake, output, version)])
-        if scope is not None:
-            rows[output.table] = (rows_of_keys(lake.read(spark, output.table, version), output, scope), scope)
+        if scope is None:
+            continue
+        former = lake.read(spark, output.table, version)
+        if entry.rejected is not None:
+            scope = comparable(output, scope, lake.read(spark, output.table), former)
+        rows[output.table] = (rows_of_keys(former, output, scope), scope)
     return judged_rows(spark, lake, dataset, entry, rows, gate=gate)
 
 

@@ -74,6 +74,11 @@ def doubled(df: "DataFrame", grain: Sequence[str]) -> "DataFrame":
     )
 
 
+def has_doubled(df: "DataFrame", grain: Sequence[str]) -> bool:
+    """Whether a key is there more than once."""
+    return not doubled(df, grain).isEmpty()
+
+
 def sign() -> "Column":
     """The sign of a row in a change feed: 1 for a new image, -1 for an old one. A sum of 0 is no change."""
     return F.when(F.col("_change_type").isin("insert", "update_postimage"), 1).otherwise(-1)

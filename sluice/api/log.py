@@ -104,6 +104,10 @@ class ProjectLog:
         """The newest records of a topic; a LogError when there is none of that name."""
         return self._here.log.tail(topic, records)
 
+    def names(self) -> list[str]:
+        """The names of the topics that there are."""
+        return list(self._here.log.topics())
+
     def topics(self) -> list[TopicOffsets]:
         """The offsets in each partition of each topic."""
         log = self._here.log

@@ -28,7 +28,7 @@ def log_append(
     """
     lines = (line.rstrip(b"\n") for line in file)
     with opened(project) as here:
-        is_new = topic not in {each.topic for each in here.log.topics()}
+        is_new = topic not in here.log.names()
         print_json(here.append(topic, lines, key=key, key_field=key_field))
         if is_new:
             print_unread(here, topic)

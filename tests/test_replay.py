@@ -420,6 +420,31 @@ def test_rows_of_another_key_are_promoted_and_rolled_back(shop: Lakehouse) -> No
     assert shop.changed_by_rebuild() == {}
 
 
+def test_groups_by_other_columns_or_types_are_promoted_and_rolled_back(shop: Lakehouse) -> None:
+    def grouped(by: str) -> Dataset:
+        return gold.aggregate("pieces", source=sales, group_by=[by], measures={"pieces": "sum(pieces)"})
+
+    shop.declare(grouped("id")).run()
+    for by, rows, columns in [
+        ("product", 2, ("product",)),
+        ("day(sold_at) AS product", 2, ()),
+        ("id", 4, ("id",)),
+    ]:
+        before = len(shop.rows("gold.pieces"))
+        shop.declare(grouped(by))
+        replay = build(shop)
+        assert differing(replay) == {"gold.pieces": (rows, 0, before)}
+        assert replay.compared[-1].columns_added == columns
+        promote(shop, replay)
+        assert len(shop.rows("gold.pieces")) == rows
+        replaying.rollback(shop.spark, shop.lake, shop.catalogue, [grouped(by)], "a test")
+        assert len(shop.rows("gold.pieces")) == before
+        promote(shop, build(shop, "gold.pieces"))
+        assert len(shop.rows("gold.pieces")) == rows
+        assert shop.run() == {}
+        assert shop.changed_by_rebuild() == {}
+
+
 def test_rows_of_another_key_that_are_compared_are_noticed(shop: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.declare(pieces_of_id).run()
     monkeypatch.setattr("sluice.engine.plan.has_doubled", lambda df, grain: False)

@@ -27,7 +27,8 @@ def write(lake: TableFormat, plan: Plan) -> RowCounts:
     if rows is None:
         move_cursor(lake, plan)
     elif plan.change == "all":
-        only, cluster_by = dict(output.slice), output.cluster_by
+        # Rows that are rolled back may be of a declaration with other columns.
+        only, cluster_by = dict(output.slice), tuple(each for each in output.cluster_by if each in rows.columns)
         lake.replace_rows(rows, table, entry, fence, only=only, cluster_by=cluster_by, find_by=find_by, small=small)
         return RowCounts(inserted=lake.row_count(table))
     elif plan.change == "added":

@@ -56,13 +56,16 @@ class Compared(BaseModel):
 def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataFrame") -> Compared:
     """How `before` would become `after`, which has at most one row per `grain`.
 
-    Where `before` has several, as its declaration had another key, whole rows are compared.
+    Where `before` has several, as its declaration had another key, whole rows are compared. A row of a key that is
+    other columns, or has values of another type, is none of those before.
     """
+    were, are = dict(before.dtypes), dict(after.dtypes)
+    if any(not are_comparable(were.get(name), are[name]) for name in grain):
+        return replaced(table, before, after)
     if has_doubled(before, grain):
         grain = [name for name in after.columns if name in before.columns and not name.startswith("_")]
     compared = [name for name in after.columns if not name.startswith("_") and name not in grain]
-    were, are = dict(before.dtypes), dict(after.dtypes)
-    retyped = [name for name in compared if were.get(name, are[name]) != are[name]]
+    retyped = retyped_columns(were, are, compared)
     numbers = [name for name in retyped if is_number(were[name]) and is_number(are[name])]
     before, after = with_common_types(numbers, before, after)
     common = [name for name in compared if name in numbers or were.get(name) == are[name]]
@@ -85,13 +88,36 @@ def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataF
             for name in common
             if figures[f"rows {name}"]
         ),
-        columns_added=tuple(name for name in compared if name not in were),
-        columns_dropped=tuple(name for name in were if not name.startswith("_") and name not in are),
-        columns_retyped=tuple(f"{name}: {were[name]} → {are[name]}" for name in retyped),
         examples=tuple(
             example(row.asDict(recursive=True)) for row in collected(changed.orderBy("key").limit(examples_max))
         ),
-    )
+    ).model_copy(update=columns_changed(were, are))
+
+
+def are_comparable(kind: str | None, other: str) -> bool:
+    """Whether values of two types can be one key."""
+    return kind == other or (kind is not None and is_number(kind) and is_number(other))
+
+
+def replaced(table: str, before: "DataFrame", after: "DataFrame") -> Compared:
+    """Every row before is deleted, and every row after it is inserted."""
+    columns = columns_changed(dict(before.dtypes), dict(after.dtypes))
+    return Compared(dataset=table, inserted=after.count(), deleted=before.count()).model_copy(update=columns)
+
+
+def columns_changed(were: Mapping[str, str], are: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Which columns are added, dropped and of another type, without bookkeeping."""
+    names = [name for name in are if not name.startswith("_")]
+    return {
+        "columns_added": tuple(name for name in names if name not in were),
+        "columns_dropped": tuple(name for name in were if not name.startswith("_") and name not in are),
+        "columns_retyped": tuple(f"{name}: {were[name]} → {are[name]}" for name in retyped_columns(were, are, names)),
+    }
+
+
+def retyped_columns(were: Mapping[str, str], are: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Those of the columns that have another type."""
+    return [name for name in names if were.get(name, are[name]) != are[name]]
 
 
 def with_common_types(names: Sequence[str], before: "DataFrame", after: "DataFrame") -> "tuple[DataFrame, DataFrame]":

@@ -329,7 +329,10 @@ def keys_changed(spark: "SparkSession", lake: Lake, output: Output, since: int |
         return None
     if newest == since:
         return []
-    return [lake.changes(spark, table, since, newest).where(output.slice_condition()).select(*output.grain)]
+    changes = lake.changes(spark, table, since, newest)
+    if not {*output.grain} <= {*changes.columns}:
+        return None
+    return [changes.where(output.slice_condition()).select(*output.grain)]
 
 
 def keys_of(found: "Sequence[list[DataFrame] | None]") -> Scope | None:
@@ -342,7 +345,7 @@ def keys_of(found: "Sequence[list[DataFrame] | None]") -> Scope | None:
 
 def comparable(output: Output, scope: Scope, *states: "DataFrame") -> Scope:
     """The scope; everything where a state has several rows of a key in it, as its declaration had another key."""
-    if any(has_doubled(rows_of_keys(each, output, scope), output.grain) for each in states):
+    if scope.is_everything or any(has_doubled(rows_of_keys(each, output, scope), output.grain) for each in states):
         return everything
     return scope
 

@@ -17,7 +17,7 @@ from sluice.storage.location import Location, is_bucket, location_of
 prefix = "SLUICE_"
 s3_address = re.compile(r"s3a://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.=-]+)*/?", re.ASCII)
 spark_pattern = r"^(local\[(\d+|\*)\]|spark://[^\s/:]+:\d+(,[^\s/:]+:\d+)*|sc://[^\s/:]+(:\d+)?(/;\S*)?)$"
-like_an_address, address = re.compile(r"\w+:"), re.compile(r"\w+://")
+half_an_address = re.compile(r"\w+:(?!//)")
 memory_pattern = r"^\d+[mg]$"
 # What to write where a setting does not look as it must.
 examples = {spark_pattern: "local[2], spark://HOST:7077 or sc://HOST:15002", memory_pattern: "512m or 2g"}
@@ -259,7 +259,7 @@ def require_known(overrides: Mapping[str, Any]) -> None:
 def require_plain_paths(settings: Settings) -> None:
     """A UsageError for a folder of tables or of the log whose name Spark, Delta or SQL would take for a pattern."""
     for name, text in {"LAKE": settings.lake, "LOG": settings.log}.items():
-        if like_an_address.match(text) and not address.match(text):
+        if half_an_address.match(text):
             raise UsageError(
                 f"{prefix}{name}={public(text)!r} is no address: after {text.partition(':')[0]}: come two slashes. "
                 f"For a folder of this name write ./{public(text)}"

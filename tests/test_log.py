@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -132,6 +133,13 @@ def test_a_log_made_again_has_another_head(tmp_path: Path) -> None:
         log.append_to("t", 0, [Record(name.encode(), timestamp=moment)])
         heads.append(head_digest(log.segments("t")[0]))
     assert heads[0] != heads[1]
+
+
+def test_a_time_of_pandas_is_written_like_any_other(log: Log) -> None:
+    at = pd.Timestamp("2026-03-01T13:00:00.123456789+01:00")
+    log.append_to("t", 0, [Record(b"a", timestamp=at)])
+    (record,) = log.read("t", 0)
+    assert record.timestamp == datetime(2026, 3, 1, 12, 0, 0, 123_456, UTC)
 
 
 def test_wrong_use_is_told(log: Log) -> None:

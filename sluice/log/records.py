@@ -47,11 +47,11 @@ def encode(offset: int, record: Record) -> bytes:
             "offset": offset,
             "key": record.key,
             **encoded_value(record.value),
-            "timestamp": timestamp_text(record.timestamp or datetime.now(UTC)),
+            "timestamp": in_utc(record.timestamp or datetime.now(UTC)),
             "headers": headers_of(dict(record.headers)),
         }
         # A copy: orjson returns its whole buffer, which is many times the length of a line.
-        return bytes(memoryview(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)))
+        return bytes(memoryview(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)))
     except TypeError as error:
         raise UsageError(f"A record cannot be written: {error}. Keys and headers must be valid text.") from error
 
@@ -66,11 +66,13 @@ def encoded_value(value: bytes | None) -> dict[str, str | None]:
         return {"value_base64": base64.b64encode(value).decode()}
 
 
-def timestamp_text(timestamp: datetime) -> str:
-    """RFC 3339 in UTC."""
+def in_utc(timestamp: datetime) -> datetime:
+    """The same instant; a UsageError for a time without a zone."""
     if timestamp.tzinfo is None:
         raise UsageError(f"The timestamp {timestamp} has no time zone; give it one, such as UTC.")
-    return timestamp.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    found = timestamp.astimezone(UTC)
+    # Subclasses, such as those of pandas, are no JSON.
+    return found if type(found) is datetime else datetime.combine(found.date(), found.timetz())
 
 
 def decode(topic: str, partition: int, line: bytes, where: str) -> StoredRecord:
@@ -110,7 +112,7 @@ def instant(text: str) -> datetime:
 
 
 def headers_of(found: Any) -> Mapping[str, str]:
-    if found is None:
+    if found is None or found == {}:
         return {}
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise TypeError("its headers are not texts by name")

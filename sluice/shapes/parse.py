@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pyspark import SparkContext
@@ -330,7 +331,7 @@ def fault_of(parsing: Parsing) -> "Column":
     options = strict.options(parsing.text_bytes_max)
     text, is_corrupt = F.col("_text"), F.col("_parsed").getField(strict.corrupt).isNotNull()
     faults = [
-        strict.text_fault(text, is_corrupt, F.col("_names"), options),
+        strict.text_fault(text, is_corrupt, names_fault(parsing), options),
         F.when(is_corrupt, "wrong_type"),
         strict.value_fault(parsing.typed, read(parsing), text),
     ]
@@ -338,6 +339,21 @@ def fault_of(parsing: Parsing) -> "Column":
         faults.append(F.when(F.expr(f"{ts_ms} IS NOT NULL") & F.col("committed_at").isNull(), "invalid_committed_at"))
     of_record = record_columns.fault(parsing)
     return F.coalesce(*faults, *([] if of_record is None else [of_record]))
+
+
+def names_fault(parsing: Parsing) -> "Column":
+    """The rule that the names of an object's members break, or null."""
+    found = strict.names_fault(F.col("_names"))
+    return found if parsing.is_debezium else F.when(~has_values_only(parsing), found)
+
+
+def has_values_only(parsing: Parsing) -> "Column":
+    """Whether each member is the value of a column, so that none is unknown or there twice: their numbers are the same.
+
+    It spares most records the comparison of their names, for which Spark generates no code.
+    """
+    values = [F.col("_parsed").getField(name).isNotNull().cast("int") for name in parsing.typed]
+    return F.coalesce(F.size("_names") == reduce(add, values, F.lit(0)), F.lit(False))
 
 
 def change_of(parsing: Parsing) -> "dict[str, Column]":
@@ -391,7 +407,7 @@ def unknown_fields(parsing: Parsing) -> "Column":
         return F.lit(None).cast("array<string>")
     known = F.array(*[F.lit(name) for name in parsing.typed])
     unknown = F.array_except("_names", known)
-    return F.when(F.size(unknown) > 0, unknown)
+    return F.when(~has_values_only(parsing), F.when(F.size(unknown) > 0, unknown))
 
 
 def broken_rule(parsing: Parsing) -> "Column":

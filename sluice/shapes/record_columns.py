@@ -99,7 +99,7 @@ def fault_of_key(parsing: "Parsing") -> "list[Column | None]":
         return []
     text, is_corrupt = F.col("_key_text"), F.col("_key_read").getField(strict.corrupt).isNotNull()
     options = strict.options(parsing.record_bytes_max)
-    found = strict.text_fault(text, is_corrupt, F.json_object_keys(text), options)
+    found = strict.text_fault(text, is_corrupt, strict.names_fault(F.json_object_keys(text)), options)
     is_wrong = ~F.is_valid_utf8(text) | strict.is_blank(text) | is_corrupt | found.isNotNull()
     return [F.when(text.isNotNull() & is_wrong, invalid_key)]
 

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
@@ -118,6 +120,19 @@ pieces = (
 @settings(max_examples=2, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(seed=st.integers(0, 2**32))
 def test_a_record_is_accepted_and_read_as_by_a_strict_parser(spark: "SparkSession", seed: int) -> None:
+    require_as_strict(spark, seed)
+
+
+def test_names_that_are_not_compared_are_noticed(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluice.shapes.parse.has_values_only", lambda _: F.lit(True))
+    # What a declaration has made of its columns, it keeps.
+    monkeypatch.setitem(globals(), "parsing", replace(parsing))
+    with pytest.raises(AssertionError, match="more items"):
+        require_as_strict(spark, 1)
+
+
+def require_as_strict(spark: "SparkSession", seed: int) -> None:
+    """An AssertionError unless Spark reads texts as a strict parser does."""
     chance = Random(seed)
     values = [hostile(chance) for _ in range(texts_of_a_world)]
     records: list[tuple[Any, ...]] = [("t", 0, offset, value, at(2), {}) for offset, value in enumerate(values)]
@@ -127,19 +142,29 @@ def test_a_record_is_accepted_and_read_as_by_a_strict_parser(spark: "SparkSessio
     )
     inner = F.struct(F.col("inner.id"), F.unix_micros("inner.at"))
     found = parse(frame, parsing).select(
-        "_offset", "_rule", F.struct("id", "n", "ratio", F.unix_micros("at"), inner, "list").alias("row")
+        "_offset",
+        "_rule",
+        "_unknown_fields",
+        F.struct("id", "n", "ratio", F.unix_micros("at"), inner, "list").alias("row"),
     )
-    differing = []
-    for offset, broken, row in found.collect():
+    differing: list[tuple[Any, ...]] = []
+    for offset, broken, unknown, row in found.collect():
         rule, expected = verdict(values[offset])
         said = not_json if broken in ("malformed_json", "trailing_content") else broken
         read = tuple(tuple(each) if isinstance(each, list | tuple) else each for each in row)
         if said != rule or (expected is not None and not same(read, expected)):
             differing.append((values[offset], broken, read, rule, expected))
+        if rule is None and (unknown or []) != unknown_in(values[offset]):
+            differing.append((values[offset], unknown))
     assert differing == []
     accepted = sum(verdict(value)[0] is None for value in values)
     assert accepted > len(values) / 20
     assert len(values) - accepted > len(values) / 4
+
+
+def unknown_in(value: bytes) -> list[str]:
+    """The names in an accepted text that are no columns."""
+    return [name for name in json.loads(value) if name not in parsing.row_columns]
 
 
 def same(read: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:

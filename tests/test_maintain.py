@@ -55,16 +55,20 @@ def test_maintenance_changes_no_row_and_the_next_run_goes_on_from_there(lakehous
     assert (changed["gold.sold_daily"].cause, changed["gold.sold_daily"].rows) == ("changes", RowCounts(updated=1))
 
 
-def test_a_continuous_run_writes_small_files_together_and_its_readers_go_on(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_continuous", [False, True])
+def test_a_run_writes_small_files_together_and_its_readers_go_on(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_continuous: bool
 ) -> None:
-    monkeypatch.setattr(upkeep, "small_files_max", 2)
     lakehouse.declare(sold_daily)
     for number in range(3):
         lakehouse.publish("sales", sale(number, number))
         lakehouse.run()
+    monkeypatch.setattr(upkeep, "small_files_max", 2)
     lakehouse.publish("sales", sale(3, 3))
-    one_pass_continuously(lakehouse)
+    if is_continuous:
+        one_pass_continuously(lakehouse)
+    else:
+        lakehouse.run()
     assert {name: files_of(lakehouse, name) for name in ("bronze.sales", "silver.sales")} == {
         "bronze.sales": 1,
         "silver.sales": 1,

@@ -92,7 +92,7 @@ class Runner:
     learner: Learner | None = None
 
     def until_caught_up(self, *, rebuild: bool = False) -> list[Event]:
-        """Passes over the catalogue until one finds nothing to do.
+        """Passes over the catalogue until one finds nothing to do, each with the upkeep of what it wrote.
 
         Returns what was done, and what is on hold, refused, blocked, or waiting.
         """
@@ -101,6 +101,7 @@ class Runner:
             events = self.one_pass(rebuild=rebuild)
             effective = [event for event in events if event.is_effective]
             done += effective
+            self.compact_small(effective)
             rebuild = False
             if not any(self.is_topic(event.name) for event in effective):
                 for obstacle in forget_erased(self.spark, self.lake, self.log, self.catalogue.topics):

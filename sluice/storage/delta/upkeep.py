@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 # Cursors, replays and queries of what was known at a time read versions as old as this.
 retention_days = 30
-# A table of more than so many files that are smaller than this has them written together; more cost every read.
-small_files_max = 32
+# A table of more than so many files that are smaller than this has them written together; more cost every read. Before
+# there are `listed_files_max`.
+small_files_max = 24
 small_file_bytes = 8 * 1024 * 1024
 
 

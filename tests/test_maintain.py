@@ -80,6 +80,25 @@ def test_a_run_writes_small_files_together_and_its_readers_go_on(
     assert all(event.rows.total == 0 for event in lakehouse.run(rebuild=True).values())
 
 
+def test_files_that_are_full_are_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of many files that are small only because a file has so many rows costs nothing between two passes."""
+    monkeypatch.setattr(upkeep, "small_files_max", 2)
+    lake = Lake(str(tmp_path), rows_per_file=1_000)
+    path = lake.path("bronze.sales")
+    for start in range(0, 4_000, 1_000):
+        full = pa.table({"offset": pa.array(range(start, start + 1_000)), "value": [f"{n:032x}" for n in range(1_000)]})
+        write_deltalake(path, full, mode="append")
+    assert lake.compact_small("bronze.sales") == 0
+    for start in range(4_000, 4_003):
+        write_deltalake(path, pa.table({"offset": [start], "value": ["one"]}), mode="append")
+    assert lake.compact_small("bronze.sales") == 3
+    found = lake.open("bronze.sales")
+    assert len(found.file_uris()) == 5
+    assert set(found.to_pyarrow_table()["offset"].to_pylist()) == set(range(4_003))
+    assert found.to_pyarrow_table().num_rows == 4_003
+    assert lake.compact_small("bronze.sales") == 0
+
+
 @pytest.mark.parametrize("damage", [lambda log: log.write_text("{"), lambda log: log.symlink_to(log)])
 def test_a_table_that_cannot_be_read_now_does_not_end_the_run_that_writes_its_files_together(
     tmp_path: Path, damage: Callable[[Path], object]

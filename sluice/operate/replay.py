@@ -295,12 +295,10 @@ def verdict_on(
         since = replay.versions.get(output.table)
         in_shadow = keys_changed(spark, beside, output, None if since is None else clone_version)
         scope = keys_of([in_shadow, keys_changed(spark, lake, output, since)])
-        if scope is None:
-            continue
-        after = beside.read(spark, output.table)
-        if live and live.entry.fingerprint != dataset.fingerprint:
-            scope = comparable(output, scope, lake.read(spark, output.table), after)
-        rows[output.table] = (rows_of_keys(after, output, scope), scope)
+        if scope is not None:
+            is_other = live is not None and live.entry.fingerprint != dataset.fingerprint
+            own = lake.read(spark, output.table) if is_other else None
+            rows[output.table] = taking_place(output, scope, beside.read(spark, output.table), own)
     return judged_rows(spark, lake, dataset, entry, rows, gate=gate)
 
 
@@ -343,11 +341,17 @@ def keys_of(found: "Sequence[list[DataFrame] | None]") -> Scope | None:
     return collect(union(keys)) if keys else None
 
 
-def comparable(output: Output, scope: Scope, *states: "DataFrame") -> Scope:
-    """The scope; everything where a state has several rows of a key in it, as its declaration had another key."""
-    if scope.is_everything or any(has_doubled(rows_of_keys(each, output, scope), output.grain) for each in states):
-        return everything
-    return scope
+def taking_place(
+    output: Output, scope: Scope, after: "DataFrame", own: "DataFrame | None"
+) -> "tuple[DataFrame, Scope]":
+    """The rows that take the place of those of the scope, and the scope.
+
+    It is everything where the table is its `own` of another declaration, and either has several rows of a key in it.
+    """
+    states = () if own is None or scope.is_everything else (own, after)
+    if any(has_doubled(rows_of_keys(each, output, scope), output.grain) for each in states):
+        scope = everything
+    return rows_of_keys(after, output, scope), scope
 
 
 def rows_of_keys(df: "DataFrame", output: Output, scope: Scope) -> "DataFrame":
@@ -403,12 +407,9 @@ def verdict_on_former(
                 "Restore its former declaration, and promote a replay of it."
             )
         scope = keys_of([keys_changed(spark, lake, output, version)])
-        if scope is None:
-            continue
-        former = lake.read(spark, output.table, version)
-        if entry.rejected is not None:
-            scope = comparable(output, scope, lake.read(spark, output.table), former)
-        rows[output.table] = (rows_of_keys(former, output, scope), scope)
+        if scope is not None:
+            own = None if entry.rejected is None else lake.read(spark, output.table)
+            rows[output.table] = taking_place(output, scope, lake.read(spark, output.table, version), own)
     return judged_rows(spark, lake, dataset, entry, rows, gate=gate)
 
 

@@ -11,6 +11,7 @@ from sluice.engine import touched
 from sluice.model import small_frames
 from sluice.storage import key_filters, small_reads
 from sluice.storage.delta import bloom, upkeep
+from sluice.storage.delta.opened import rows_per_file_default
 from tests.kit import Lakehouse, text
 
 visits = silver.events(
@@ -67,6 +68,8 @@ def lived(lakehouse: Lakehouse) -> Lakehouse:
     lakehouse.declare(visits)
     known = [visit(chance) for _ in range(60)]
     lakehouse.publish("visits", *known, hours=50).run()
+    # Else these files are full, and stay as they are.
+    object.__setattr__(lakehouse.lake, "rows_per_file", rows_per_file_default)
     for hours in (40, 60):
         again, other = chance.sample(known, 2)
         moved = other | {"at": text(5), "seconds": 7}

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 # Cursors, replays and queries of what was known at a time read versions as old as this.
 retention_days = 30
-# A table of more than so many files that are smaller than this has them written together; more cost every read. Before
-# there are `listed_files_max`.
+# More small files cost every read; they are written together before there are `listed_files_max`.
 small_files_max = 24
-small_file_bytes = 8 * 1024 * 1024
+compacted_file_bytes = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -39,17 +38,21 @@ class Upkeep(Tables):
     def compact_small(self, table: str, find_by: Sequence[str] = ()) -> int:
         """Writes the small files of a table together without Spark, where they are many; returns how many they were.
 
-        In one commit that changes no row, and in bounded work, as a run does it between two passes. Tables with marked
-        rows are left to `compact`; what cannot be written now, to the next time.
+        In one commit that changes no row, and in bounded work, as a run does it between two passes. Files that have as
+        many rows as a file can stay as they are. Tables with marked rows are left to `compact`; what cannot be written
+        now, to the next time.
         """
         with suppress(DeltaError, OSError):
             found = self.open(table)
             sizes = file_sizes(found) or []
-            small = [(rows, size_bytes) for rows, size_bytes in sizes if size_bytes < small_file_bytes]
+            full = [size_bytes for rows, size_bytes in sizes if (rows or 0) >= self.rows_per_file]
+            target_bytes = min([compacted_file_bytes, *full])
+            # Any two of them are one file.
+            small = [rows or 0 for rows, size_bytes in sizes if size_bytes <= target_bytes // 2]
             if len(small) > small_files_max and not has_deletion_vectors(found):
-                like_these = writer_properties(spark_types(found), find_by, sum(rows or 0 for rows, _ in small))
+                like_these = writer_properties(spark_types(found), find_by, sum(small))
                 own = self.open_own(table)
-                done = own.optimize.compact(target_size=small_file_bytes, writer_properties=like_these)
+                done = own.optimize.compact(target_size=target_bytes - 1, writer_properties=like_these)
                 return int(done["numFilesRemoved"])
         return 0
 

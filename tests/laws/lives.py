@@ -19,6 +19,7 @@ from sluice.model import small_frames
 from sluice.operate import replay as replaying
 from sluice.operate.query import connection
 from sluice.shapes import increment
+from sluice.storage.delta import upkeep
 from tests.kit import Lakehouse
 from tests.laws.drawn import Row, Said
 from tests.laws.lakehouses import World
@@ -36,7 +37,7 @@ class Life:
 
     With a `rebuild_share` that is large, no table is computed as a whole because the scope is a large part of it. The
     driver takes up to `rows_max` rows itself; below zero, Spark does everything. Where it does not `adjust`, groups are
-    always recomputed from all their rows.
+    always recomputed from all their rows. A table of more than `small_files_max` small files has them written together.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Life:
     done_after: dict[int, str] = field(default_factory=dict)
     rows_max: int = small_frames.rows_max
     adjusts: bool = True
+    small_files_max: int = upkeep.small_files_max
 
     @property
     def steps(self) -> int:
@@ -77,6 +79,9 @@ def lives(world: World, records: Sequence[Said], singles: int) -> list[Life]:
         Life("one by one", partitions, shares[0], one_by_one),
         Life("another order", others, shares[1], another, done_after),
     ]
+    # One of them has its files written together by each run.
+    compacted = 1 + world.seed % 2
+    found[compacted] = replace(found[compacted], small_files_max=1)
     # Spark alone in one of them, mostly Spark in another, and the driver as far as it goes in the third.
     rows_max = [-1, 5, small_frames.rows_max]
     turned = world.seed % 3
@@ -157,6 +162,7 @@ def lived(
         mock.patch.object(touched, "rebuild_share", life.rebuild_share),
         mock.patch.object(small_frames, "rows_max", life.rows_max),
         mock.patch.object(increment, "is_used", life.adjusts),
+        mock.patch.object(upkeep, "small_files_max", life.small_files_max),
     ):
         for step in range(life.steps):
             batch = [each for each in records if life.step_of.get(each.moment, 0) == step and each.topic in topics]

@@ -93,6 +93,16 @@ def test_no_bit_that_is_turned_in_a_compressed_segment_gives_other_data(tmp_path
     assert noticed > len(content) * 7
 
 
+def test_another_end_of_lines_does_not_hide_that_a_value_was_changed(tmp_path: Path) -> None:
+    log, path = log_of(tmp_path, some)
+    content = path.read_bytes().replace(b"\n", b"\r\n")
+    for changed in (content, content.replace(b'"n\\":1', b'"n\\":2')):
+        path.write_bytes(changed)
+        assert faults(log)
+        with pytest.raises(LogError, match="another checksum"):
+            log.next_batch("t", {}, 1000)
+
+
 @pytest.mark.parametrize("compress", [False, True])
 def test_a_segment_that_was_cut_anywhere_is_noticed(tmp_path: Path, compress: bool) -> None:
     log, path = log_of(tmp_path, some, compress=compress)

@@ -47,7 +47,7 @@ class Upkeep(Tables):
             sizes = file_sizes(found) or []
             full = [size_bytes for rows, size_bytes in sizes if (rows or 0) >= self.rows_per_file]
             target_bytes = min([compacted_file_bytes, *full])
-            # Any two of them are one file.
+            # Any two of them that are neighbours become one file.
             small = [rows or 0 for rows, size_bytes in sizes if size_bytes <= target_bytes // 2]
             if len(small) > small_files_max and not has_deletion_vectors(found):
                 like_these = writer_properties(spark_types(found), find_by, sum(small))

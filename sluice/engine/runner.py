@@ -92,7 +92,7 @@ class Runner:
     learner: Learner | None = None
 
     def until_caught_up(self, *, rebuild: bool = False) -> list[Event]:
-        """Passes over the catalogue until one finds nothing to do, each with the upkeep of what it wrote.
+        """Passes over the catalogue until one finds nothing to do.
 
         Returns what was done, and what is on hold, refused, blocked, or waiting.
         """
@@ -101,7 +101,6 @@ class Runner:
             events = self.one_pass(rebuild=rebuild)
             effective = [event for event in events if event.is_effective]
             done += effective
-            self.compact_small(effective)
             rebuild = False
             if not any(self.is_topic(event.name) for event in effective):
                 for obstacle in forget_erased(self.spark, self.lake, self.log, self.catalogue.topics):
@@ -125,10 +124,9 @@ class Runner:
                 stop.wait(poll_seconds)
 
     def turn(self) -> int:
-        """A pass of a continuous run, and upkeep of what it wrote; returns how many nodes had something to do."""
+        """A pass of a continuous run; returns how many nodes had something to do."""
         try:
             effective = [event for event in self.one_pass() if event.is_effective]
-            self.compact_small(effective)
             if not effective:
                 forget_erased(self.spark, self.lake, self.log, self.catalogue.topics)
         except LogUnreachable as error:
@@ -146,7 +144,10 @@ class Runner:
             self.lake.compact_small(table, find_by)
 
     def one_pass(self, *, rebuild: bool = False) -> list[Event]:
-        """Every node once, as soon as all that it is made from is done; what is ready, side by side."""
+        """Every node once, as soon as all that it is made from is done; what is ready, side by side.
+
+        Then upkeep of what was written.
+        """
         events: dict[str, Event] = {}
         running: dict[Future[Event], str] = {}
         waiting = self.catalogue.dependencies()
@@ -163,6 +164,7 @@ class Runner:
                     name = running.pop(each)
                     events[name] = each.result()
                     waiting.done(name)
+        self.compact_small([event for event in events.values() if event.is_effective])
         return [events[node.name] for node in self.catalogue.nodes]
 
     def step(self, node: Node, *, rebuild: bool) -> Event:

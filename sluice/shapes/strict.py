@@ -50,15 +50,15 @@ def is_blank(text: "Column") -> "Column":
     return ~text.startswith("{") & text.rlike(rf"\A{blank}\z")
 
 
-def text_fault(text: "Column", is_corrupt: "Column", names_fault: "Column", reading: Mapping[str, str]) -> "Column":
+def text_fault(text: "Column", is_corrupt: "Column", fault_of_names: "Column", reading: Mapping[str, str]) -> "Column":
     """Why a text is not one JSON value with unique names in each object; null if it is.
 
-    `is_corrupt` is whether Spark's reader refused it, `names_fault` that of its members' names. If that reader accepted
+    `is_corrupt` is whether Spark's reader refused it, `fault_of_names` that of its members. If that reader accepted
     an object whose only closing brace is the last character, nothing follows it and no object is inside. Other
     texts are read once more.
     """
     is_flat = ~is_corrupt & (F.instr(text, "}") == F.length(text)) & ~has_surrogates(text)
-    return F.when(is_flat, names_fault).otherwise(apart(text, lambda each: fault_of_any(each, is_corrupt, reading)))
+    return F.when(is_flat, fault_of_names).otherwise(apart(text, lambda each: fault_of_any(each, is_corrupt, reading)))
 
 
 def names_fault(names: "Column") -> "Column":

@@ -1,5 +1,7 @@
 """A scope names its rows exactly where they are few, and files are skipped by what it says, whatever the values are."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +20,7 @@ from sluice.model.scope import collect
 from sluice.model.truncation import times_of
 from tests.kit import rows_of
 
+filters = "spark.sql.optimizer.runtime.bloomFilter"
 values: dict[str, st.SearchStrategy[Any]] = {
     "string": st.text(st.sampled_from("ab'\"\\%_$\x00é🛫"), max_size=3),
     "binary": st.binary(max_size=2),
@@ -61,14 +64,16 @@ def test_a_scope_finds_text_that_is_not_utf8_in_files(
 
 @searched
 @given(drawn=worlds())
-@pytest.mark.parametrize("is_few", [True, False])
+@pytest.mark.parametrize("rows", ["few", "many", "too many to broadcast"])
 def test_a_scope_finds_its_rows_and_no_others(
-    spark: SparkSession, drawn: tuple[StructType, list[tuple[Any, ...]], list[tuple[Any, ...]]], *, is_few: bool
+    spark: SparkSession, drawn: tuple[StructType, list[tuple[Any, ...]], list[tuple[Any, ...]]], rows: str
 ) -> None:
     schema, table, wanted = drawn
-    with pytest.MonkeyPatch.context() as patched:
-        if not is_few:
+    with pytest.MonkeyPatch.context() as patched, filtered(spark, is_used=rows == "too many to broadcast"):
+        if rows != "few":
             patched.setattr(small_frames, "rows_max", -1)
+        if rows == "too many to broadcast":
+            patched.setattr(scopes, "broadcast_rows_max", -1)
         scope = collect(spark.createDataFrame(wanted, schema))
         df = spark.createDataFrame(table, schema).withColumn("_n", F.monotonically_increasing_id())
         found = scope.filter(df, [(name, name) for name in schema.names])
@@ -81,6 +86,37 @@ def test_a_scope_finds_its_rows_and_no_others(
         # What only prunes may keep more, and loses nothing.
         pruned = scope.filter(df, [], [(name, name) for name in schema.names])
         assert set(rows_of(oracle, "_n")) <= set(rows_of(pruned, "_n"))
+
+
+@contextmanager
+def filtered(spark: SparkSession, *, is_used: bool = True) -> Iterator[None]:
+    """Nothing is broadcast, and tables of any size have Bloom filters before a join."""
+    names = ("spark.sql.autoBroadcastJoinThreshold", f"{filters}.applicationSideScanSizeThreshold")
+    before = {name: spark.conf.get(name) for name in names} if is_used else {}
+    try:
+        for name, value in zip(before, ("-1", "0"), strict=False):
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, str(value))
+
+
+@pytest.mark.parametrize(("keys", "found"), [(["a", "b"], 2), (["a", None], 2), ([None], 1)])
+def test_few_other_rows_are_compared_with_a_scope_of_many(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, keys: list[str | None], found: int
+) -> None:
+    """Spark joins only what a Bloom filter of the scope lets through."""
+    monkeypatch.setattr(small_frames, "rows_max", -1)
+    monkeypatch.setattr(scopes, "broadcast_rows_max", -1)
+    scope = collect(spark.createDataFrame([(each,) for each in keys], "key string"))
+    table = spark.range(1_000).selectExpr("CAST(id AS string) AS key")
+    table = table.unionByName(spark.createDataFrame([("a",), ("b",), (None,)], "key string"))
+    with filtered(spark):
+        looked_up = scope.filter(table, [("key", "key")])
+        plan = looked_up._jdf.queryExecution().optimizedPlan().toString()
+        assert ("might_contain" in plan) == (keys != [None])
+        assert looked_up.count() == found
 
 
 def test_a_scope_that_forgets_its_nulls_is_found_out(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

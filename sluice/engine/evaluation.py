@@ -141,6 +141,12 @@ class Evaluation:
             return False
         return bool(self.moved) and all(self.is_new_by_row(name) for name in self.moved)
 
+    @cached_property
+    def count_beside(self) -> int:
+        """How many rows the inputs have that did not move."""
+        moved = {self.dataset.inputs[name].source.name for name in self.moved}
+        return self.input_count - sum(self.lake.row_count(each, self.pinned[each].version) for each in moved)
+
     def is_new_by_row(self, name: str) -> bool:
         """Whether all rows of a moved input that changed are new, each the scope of its own row, and by refreshes."""
         each = self.dataset.inputs[name]
@@ -298,7 +304,8 @@ class Evaluation:
         small_frames.optimize(df)
         with self.sized(df, scope):
             df = df.localCheckpoint()
-        return df, small_frames.small_rows(df)
+        few = small_frames.small_rows(df)
+        return (df if few is None else small_frames.local(df, few)), few
 
     def few_rows(self, df: "DataFrame", scope: Scope) -> "ArrowTable | None":
         """Rows that are made of a small scope; None where they are many, or cannot be the driver's."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.evaluation import Evaluation, union
+from sluice.model import small_frames
 from sluice.model.datasets import Dataset
 from sluice.model.scope import Scope, collect, everything
 
@@ -25,12 +26,22 @@ def scope_of(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> Scop
         if not in_range:
             return everything
         touched += in_range
+    if are_mostly_new(evaluation):
+        # What is beside them is read as a whole, and the table is not searched for them.
+        return Scope(union(touched), evaluation.rows_changed or 0)
     found = collect(union(touched))
     is_small = found.count <= rebuild_share * evaluation.own_count
     # A backfill range is never widened to the whole table, whatever it costs.
     dataset = evaluation.dataset
     is_narrow = dataset.is_fold or dataset.is_sparse or evaluation.backfill is not None or evaluation.can_adjust
     return found if is_narrow or is_small or evaluation.makes_only_new else everything
+
+
+def are_mostly_new(evaluation: Evaluation) -> bool:
+    """Whether rows that are only new are many, also beside those of the inputs that did not move."""
+    if not evaluation.makes_only_new or evaluation.rows_changed is None:
+        return False
+    return evaluation.rows_changed > max(small_frames.rows_max, rebuild_share * evaluation.count_beside)
 
 
 def touched_by(evaluation: Evaluation, changes: "Mapping[str, DataFrame]") -> "list[DataFrame]":

@@ -130,7 +130,8 @@ class Scope:
             return df
         if compared := self.compared(match):
             return df.where(compared)
-        return df.join(*self._wanted(match), "left_semi")
+        wanted, same = self._wanted(match) if self.count <= broadcast_rows_max else self._wanted_of_many(match)
+        return df.join(wanted, same, "left_semi")
 
     def within(self, column: str, start: str, end: str) -> "Column":
         """The condition that `column` lies between the first start and the last end; a null end is open."""
@@ -201,6 +202,19 @@ class Scope:
         ).distinct()
         if self.count <= broadcast_rows_max:
             wanted = F.broadcast(wanted)
+        return wanted, [F.col(column).eqNullSafe(F.col(f"_scope_{column}")) for column, _ in match]
+
+    def _wanted_of_many(self, match: "list[tuple[str, str]]") -> "tuple[DataFrame, list[Column]]":
+        """The same of a scope too large to broadcast, where it need not be distinct.
+
+        Spark makes Bloom filters of it, so that few other rows are shuffled. It does so only of rows that a condition
+        selects; the one here is true of all.
+        """
+        wanted = self.frame.select(*[F.col(name).alias(f"_scope_{column}") for column, name in match])
+        for column, name in match:
+            if name in self.bounds and self.bounds[name].ranges:
+                least = self.bounds[name].least
+                wanted = wanted.where(F.coalesce(f"_scope_{column}", least) >= least)
         return wanted, [F.col(column).eqNullSafe(F.col(f"_scope_{column}")) for column, _ in match]
 
 

@@ -65,6 +65,14 @@ spark_settings = {
     "spark.sql.parquet.pushdown.inFilterThreshold": "32",
     # Else `${env:HOME}` within a statement, or a value in one, is replaced by what it names.
     "spark.sql.variable.substitute": "false",
+    # Rows of a table are found by many keys in a join. From this size of the table on, a Bloom filter of the keys leaves
+    # out most other rows before they are shuffled; what Spark takes the keys' own size for does not matter. Eight bits
+    # for each of eight million keys: a filter has 8 MB.
+    "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "16m",
+    "spark.sql.optimizer.runtime.bloomFilter.creationSideThreshold": "1000p",
+    "spark.sql.optimizer.runtime.bloomFilter.expectedNumItems": "8000000",
+    "spark.sql.optimizer.runtime.bloomFilter.maxNumItems": "8000000",
+    "spark.sql.optimizer.runtime.bloomFilter.numBits": "67108864",
     # Defaults are sized for clusters: 200 shuffle tasks and 50 tasks to read a table's log.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
@@ -90,8 +98,9 @@ compiled_when_hot = (
 
 # For a few rows planning takes the time: no adaptive planning, and no code generated for each projection. Values of a
 # scope are part of that code, so it is compiled anew in each pass; of 1,500 rows a pass costs a quarter less without.
-unadapted = {"spark.sql.adaptive.enabled": "false", "spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
-uncompiled = unadapted | {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+unadapted = {"spark.sql.adaptive.enabled": "false"}
+unfiltered = {"spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
+uncompiled = unadapted | unfiltered | {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 settings_up_to_rows = {20_000: uncompiled, 1_000_000: unadapted}
 
 

@@ -15,7 +15,7 @@ from sluice.engine import runner as run
 from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
 from sluice.log import Record, partition_of
-from sluice.model import small_frames
+from sluice.model import scope, small_frames
 from sluice.operate import replay as replaying
 from sluice.operate.query import connection
 from sluice.shapes import increment
@@ -36,8 +36,9 @@ class Life:
     """How the records arrive: which record comes with which run, and what else is done after some runs.
 
     With a `rebuild_share` that is large, no table is computed as a whole because the scope is a large part of it. The
-    driver takes up to `rows_max` rows itself; below zero, Spark does everything. Where it does not `adjust`, groups are
-    always recomputed from all their rows. A table of more than `small_files_max` small files has them written together.
+    driver takes up to `rows_max` rows itself, and more are not broadcast; below zero, Spark does everything. Where it
+    does not `adjust`, groups are always recomputed from all their rows. A table of more than `small_files_max` small
+    files has them written together.
     """
 
     name: str
@@ -161,6 +162,7 @@ def lived(
         counted(counts),
         mock.patch.object(touched, "rebuild_share", life.rebuild_share),
         mock.patch.object(small_frames, "rows_max", life.rows_max),
+        mock.patch.object(scope, "broadcast_rows_max", min(life.rows_max, scope.broadcast_rows_max)),
         mock.patch.object(increment, "is_used", life.adjusts),
         mock.patch.object(upkeep, "small_files_max", life.small_files_max),
     ):

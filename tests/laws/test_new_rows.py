@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice import bronze, gold, silver
+from sluice.engine import touched
 from sluice.engine.evaluation import Evaluation
+from sluice.model import small_frames
 from tests.damage import damage
 from tests.kit import Lakehouse, text
 
@@ -29,6 +31,8 @@ settings = silver.history(
     sequence_by="changed_at",
 )
 measured = silver.as_of("measured", facts=sales, event_time="sold_at", dimensions={"setting": settings})
+named = {"setting": silver.dimension(settings, inferred={"setting": "-1"})}
+inferred = silver.as_of("inferred", facts=sales, event_time="sold_at", dimensions=named)
 large = gold.view(
     "large", inputs={"sales": sales}, shape="SELECT sale_id, amount + 1 AS more FROM sales WHERE amount > 1"
 )
@@ -77,6 +81,32 @@ def test_new_rows_are_added_whether_few_or_more_than_the_table_has(begun: Lakeho
         assert done[measured.name].rows.inserted == done[measured.name].rows.total == len(numbers)
         assert sorted(added) == sorted(tables)
         added.clear()
+    assert begun.changed_by_rebuild() == {}
+
+
+@pytest.mark.parametrize(("share", "is_whole"), [(touched.rebuild_share, True), (100, False)])
+def test_many_new_rows_are_not_searched_for_and_meet_all_versions(
+    begun: Lakehouse, monkeypatch: pytest.MonkeyPatch, share: float, *, is_whole: bool
+) -> None:
+    """Unless these are many beside them: then the versions of their keys are looked up."""
+    monkeypatch.setattr(small_frames, "rows_max", 5)
+    monkeypatch.setattr(touched, "rebuild_share", share)
+    searched: dict[str, bool] = {}
+    scope_of = touched.scope_of
+
+    def noted(evaluation: Evaluation, changes: Any) -> Any:
+        scope = scope_of(evaluation, changes)
+        searched[evaluation.dataset.name] = bool(scope.bounds)
+        return scope
+
+    monkeypatch.setattr("sluice.engine.plan.scope_of", noted)
+    begun.declare(measured, large, inferred)
+    begun.run()
+    begun.publish("settings", setting(0.5, 3), setting(1.4, 4)).run()
+    searched.clear()
+    done = begun.publish("sales", *[sale(number) for number in range(20, 60)]).run()
+    assert done[measured.name].rows.inserted == done[measured.name].rows.total == 40
+    assert searched == {sales.name: True, measured.name: not is_whole, large.name: False, inferred.name: not is_whole}
     assert begun.changed_by_rebuild() == {}
 
 

@@ -65,9 +65,9 @@ spark_settings = {
     "spark.sql.parquet.pushdown.inFilterThreshold": "32",
     # Else `${env:HOME}` within a statement, or a value in one, is replaced by what it names.
     "spark.sql.variable.substitute": "false",
-    # Rows of a table are found by many keys in a join. From this size of the table on, a Bloom filter of the keys leaves
-    # out most other rows before they are shuffled; what Spark takes the keys' own size for does not matter. Eight bits
-    # for each of eight million keys: a filter has 8 MB.
+    # Rows of a table are found by many keys in a join. From this size of the table on, a Bloom filter of the keys skips
+    # most other rows before they are shuffled; what Spark takes the keys' size for does not matter. Eight bits for each
+    # of eight million keys: a filter has 8 MB.
     "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "16m",
     "spark.sql.optimizer.runtime.bloomFilter.creationSideThreshold": "1000p",
     "spark.sql.optimizer.runtime.bloomFilter.expectedNumItems": "8000000",

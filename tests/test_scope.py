@@ -92,14 +92,14 @@ def test_a_scope_finds_its_rows_and_no_others(
 def filtered(spark: SparkSession, *, is_used: bool = True) -> Iterator[None]:
     """Nothing is broadcast, and tables of any size have Bloom filters before a join."""
     names = ("spark.sql.autoBroadcastJoinThreshold", f"{filters}.applicationSideScanSizeThreshold")
-    before = {name: spark.conf.get(name) for name in names} if is_used else {}
+    before: dict[str, str | None] = {name: spark.conf.get(name) for name in names} if is_used else {}
     try:
         for name, value in zip(before, ("-1", "0"), strict=False):
             spark.conf.set(name, value)
         yield
     finally:
-        for name, value in before.items():
-            spark.conf.set(name, str(value))
+        for name, was in before.items():
+            spark.conf.set(name, str(was))
 
 
 @pytest.mark.parametrize(("keys", "found"), [(["a", "b"], 2), (["a", None], 2), ([None], 1)])

@@ -26,11 +26,11 @@ is_known = "_is_known"
 # How many times more a row was added than removed.
 balance = "_balance"
 call = re.compile(r"(?is)\s*\w+\s*\((.*)\)\s*")
-# Types of which two different values are never equal.
 # How large the values of a type can be.
 magnitudes = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31}
 # Up to here a sum of whole numbers is the same in fractions, in any order.
 exact_max = 2**53
+# Types of which two different values are never equal.
 comparable = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "string", "binary", "boolean")
 
 

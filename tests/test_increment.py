@@ -252,6 +252,26 @@ def test_a_table_that_another_program_changed_is_recomputed_from_its_inputs(
     assert [tuple(row) for row in lakehouse.table("gold.least").collect()] == [(1, 3, 5)]
 
 
+def test_a_group_is_not_read_again_after_upkeep_of_its_table(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
+    lakehouse.declare(sales, prices, priced, least).publish("prices", price(0, 1), price(20, 3))
+    lakehouse.publish("sales", sale(1, 1, 10), sale(2, 21, 9)).run()
+    DeltaTable(lakehouse.lake.path("gold.least")).optimize.z_order(["sales"])
+    known = lakehouse.lake.last_commit("gold.least")
+    assert known is not None
+    assert known.version < lakehouse.lake.newest_version("gold.least")
+    lakehouse.publish("sales", sale(3, 2, 5))
+    assert read_again(lakehouse) == 0
+    table = DeltaTable(lakehouse.lake.path("gold.least"))
+    table.update(predicate="price = 3", updates={"sales": "100"})
+    table.optimize.z_order(["sales"])
+    lakehouse.publish("sales", sale(4, 22, 4))
+    assert read_again(lakehouse) == 1, "another program changed it before the upkeep"
+    assert lakehouse.rows("gold.least", "price", "sales", "pieces") == [(1, 2, 5), (3, 2, 4)]
+
+
 def test_zeros_of_either_sign_are_changes_of_each_other(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(touched, "rebuild_share", 1e9)
     values = silver.events("values", source=bronze.topic("values"), schema="id string, g string, x double", keys=["id"])

@@ -75,8 +75,11 @@ class Evaluation:
 
     @property
     def is_altered(self) -> bool:
-        """Whether something else than a refresh wrote the dataset's table last: its rows may be any."""
-        return self.known is None or self.lake.newest_version(self.dataset.name) != self.known.version
+        """Whether something that the ledger does not explain wrote the dataset's table last: its rows may be any.
+
+        Upkeep leaves rows as they are.
+        """
+        return self.known is None or bool(self.lake.written_by_others(self.dataset.name, self.known.version))
 
     @cached_property
     def own_count(self) -> int:

@@ -1,7 +1,8 @@
 """What each pass of a first run costs whose records come in several batches, and each of its tables.
 
-Run by `python -m benchmarks.batches --facts 4000000 --batch 1000000`: the sales and customers of `proportion`. The
-versions of the customers are in the first pass. Tables are computed one after the other, so that each has its own CPU.
+Run by `python -m benchmarks.batches --facts 4000000 --batch 1000000`: the sales and customers of `proportion`. Batches
+of 200,000 and more have all versions of the customers in the first pass. Tables are computed one after the other, so
+that each has its own CPU.
 """
 
 import tempfile
@@ -44,8 +45,8 @@ def metered(meter: Meter, work: Callable[[], Event]) -> tuple[Event, list[float]
 
 
 def main(
-    facts: Annotated[int, typer.Option(help="How many sales there are.")] = 400_000,
-    batch: Annotated[int, typer.Option(help="How many records of a topic a pass lands at most.")] = 100_000,
+    facts: Annotated[int, typer.Option(help="How many sales there are.")] = 1_000_000,
+    batch: Annotated[int, typer.Option(help="How many records of a topic a pass lands at most.")] = 250_000,
 ) -> None:
     """Prints what each table took in each pass."""
     found = []

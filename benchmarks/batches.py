@@ -6,7 +6,6 @@ that each has its own CPU.
 """
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -31,17 +30,12 @@ class Measured(Runner):
     costs: list[tuple[str, int, list[float]]] = field(default_factory=list)
 
     def step(self, node: Node, *, rebuild: bool) -> Event:
-        event, cost = metered(Meter(self.spark), lambda: super(Measured, self).step(node, rebuild=rebuild))
+        meter = Meter(self.spark)
+        before = meter.read()
+        event = super().step(node, rebuild=rebuild)
         if event.rows.total:
-            self.costs.append((node.name, event.rows.total, cost))
+            self.costs.append((node.name, event.rows.total, meter.since(before)))
         return event
-
-
-def metered(meter: Meter, work: Callable[[], Event]) -> tuple[Event, list[float]]:
-    """What some work gives, and what it used."""
-    before = meter.read()
-    event = work()
-    return event, [now - then for now, then in zip(meter.read(), before, strict=True)]
 
 
 def main(

@@ -46,7 +46,7 @@ def main(events: Annotated[int, typer.Option(help="How many events there are bef
                 append(log, (("bids", bid(chance, events + late * number + at, time)) for at, time in enumerate(times)))
             before = meter.read()
             done = list(runner.until_caught_up())
-            wall, cpu, read, _, statements = (now - then for now, then in zip(meter.read(), before, strict=True))
+            wall, cpu, read, _, statements = meter.since(before)
             changed = [event for event in done if event.rows.total]
             what = f"{late} late bids, {number}" if number else "all of it from nothing"
             rows = sum(event.rows.total for event in changed)

@@ -9,7 +9,7 @@ those that the two asked the system for (`rchar`), from memory or disk.
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -140,6 +140,10 @@ class Meter:
         )
         return time.monotonic(), cpu_seconds, read, written, self.statements()
 
+    def since(self, before: Sequence[float]) -> list[float]:
+        """The same, as used since it was read before."""
+        return [now - then for now, then in zip(self.read(), before, strict=True)]
+
     def statements(self) -> int:
         """The number of the newest statement; what Spark keeps of them is bounded."""
         self.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
@@ -158,7 +162,7 @@ def cost_of(spark: "SparkSession", runner: Runner) -> Cost:
     meter = Meter(spark)
     before = meter.read()
     done = runner.until_caught_up()
-    wall, cpu, read, written, asked = (now - then for now, then in zip(meter.read(), before, strict=True))
+    wall, cpu, read, written, asked = meter.since(before)
     rows = sum(event.rows.total for event in done if not event.name.startswith("bronze."))
     return Cost(wall, cpu, read, written, int(asked), rows)
 

@@ -20,7 +20,6 @@ from sluice.model.scope import collect
 from sluice.model.truncation import times_of
 from tests.kit import rows_of
 
-filters = "spark.sql.optimizer.runtime.bloomFilter"
 values: dict[str, st.SearchStrategy[Any]] = {
     "string": st.text(st.sampled_from("ab'\"\\%_$\x00é🛫"), max_size=3),
     "binary": st.binary(max_size=2),
@@ -91,7 +90,10 @@ def test_a_scope_finds_its_rows_and_no_others(
 @contextmanager
 def filtered(spark: SparkSession, *, is_used: bool = True) -> Iterator[None]:
     """Nothing is broadcast, and tables of any size have Bloom filters before a join."""
-    names = ("spark.sql.autoBroadcastJoinThreshold", f"{filters}.applicationSideScanSizeThreshold")
+    names = (
+        "spark.sql.autoBroadcastJoinThreshold",
+        "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold",
+    )
     before: dict[str, str | None] = {name: spark.conf.get(name) for name in names} if is_used else {}
     try:
         for name, value in zip(before, ("-1", "0"), strict=False):

@@ -130,8 +130,8 @@ class Scope:
             return df
         if compared := self.compared(match):
             return df.where(compared)
-        wanted, same = self._wanted(match) if self.count <= broadcast_rows_max else self._wanted_of_many(match)
-        return df.join(wanted, same, "left_semi")
+        wanted = self._wanted(match) if self.count <= broadcast_rows_max else self._wanted_of_many(match)
+        return df.join(wanted, are_equal(match), "left_semi")
 
     def within(self, column: str, start: str, end: str) -> "Column":
         """The condition that `column` lies between the first start and the last end; a null end is open."""
@@ -191,31 +191,36 @@ class Scope:
         """All rows of `df`, with a column `name` that says whether they are in the scope."""
         if self.rows is None:
             return df.withColumn(name, F.lit(True))
-        wanted, same = self._wanted(list(match))
-        found = df.join(wanted.withColumn(name, F.lit(True)), same, "left")
+        match = list(match)
+        found = df.join(self._wanted(match).withColumn(name, F.lit(True)), are_equal(match), "left")
         return found.select(*df.columns, F.coalesce(name, F.lit(False)).alias(name))
 
-    def _wanted(self, match: "list[tuple[str, str]]") -> "tuple[DataFrame, list[Column]]":
-        """The distinct scope columns that must match, and the null-safe conditions that they do."""
-        wanted = self.frame.select(
-            *[F.col(scope_column).alias(f"_scope_{column}") for column, scope_column in match]
-        ).distinct()
-        if self.count <= broadcast_rows_max:
-            wanted = F.broadcast(wanted)
-        return wanted, [F.col(column).eqNullSafe(F.col(f"_scope_{column}")) for column, _ in match]
+    def _wanted(self, match: "list[tuple[str, str]]") -> "DataFrame":
+        """The distinct scope columns that must match; broadcast where they are few."""
+        wanted = self._columns(match).distinct()
+        return F.broadcast(wanted) if self.count <= broadcast_rows_max else wanted
 
-    def _wanted_of_many(self, match: "list[tuple[str, str]]") -> "tuple[DataFrame, list[Column]]":
-        """The same of a scope too large to broadcast, where it need not be distinct.
+    def _wanted_of_many(self, match: "list[tuple[str, str]]") -> "DataFrame":
+        """The same for a semi-join of a scope too large to broadcast, where they need not be distinct.
 
-        Spark makes Bloom filters of it, so that few other rows are shuffled. It does so only of rows that a condition
+        Spark makes Bloom filters of them, so that few other rows are shuffled. It does so only of rows that a condition
         selects; the one here is true of all.
         """
-        wanted = self.frame.select(*[F.col(name).alias(f"_scope_{column}") for column, name in match])
+        wanted = self._columns(match)
         for column, name in match:
             if name in self.bounds and self.bounds[name].ranges:
                 least = self.bounds[name].least
                 wanted = wanted.where(F.coalesce(f"_scope_{column}", least) >= least)
-        return wanted, [F.col(column).eqNullSafe(F.col(f"_scope_{column}")) for column, _ in match]
+        return wanted
+
+    def _columns(self, match: "list[tuple[str, str]]") -> "DataFrame":
+        """The scope columns that must match, named by the columns that they are compared with."""
+        return self.frame.select(*[F.col(name).alias(f"_scope_{column}") for column, name in match])
+
+
+def are_equal(match: "list[tuple[str, str]]") -> "list[Column]":
+    """The null-safe conditions that a row has the scope columns that must match."""
+    return [F.col(column).eqNullSafe(F.col(f"_scope_{column}")) for column, _ in match]
 
 
 everything = Scope()

@@ -100,8 +100,10 @@ compiled_when_hot = (
 # projection. Values of a scope are part of that code, so it is compiled anew in each pass; of 1,500 rows a pass costs a
 # quarter less without.
 unadapted = {"spark.sql.adaptive.enabled": "false"}
-unfiltered = {"spark.sql.optimizer.runtime.bloomFilter.enabled": "false"}
-uncompiled = unadapted | unfiltered | {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+uncompiled = unadapted | {
+    "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 settings_up_to_rows = {20_000: uncompiled, 1_000_000: unadapted}
 
 

@@ -133,8 +133,9 @@ bench: $(VENV)/.installed ## Sluice beside DuckDB, Polars and PySpark, rows prov
 	@env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/python -m benchmarks.peers $(FACTS:%=--facts %) --out build/peers.json
 	@$(BIN)/python -m benchmarks.peers.report build/peers.json build/peers.html
 
-bench-small: $(VENV)/.installed ## Bytes, statements and commits of small changes on two million rows, with their limits
+bench-small: $(VENV)/.installed ## Small changes on two million rows, with limits of bytes, statements and commits; large batches, compared with DuckDB
 	@env -u SLUICE_LAKE -u SLUICE_LOG SLUICE_TEST_FACTS=2000000 $(BIN)/pytest -n 0 tests/laws/test_large_bases.py
+	@env -u SLUICE_LAKE -u SLUICE_LOG SLUICE_TEST_FACTS=2000000 $(BIN)/pytest -n 0 -k limits tests/laws/test_many_records.py
 
 mutants: $(VENV)/.installed ## Faults that the random lakehouses must notice, also those that take minutes
 	@env -u SLUICE_LAKE -u SLUICE_LOG SLUICE_TEST_MUTANTS=1 $(BIN)/pytest -n 0 tests/laws/test_random_mutants.py

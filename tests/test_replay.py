@@ -491,6 +491,11 @@ def test_what_cannot_be_replayed_says_why(shop: Lakehouse) -> None:
         replaying.promote(shop.spark, shop.lake, shop.catalogue, "x")
     with pytest.raises(UsageError, match="no dataset to be replayed is made from this topic; they read prices, sales"):
         build(shop, part=BackfillRange.of(None, None, ["sales/0/1", "others/0/1-2"]))
+    ends = {number: shop.log.end_offset("sales", number) for number in range(2)}
+    last = ", ".join(f"sales/{number}/{end - 1}" for number, end in ends.items() if end)
+    for nowhere in ("sales/9/0-5", "sales/0/1000-1999"):
+        with pytest.raises(UsageError, match=f"Nothing has landed at {nowhere}; the last records are {last}."):
+            build(shop, part=BackfillRange.of(None, None, [nowhere]))
     for beyond in ("sales/0/0-99999999999999999999", "sales/99999999999/0"):
         with pytest.raises(UsageError, match="names no records"):
             BackfillRange.of(None, None, [beyond])

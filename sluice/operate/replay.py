@@ -141,7 +141,7 @@ def plan(lake: Lake, catalogue: Catalogue, names: Sequence[str], part: BackfillR
     if missing:
         raise UsageError(f"{', '.join(missing)}: there is no table to compare with yet. Run first: sluice run")
     if part is not None:
-        require_read(part, catalogue.upstream_of(wanted))
+        require_landed(lake, part, catalogue.upstream_of(wanted))
     now = datetime.now(UTC)
     return Replay(
         name=unused_name(lake, f"{now:%Y%m%d-%H%M%S}"),
@@ -162,13 +162,22 @@ def unused_name(lake: Lake, name: str) -> str:
     return next(each for each in chain([name], numbered) if each not in taken)
 
 
-def require_read(part: BackfillRange, replayed: Catalogue) -> None:
-    """A UsageError where nothing to be replayed is made from the topic of some of the records."""
-    topics = {topic for each in replayed.datasets for topic in each.topics}
+def require_landed(lake: Lake, part: BackfillRange, replayed: Catalogue) -> None:
+    """A UsageError where nothing to be replayed is made from the topic of some records, or where none has landed."""
+    tables = {topic: table for each in replayed.datasets for topic, table in each.landed_in.items()}
     for each in part.records:
-        if each.topic not in topics:
-            known = ", ".join(sorted(topics)) or "none"
+        if each.topic not in tables:
+            known = ", ".join(sorted(tables)) or "none"
             raise UsageError(f"{each.topic}: no dataset to be replayed is made from this topic; they read {known}.")
+        commit = lake.last_commit(tables[each.topic])
+        landed = commit.entry.landed if commit else {}
+        if each.partition not in landed or each.first >= landed[each.partition].next_offset:
+            ends = {number: known.next_offset for number, known in sorted(landed.items()) if known.next_offset}
+            last = ", ".join(f"{each.topic}/{number}/{next_offset - 1}" for number, next_offset in ends.items())
+            raise UsageError(
+                f"Nothing has landed at {each.topic}/{each.partition}/{each.first}-{each.last}; the last records are "
+                f"{last or 'none'}."
+            )
 
 
 def build(spark: "SparkSession", lake: Lake, catalogue: Catalogue, replay: Replay) -> Iterator[str]:

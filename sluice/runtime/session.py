@@ -67,12 +67,12 @@ spark_settings = {
     "spark.sql.variable.substitute": "false",
     # Rows of a table are found by many keys in a join. From this size of the table on, a Bloom filter of the keys skips
     # most other rows before they are shuffled; what Spark takes the keys' size for does not matter. Eight bits for each
-    # of eight million keys: a filter has 8 MB.
+    # of four million keys: a filter has 4 MB. A dozen are on the heap at a time, as plans and tasks have copies, and
+    # Spark's memory manager knows nothing of them.
     "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "16m",
     "spark.sql.optimizer.runtime.bloomFilter.creationSideThreshold": "1000p",
-    "spark.sql.optimizer.runtime.bloomFilter.expectedNumItems": "8000000",
-    "spark.sql.optimizer.runtime.bloomFilter.maxNumItems": "8000000",
-    "spark.sql.optimizer.runtime.bloomFilter.numBits": "67108864",
+    "spark.sql.optimizer.runtime.bloomFilter.expectedNumItems": "4000000",
+    "spark.sql.optimizer.runtime.bloomFilter.numBits": "33554432",
     # Defaults are sized for clusters: 200 shuffle tasks and 50 tasks to read a table's log.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
@@ -96,22 +96,28 @@ compiled_when_hot = (
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 
-# For a few rows planning takes the time: no adaptive planning, no filters of keys, and no code generated for each
-# projection. Values of a scope are part of that code, so it is compiled anew in each pass; of 1,500 rows a pass costs a
-# quarter less without.
-unadapted = {"spark.sql.adaptive.enabled": "false"}
-uncompiled = unadapted | {
+# Of so many rows no plan is adapted while it runs, and filters of keys have 1 MB: eight bits for each row.
+of_some = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.optimizer.runtime.bloomFilter.expectedNumItems": "1000000",
+    "spark.sql.optimizer.runtime.bloomFilter.numBits": "8388608",
+}
+# For a few rows planning takes the time: no filters of keys either, and no code generated for each projection. Values
+# of a scope are part of that code, so it is compiled anew in each pass; of 1,500 rows a pass costs a quarter less
+# without.
+of_few = {
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-settings_up_to_rows = {20_000: uncompiled, 1_000_000: unadapted}
+settings_up_to_rows = {20_000: of_few, 1_000_000: of_some}
 
 
 @contextmanager
 def sized_for(spark: "SparkSession", rows: int | None) -> Iterator[None]:
     """Runs statements with the settings that suit this number of rows; None: many, as the session is made."""
     fitting = [settings for most, settings in settings_up_to_rows.items() if rows is not None and rows <= most]
-    usual = {name: spark_settings.get(name) for name in uncompiled}
+    usual = {name: spark_settings.get(name) for settings in settings_up_to_rows.values() for name in settings}
     wanted = usual | (fitting[0] if fitting else {})
     before = sizes.get(spark) or {name: spark.conf.get(name, None) for name in wanted}
     size(spark, before, wanted)

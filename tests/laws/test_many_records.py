@@ -26,7 +26,7 @@ from tests.oracles.many_sales import rows_wrong
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-few, many = 600, int(os.environ.get("SLUICE_TEST_FACTS", "0")) // 2
+few, many = 400, int(os.environ.get("SLUICE_TEST_FACTS", "0")) // 2
 seed = int(os.environ.get("SLUICE_LAW_SEED", "1"))
 hours_of_year = 365 * 24
 bloom_filter = "spark.sql.optimizer.runtime.bloomFilter"
@@ -121,13 +121,9 @@ class Shop:
 Step = Callable[[Shop, int], dict[str, Iterable[Record]]]
 steps: dict[str, Step] = {
     "most records": lambda shop, count: {"sales": shop.sales(count), "customers": shop.versions(count // 8)},
-    "new, known, and late ones, in two batches": lambda shop, count: {
-        "sales": shop.sales(count, again=0.25, early=0.4),
+    "as many, of which some are known, and some of these win": lambda shop, count: {
+        "sales": shop.sales(count, again=0.4, early=0.5),
         "customers": shop.versions(count // 8),
-    },
-    "known ones that win, and late versions": lambda shop, count: {
-        "sales": shop.sales(count // 4, again=1.0, early=1.0),
-        "customers": shop.versions(count // 30),
     },
 }
 
@@ -139,7 +135,7 @@ def require_right(spark: "SparkSession", folder: Path, count: int) -> None:
     for what, step in steps.items():
         for topic, records in step(shop, count).items():
             lakehouse.log.append(topic, records)
-        runner = lakehouse.runner(batch_records_max=count - count // 3)
+        runner = lakehouse.runner()
         runner.until_caught_up()
         assert runner.blocks.errors == {}
         assert rows_wrong(folder / "log", lakehouse.lake) == {}, f"seed {seed}: {what}"

@@ -77,13 +77,18 @@ def rows_wrong(
                 connection.execute(f"CREATE TABLE {side} AS SELECT * FROM stream")
                 connection.unregister("stream")
             columns = ", ".join(f'"{name}"' for name in connection.table("theirs").columns)
-            # One pass: a row that both have as often cancels out.
-            [(wrong,)] = connection.execute(
-                f"""SELECT coalesce(sum(abs(surplus)), 0)::BIGINT FROM (
-                    SELECT sum(sign) AS surplus FROM (
-                        SELECT {columns}, 1 AS sign FROM ours UNION ALL SELECT {columns}, -1 FROM theirs
-                    ) GROUP BY {columns} HAVING surplus <> 0
-                )"""
-            ).fetchall()
-            found[table] = wrong
+            found[table] = surplus(connection, columns, "ours", "theirs")
     return found
+
+
+def surplus(connection: duckdb.DuckDBPyConnection, columns: str, one: str, other: str) -> int:
+    """How many rows one of two tables or subqueries has and the other has not."""
+    # One pass: a row that both have as often cancels out.
+    [(count,)] = connection.execute(
+        f"""SELECT coalesce(sum(abs(surplus)), 0)::BIGINT FROM (
+            SELECT sum(sign) AS surplus FROM (
+                SELECT {columns}, 1 AS sign FROM {one} UNION ALL SELECT {columns}, -1 FROM {other}
+            ) GROUP BY {columns} HAVING surplus <> 0
+        )"""
+    ).fetchall()
+    return int(count)

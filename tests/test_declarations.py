@@ -131,6 +131,9 @@ def test_what_could_not_work_is_refused_with_a_sentence(declare: Callable[[], An
         (lambda: aggregate(where="at < DATE 'today'"), "where: DATE 'today' is another time at each query"),
         (lambda: aggregate(measures={"n": "max((SELECT 1))"}), "a SELECT within an expression"),
         (lambda: aggregate(having="n_sum > rand()"), "having: rand gives another value each time"),
+        (lambda: aggregate(where="shop = SESSION_USER"), "where: session_user gives another value each time"),
+        (lambda: aggregate(having="shop <> user"), "having: user gives another value each time"),
+        (lambda: history(apply_as_deletes="city = user"), "apply_as_deletes: user gives another value each time"),
         (
             lambda: gold.top("best", source=events(), group_by=["shop"], order_by="uuid()", rows=1),
             "order_by: uuid gives",
@@ -144,6 +147,11 @@ def test_what_could_not_work_is_refused_with_a_sentence(declare: Callable[[], An
 def test_what_is_no_function_of_the_rows_is_refused(declare: Callable[[], Any], says: str) -> None:
     with pytest.raises(DeclarationError, match=says):
         declare()
+
+
+def test_a_column_may_have_the_name_of_a_function_without_brackets() -> None:
+    named = events("id string, at timestamp, user string")
+    gold.aggregate("by_user", source=named, group_by=["user"], measures={"n": "count(*)"}, where="user <> 'nobody'")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sluice.errors import DeclarationError
-from sluice.model.sql import fold, parse, quoted
+from sluice.model.sql import fold, other_each_time, parse, quoted
 from sluice.model.words import is_text_of, names, tokens_of
 
 if TYPE_CHECKING:
@@ -96,10 +96,7 @@ def is_count_of_all(node: "exp.Expr") -> bool:
 
 def fault_of_call(name: str, at: int, words: list[str]) -> str | None:
     if name in not_of_the_row and not (name == "unix_timestamp" and words[at + 2 : at + 3] != [")"]):
-        return (
-            f"{name} gives another value each time, so a row would depend on when it is computed; use a column of the "
-            "row, such as its event time"
-        )
+        return other_each_time(name)
     is_over = "over" in words and name in ordered_by_over
     is_sorted = at > 1 and words[at - 2] in ("array_sort", "sort_array", "size", "array_size", "cardinality")
     if name in of_some_row and not is_sorted and not is_over:
@@ -143,6 +140,6 @@ def functions_of(text: str) -> Iterator[tuple[str, int, list[str]]]:
     words = ["" if quoted(each) else fold(each.text) for each in found]
     for at, name in enumerate(words):
         before, after = words[at - 1] if at else "", words[at + 1] if at + 1 < len(words) else ""
-        is_bare = name.startswith(("current_", "local")) and name in not_of_the_row and after != "."
+        is_bare = name.startswith(("current_", "local", "session_")) and name in not_of_the_row and after != "."
         if before != "." and (after == "(" or is_bare):
             yield name, at, words

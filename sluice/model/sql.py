@@ -111,6 +111,8 @@ def require_known(dataset: str, option: str, text: str, known: Mapping[str, Kind
     unchecked = literal_functions | time_units | found.explained
     for parts in found.columns:
         root = fold(parts[0])
+        if root in literal_functions and root not in kinds.keys() | found.explained and len(parts) == 1:
+            raise DeclarationError(f"{dataset}: {option}: {other_each_time(parts[0])}")
         if root not in kinds and root not in unchecked and not root.startswith("_"):
             raise DeclarationError(
                 f"{dataset}: {option} reads {parts[0]}, which is no column here; {hint(parts[0], known)}"
@@ -119,6 +121,14 @@ def require_known(dataset: str, option: str, text: str, known: Mapping[str, Kind
         reason = field_lacking(parts, kinds.get(root))
         if reason is not None:
             raise DeclarationError(f"{dataset}: {option} reads {reason}")
+
+
+def other_each_time(name: str) -> str:
+    """Why a row must not have the value of a function such as `now` or `user`."""
+    return (
+        f"{name} gives another value each time, so a row would depend on when it is computed; use a column of the row, "
+        "such as its event time"
+    )
 
 
 def field_lacking(parts: Sequence[str], kind: Kind) -> str | None:

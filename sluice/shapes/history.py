@@ -88,16 +88,20 @@ def per_key(changes: "DataFrame", rule: History) -> "DataFrame":
     direct = changes.where(F.col("_change").isin("set", "delete"))
     lines = direct
     if rule.has_moves:
-        moved = direct.where("_moved_from IS NOT NULL").withColumns(
-            {"_change": F.lit("delete"), **{key: F.col(f"_moved_from.{key}") for key in rule.keys}}
-        )
-        lines = lines.unionByName(moved)
+        lines = lines.unionByName(left_behind(direct, rule))
     if rule.has_truncates:
         moments = list(dict.fromkeys([*rule.sequence_by, rule.valid_from, *order]))
         truncates = changes.where("_change = 'truncate'").select(*moments, F.lit("delete").alias("_change"))
         known = direct.where(is_set()).select(*rule.keys).distinct()
         lines = lines.unionByName(known.crossJoin(F.broadcast(truncates)), allowMissingColumns=True)
     return lines
+
+
+def left_behind(changes: "DataFrame", rule: History) -> "DataFrame":
+    """The deletes of the keys that records moved away from."""
+    old = {key: F.col(f"_moved_from.{key}") for key in rule.keys}
+    moved = changes.where("_moved_from IS NOT NULL AND _change IN ('set', 'delete')")
+    return moved.withColumns({"_change": F.lit("delete"), **old})
 
 
 def filled(lines: "DataFrame", rule: History) -> "DataFrame":

@@ -38,12 +38,13 @@ from sluice.shapes.history import (
     History,
     bearing_snapshots,
     latest,
+    left_behind,
     placeholders,
     whole_snapshots,
     with_missing_deleted,
 )
 from sluice.shapes.history import history as lay_end_to_end
-from sluice.shapes.parse import Changes, Parsing, event_time_min_default, position
+from sluice.shapes.parse import Changes, Parsing, event_time_min_default
 from sluice.shapes.rows import changes_of, tie, without_order
 from sluice.silver.events import checked_parsing, record_bytes, refuse_record_options, required_schema, topics_of
 
@@ -527,11 +528,9 @@ def changes_within(rule: History, df: "DataFrame", scope: Scope) -> "DataFrame":
         return df
     found = scope.filter(df, same_names(rule.keys))
     if rule.has_moves:
-        old = {f"_old_{key}": F.col(f"_moved_from.{key}") for key in rule.keys}
-        moved = df.where("_moved_from IS NOT NULL").withColumns(old)
-        by_old_key = scope.filter(moved, [(f"_old_{key}", key) for key in rule.keys]).drop(*old)
-        # One that moved between two keys of the scope is found by both.
-        found = found.unionByName(by_old_key).dropDuplicates(list(position))
+        left = scope.filter(left_behind(df, rule), same_names(rule.keys))
+        # Of a record that moved, each key has its own row: the other one may lie outside of the scope.
+        found = found.unionByName(left).withColumn("_moved_from", F.lit(None).cast(df.schema["_moved_from"].dataType))
     if rule.has_truncates:
         found = found.unionByName(df.where("_change = 'truncate'"))
     return found

@@ -56,6 +56,18 @@ colours = silver.history(
     except_column_list=["kind"],
     future_tolerance=wide,
 )
+captured, captured_now = (
+    silver.history(
+        name,
+        source=bronze.topic("captured"),
+        format="debezium",
+        schema="product string, colour string",
+        keys=["product"],
+        stored_as_scd_type=scd_type,
+        future_tolerance=wide,
+    )
+    for name, scd_type in (("captured", 2), ("captured_now", 1))
+)
 sales = silver.events(
     "sales",
     source=bronze.topic("sold"),
@@ -197,6 +209,44 @@ def test_a_corrected_row_of_a_whole_snapshot_touches_its_own_key_alone(spark: "S
     assert versions(found, "item", "shelf") == oracle.versions(changes, shelf_options)
 
 
+def captured_rows(spark: "SparkSession", seed: int, share: float) -> "DataFrame":
+    """A share of the changes that a database sent: rows that are set, deleted, and moved to other keys and back."""
+    chance = random.Random(seed)
+    rows: list[Row] = []
+    for number in range(600):
+        case = number % 50
+        product, old = (f"{case}-{chance.choice('abc')}" for _ in range(2))
+        kind = chance.choice(["set", "set", "set", "delete"])
+        moved = (old,) if kind == "set" and old != product and chance.random() < 0.5 else None
+        at = chance.choice([number, chance.randrange(600)])
+        rows.append((product, chance.choice(["red", "blue", None]), float(at), at, 1, kind, moved, number))
+    rows.append((None, None, 150.0, 150, 1, "truncate", None, 600))
+    schema = (
+        "product string, colour string, committed_at hours, lsn bigint, transaction_order bigint, _change string, "
+        "_moved_from struct<product string>, _offset bigint"
+    )
+    kept = [row for row in rows if random.Random(f"{seed} {row[-1]}").random() < share]
+    return frame(spark, schema, kept).selectExpr(
+        "*", "'t' AS _topic", "0 AS _partition", "timestamp_seconds(_offset) AS _timestamp"
+    )
+
+
+def narrow_captured(spark: "SparkSession", dataset: Dataset, seed: int) -> tuple[list[Row], list[Row]]:
+    """The rows by a narrow scope after a few changes came, and those by all changes."""
+    before, after = ({"changes": captured_rows(spark, seed, share)} for share in (0.97, 1.0))
+    found, _ = refreshed(dataset, before, after)
+    whole = computed(dataset, after)
+    return rows_of(found, *whole.columns), rows_of(whole, *whole.columns)
+
+
+@pytest.mark.parametrize("dataset", [captured, captured_now], ids=lambda dataset: dataset.name)
+def test_a_row_that_moves_to_another_key_tells_of_both_and_of_neither_more_than_all_changes_do(
+    spark: "SparkSession", dataset: Dataset, seed: int
+) -> None:
+    found, whole = narrow_captured(spark, dataset, seed)
+    assert found == whole
+
+
 def versions_of(spark: "SparkSession", changes: Sequence[Change]) -> "DataFrame":
     rows = [(*row, None, None, None) for row in sorted(oracle.versions(changes, colour_options), key=repr)]
     schema = (
@@ -277,6 +327,9 @@ def test_the_laws_notice_when_a_scope_is_too_narrow(spark: "SparkSession", monke
     )
     rows, expected, _, _ = narrow_painted(spark, seed=1)
     assert rows != expected
+    monkeypatch.setattr(silver_history, "left_behind", lambda changes, rule: changes.limit(0))
+    rows_found, all_rows = narrow_captured(spark, captured, seed=1)
+    assert rows_found != all_rows
     monkeypatch.setattr(silver_as_of, "last_begun", lambda versions, keys, reaches: versions.where(reaches))
     assert not lone_fact(spark)
 

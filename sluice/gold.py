@@ -133,6 +133,7 @@ def aggregate(
         event_time="window_start" if groups.window else None,
         in_range=groups.in_range(source.event_time),
         scope_of=groups.scope_of,
+        widened=groups.widened,
         has_windows=groups.window is not None,
         windows_merge=isinstance(groups.window, Session),
         windows_include_end=groups.window is not None and groups.window.includes_end,

@@ -9,7 +9,7 @@ from sluice import bronze, gold, silver
 from sluice.model.datasets import Dataset
 from sluice.operate import recompute
 from sluice.operate.recompute import Recomputed
-from sluice.windows import window
+from sluice.windows import session_window, window
 from tests.damage import damage
 from tests.kit import Lakehouse, text
 from tests.shop import priced
@@ -115,6 +115,33 @@ def test_each_of_ten_rows_falsified_by_hand_is_found(shop: Lakehouse, tmp_path: 
     )
     # What changed last is always in the sample, however small that is.
     assert wrong(audited(lakehouse, 0.000001)) == expected
+
+
+visits = gold.aggregate(
+    "visits",
+    source=silver.events(
+        "views", source=bronze.topic("views"), schema="id string, at timestamp", keys=["id"], event_time="at"
+    ),
+    group_by=[session_window("at", gap="2 hours")],
+    measures={"views": "count(*)"},
+)
+
+
+@pytest.mark.parametrize("drawn", ["delete", "insert"])
+def test_a_session_that_has_merged_with_others_is_compared_as_it_is_now_whichever_image_is_drawn(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, drawn: str
+) -> None:
+    lakehouse.declare(visits)
+    for hours in ([1, 2, 5, 6, 20], [3.5], [7, 7.5]):
+        lakehouse.publish("views", *[{"id": f"v{hour}", "at": text(hour)} for hour in hours]).run()
+    monkeypatch.setattr(recompute, "change_columns", ())
+    changed = recompute.recently_changed
+    monkeypatch.setattr(
+        recompute, "recently_changed", lambda *given: (df.where(f"_change_type = '{drawn}'") for df in changed(*given))
+    )
+    monkeypatch.setattr(recompute, "recently_touched", lambda *given: ())
+    found = audited(lakehouse, 0.000001)["gold.visits"]
+    assert (found.rows, found.wrong) == (1, 0)
 
 
 def test_a_change_that_was_never_applied_is_found_by_its_input(

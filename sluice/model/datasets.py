@@ -159,11 +159,14 @@ class Dataset:
     `in_range` gives the condition, in SQL, that rows of the table can hold event times from one time until before
     another, where no `event_time` of their own says so.
 
-    `scope_of` gives the scope that rows of the table itself are in, to explain them. `reached` gives from computed
-    rows how far each partition of its `topics` has come; one that is `idle_after` behind the others does not hold the
-    watermark back. The watermark of what is made from a dataset waits for it if it `tells_time`. A history does not:
-    an entity unchanged for a year does not show how far time has come. With `has_windows` its rows are those of
-    windows; with `windows_merge` these are sessions, and with `windows_include_end` a row at the end of one is in it.
+    `scope_of` gives the scope that rows of the table itself are in, to explain them. Rows that it had may be parts of
+    others by now, as sessions that have merged: `widened` gives a scope with all of these.
+
+    `reached` gives from computed rows how far each partition of its `topics` has come; one that is `idle_after` behind
+    the others does not hold the watermark back. The watermark of what is made from a dataset waits for it if it
+    `tells_time`. A history does not: an entity unchanged for a year does not show how far time has come. With
+    `has_windows` its rows are those of windows; with `windows_merge` these are sessions, and with `windows_include_end`
+    a row at the end of one is in it.
 
     With `is_sparse` its rows are few beside those that it is made from, so a scope of many of them is still little to
     recompute, and is not widened to the whole table.
@@ -191,6 +194,7 @@ class Dataset:
     idle_after: str | None = None
     tells_time: bool = True
     scope_of: "Callable[[DataFrame], DataFrame]" = lambda own: own
+    widened: "Callable[[DataFrame, DataFrame], DataFrame]" = lambda scope, own: scope
     reached: "Callable[[DataFrame], DataFrame] | None" = None
     has_windows: bool = False
     windows_merge: bool = False

@@ -17,7 +17,7 @@ from sluice.engine.touched import keys_of
 from sluice.model.completeness import EvaluationContext
 from sluice.model.datasets import Dataset, Output
 from sluice.model.ledger import Commit, InputVersion
-from sluice.model.scope import collect, everything
+from sluice.model.scope import Scope, collect, everything
 from sluice.quality.collected import collected
 from sluice.shapes.difference import change_columns, differing_pairs, doubled
 from sluice.storage.delta import Lake
@@ -115,7 +115,7 @@ def recompute_dataset(evaluation: Evaluation, known: Commit, share: float, seed:
             for output in evaluation.dataset.outputs
         }
     else:
-        scope = everything if share >= 1 else collect(union(sampled_scopes(evaluation, known, share, seed)))
+        scope = everything if share >= 1 else sampled_scope(evaluation, known, share, seed)
         shaped, own = evaluation.shaped(scope, {})
         pairs = {output: (own[output.table], output.select(shaped)) for output in evaluation.dataset.outputs}
     found = [compared(output, own, new) for output, (own, new) in pairs.items()]
@@ -139,8 +139,8 @@ def added(left: Recomputed, right: Recomputed) -> Recomputed:
     )
 
 
-def sampled_scopes(evaluation: Evaluation, known: Commit, share: float, seed: int) -> "list[DataFrame]":
-    """The scopes of sampled rows of the table and of its inputs, and of those that changed last."""
+def sampled_scope(evaluation: Evaluation, known: Commit, share: float, seed: int) -> Scope:
+    """The scope of sampled rows of the table and of its inputs, and of those that changed last."""
     dataset = evaluation.dataset
     own = evaluation.current[dataset.name]
     tables = {**evaluation.inputs, dataset.name: own}
@@ -149,7 +149,9 @@ def sampled_scopes(evaluation: Evaluation, known: Commit, share: float, seed: in
     for name, rows in evaluation.inputs.items():
         as_new = sampled(rows, share, seed).withColumn("_change_type", F.lit("insert"))
         chosen.append(dataset.inputs[name].scope(as_new, tables))
-    return [*chosen, *recently_touched(evaluation, tables)]
+    found = union([*chosen, *recently_touched(evaluation, tables)])
+    # A row that changed is known by its old image, too, or by that alone.
+    return collect(dataset.widened(found, own))
 
 
 def recently_touched(evaluation: Evaluation, tables: "Mapping[str, DataFrame]") -> "Iterator[DataFrame]":

@@ -119,6 +119,10 @@ class Groups:
         others = [*([backticked(self.window.column)] if self.window else []), *([self.where] if self.where else [])]
         return columns_read([*self.expressions.values(), *self.measures.values(), *others], columns)
 
+    def widened(self, scope: "DataFrame", own: "DataFrame") -> "DataFrame":
+        """A scope with all of the windows that lie in it by now."""
+        return self.window.widened(scope, own, tuple(self.expressions)) if self.window else scope
+
     def scope_of(self, own: "DataFrame") -> "DataFrame":
         """The scope of rows of the table itself."""
         return self.window.scope_of(own, tuple(self.expressions)) if self.window else own.select(*self.expressions)

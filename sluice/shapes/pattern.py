@@ -139,7 +139,11 @@ class RowPattern:
         if not self.after_match.is_free:
             ends = ends + self.length
         rows = consolidated(changed, self.used(changed.columns)).where(at.isNotNull())
-        news = collect(merged(rows.select(*self.keys, begins.alias("_from"), ends.alias("_to")), self.keys))
+        return self.widened(rows.select(*self.keys, begins.alias("_from"), ends.alias("_to")), own)
+
+    def widened(self, scope: "DataFrame", own: "DataFrame") -> "DataFrame":
+        """A scope of spans with the islands that lie in it by now."""
+        news = collect(merged(scope.select(*self.keys, "_from", "_to"), self.keys))
         near = self.islands_near(news, own)
         if self.after_match.is_free:
             return self.with_islands(news.frame, near)

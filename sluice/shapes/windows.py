@@ -56,6 +56,10 @@ class Window(ABC):
         named = group_names(groups)
         return self.place(changed, groups).select(*named, F.col(start).alias("window_start"))
 
+    def widened(self, scope: "DataFrame", own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
+        """A scope with all of the windows that lie in it by now; those of one row alone stay as they are."""
+        return scope
+
     def scope_of(self, own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
         """The scope of rows of the table itself."""
         return own.select(*groups, "window_start")
@@ -146,9 +150,11 @@ class Session(Window):
     def touched(self, changed: "DataFrame", own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
         named = group_names(groups)
         at = F.col(self.column)
-        news = changed.where(at.isNotNull()).select(
-            *named, (at - self.length).alias("_from"), (at + self.length).alias("_to"), F.lit(True).alias("_is_new")
-        )
+        spans = (at - self.length).alias("_from"), (at + self.length).alias("_to")
+        return self.widened(changed.where(at.isNotNull()).select(*named, *spans), own, groups)
+
+    def widened(self, scope: "DataFrame", own: "DataFrame", groups: Sequence[str]) -> "DataFrame":
+        news = scope.select(*groups, "_from", "_to", F.lit(True).alias("_is_new"))
         sessions = own.select(
             *groups,
             F.col("window_start").alias("_from"),

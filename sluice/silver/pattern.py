@@ -116,6 +116,7 @@ def pattern(
         keys=rule.keys,
         event_time="match_end",
         scope_of=rule.scope_of,
+        widened=rule.widened,
         has_windows=automaton.ends_without is not None,
         laws=laws_of(full_name, rule, source),
         bounded=integrity.of_rows(source.name, [rule.time]),

@@ -188,6 +188,13 @@ def blocks(files: Files) -> dict[str, Block]:
     return found
 
 
+def forget_blocks(files: Files, before: datetime) -> None:
+    """Removes the blocks of what was not tried since a time: they quote rows as they were."""
+    for name, block in blocks(files).items():
+        if block.tried_at < before:
+            unblock(files, name)
+
+
 def unblock(files: Files, name: str) -> None:
     """Removes the block of a name, when the cause was fixed before the next run has retried it."""
     files.delete(file_name(name))

@@ -7,14 +7,16 @@ is done.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from sluice.engine.blocked import forget_blocks
 from sluice.engine.commit import commit
 from sluice.engine.gate import judge
 from sluice.engine.plan import Plan
@@ -28,6 +30,7 @@ from sluice.model.small_frames import frame_of, small_rows
 from sluice.quality.results import checks_table, forget_examples
 from sluice.runtime.session import named_jobs
 from sluice.shapes.difference import operation
+from sluice.shapes.fates import event_outputs, fates_table
 from sluice.storage.delta import Lake
 from sluice.storage.table_format import TableFormat
 
@@ -151,7 +154,8 @@ def forget_erased(spark: "SparkSession", lake: Lake, log: AnyLog, topics: Iterab
     erasures = erasures_in(log)
     if not erasures:
         return []
-    obstacles = forget_versions(spark, lake)
+    topics = list(topics)
+    obstacles = forget_versions(spark, lake, topics, erasures)
     for topic in topics:
         known = lake.last_commit(topic.name)
         if known and known.entry.erased > known.entry.gone and not any(True for _ in held(known, log, topic, erasures)):
@@ -159,18 +163,23 @@ def forget_erased(spark: "SparkSession", lake: Lake, log: AnyLog, topics: Iterab
     return obstacles
 
 
-def forget_versions(spark: "SparkSession", lake: Lake) -> list[str]:
+def forget_versions(
+    spark: "SparkSession", lake: Lake, topics: Sequence[Topic], erasures: Mapping[int, Erasure]
+) -> list[str]:
     """Removes the older versions of all tables, unless something is in the way."""
     names = lake.tables()
-    due = remembered(newest_commits(lake, [name for name in names if name.startswith("bronze.")]))
-    if not due:
+    in_bronze = newest_commits(lake, [name for name in names if name.startswith("bronze.")])
+    due = remembered(in_bronze)
+    if not due and not unerased(lake, in_bronze, topics, erasures):
         return []
     newest = newest_commits(lake, names)
     tables = made_from(due, newest)
-    obstacles = in_the_way(lake, newest)
+    obstacles = in_the_way(lake, newest, topics, erasures)
     if obstacles:
         return obstacles
     forget_examples(lake, newest.keys() - {*tables, *due})
+    forget_blocks(lake.files, datetime.fromtimestamp(max(newest[table].timestamp_ms for table in due) / 1000, UTC))
+    forget_fates(spark, lake, newest)
     lake.files.delete_folder(reports_folder)
     shared = [checks_table] if lake.exists(checks_table) else []
     for table in [*shared, *tables, *due]:
@@ -186,11 +195,29 @@ def newest_commits(lake: TableFormat, tables: Iterable[str]) -> dict[str, Commit
     return {table: commit for table in tables if (commit := lake.last_commit(table))}
 
 
-def in_the_way(lake: TableFormat, newest: Mapping[str, Commit]) -> list[str]:
+def forget_fates(spark: "SparkSession", lake: TableFormat, newest: Mapping[str, Commit]) -> None:
+    """Removes the fates of records in datasets whose tables are gone: nothing else would ever change them."""
+    if fates_table not in newest:
+        return
+    named = [row[0] for row in lake.read(spark, fates_table).select("dataset").distinct().collect()]
+    for name in sorted(set(named) - newest.keys()):
+        with named_jobs(spark, name) as own:
+            rejected, _ = event_outputs(name, (), None)
+            entry = newest[fates_table].entry.model_copy(update={"dataset": name, "cause": "erasure", "because": None})
+            none = lake.read(own, fates_table).limit(0)
+            plan = Plan(rejected, "all", entry, lake.fence(fates_table, name), None, rows=none)
+            commit(lake, judge([plan], gate=()))
+
+
+def in_the_way(
+    lake: Lake, newest: Mapping[str, Commit], topics: Sequence[Topic], erasures: Mapping[int, Erasure]
+) -> list[str]:
     """What keeps older versions from being removed, given the newest commits; nothing where none has to be."""
-    due = remembered(newest)
-    behind = [table for table in made_from(due, newest) if not is_current(table, newest)] if due else []
-    replays = lake.files.folders(replays_folder) if due else []
+    due, behind = remembered(newest), unerased(lake, newest, topics, erasures)
+    if not due and not behind:
+        return []
+    behind += [table for table in made_from(due, newest) if not is_current(table, newest)]
+    replays = lake.files.folders(replays_folder)
     return [
         *[
             f"{table} is not up to date: sluice run; if nothing declares it any more, delete its folder in the lake, "
@@ -199,6 +226,27 @@ def in_the_way(lake: TableFormat, newest: Mapping[str, Commit]) -> list[str]:
         ],
         *[f"the replay {name} has copies, promoted or not: sluice replay drop {name}" for name in replays],
     ]
+
+
+def unerased(
+    lake: Lake, newest: Mapping[str, Commit], topics: Sequence[Topic], erasures: Mapping[int, Erasure]
+) -> list[str]:
+    """The bronze tables with records that are still to be erased: of a topic that waits, or is no longer declared."""
+    last = {each.topic: number for number, each in sorted(erasures.items())}
+    declared = {topic.name: topic.topic for topic in topics}
+    return [
+        name
+        for name, each in newest.items()
+        if name.startswith("bronze.")
+        and each.entry.erased <= max(last.values(), default=-1)
+        and each.entry.erased <= last.get(declared.get(name) or topic_in(lake, name), -1)
+    ]
+
+
+def topic_in(lake: Lake, table: str) -> str:
+    """The topic whose records a bronze table has, by these; empty where it has none."""
+    batches = pa.RecordBatchReader.from_stream(lake.scan(table, lake.newest_version(table)))
+    return next((str(batch["topic"][0]) for batch in batches if batch.num_rows), "")
 
 
 def remembered(newest: Mapping[str, Commit]) -> list[str]:
@@ -237,8 +285,11 @@ def is_remembered(bronze: Commit) -> bool:
 
 
 def made_from(sources: Iterable[str], newest: Mapping[str, Commit]) -> list[str]:
-    """The tables that are made from some, directly or not, by their ledgers; and those that datasets share."""
-    found = set(sources)
+    """The tables that are made from some, directly or not, by their ledgers; and those that datasets share.
+
+    A table may be made from any where one is gone that it is made from.
+    """
+    found = {*sources, *(table for table, each in newest.items() if not newest.keys() >= each.entry.inputs.keys())}
     while more := {table for table, each in newest.items() if not found.isdisjoint(each.entry.inputs)} - found:
         found |= more
     shared = {table for table, each in newest.items() if each.entry.dataset != table}
@@ -246,8 +297,9 @@ def made_from(sources: Iterable[str], newest: Mapping[str, Commit]) -> list[str]
 
 
 def is_current(table: str, newest: Mapping[str, Commit]) -> bool:
-    """Whether a table was computed from its inputs as they are; a shared one is, when those are that write it."""
+    """Whether a table and all that it is made from are up to date; a shared one is, when those are that write it."""
     entry = newest[table].entry
     return entry.dataset != table or all(
-        newest[name].as_input.is_state(each) for name, each in entry.inputs.items() if name in newest
+        name in newest and newest[name].as_input.is_state(each) and is_current(name, newest)
+        for name, each in entry.inputs.items()
     )

@@ -39,7 +39,7 @@ class Event:
     `rejected` counts the records that were not accepted: duplicates, and what is quarantined, late or erased. A `held`
     dataset is on hold: it was not refreshed because its declaration changed and is not promoted. `refused` names the
     expectations that its new rows would have broken. `blocked` says why a dataset could not be computed; what is made
-    from it `waits_for` it. A run is 'waiting' until its log answers again, or an erasure can come to its end; `name` is
+    from it `waits_for` it. A run is 'waiting' until its log answers again, or an erasure can be completed; `name` is
     why. Before these events Spark is 'starting' and then 'ready'; a 'step' is what longer work other than a run does
     next.
     """
@@ -104,7 +104,7 @@ class Runner:
             rebuild = False
             if not any(self.is_topic(event.name) for event in effective):
                 for obstacle in forget_erased(self.spark, self.lake, self.log, self.catalogue.topics):
-                    self.listener(Event("waiting", f"an erasure has not come to its end: {obstacle}"))
+                    self.listener(Event("waiting", f"an erasure is incomplete: {obstacle}"))
                 return done + [event for event in events if event.held or event.is_wrong]
 
     def continuously(

@@ -8,7 +8,7 @@ import duckdb
 
 from sluice.engine.blocked import blocks
 from sluice.engine.catalogue import Catalogue
-from sluice.engine.erase import in_the_way, newest_commits, still_held
+from sluice.engine.erase import in_the_way, newest_commits, still_held, unerased
 from sluice.errors import LogUnreachable, SluiceError
 from sluice.log import AnyLog
 from sluice.log.erasures import erasures_in
@@ -137,15 +137,19 @@ def stopped(lake: Lake, catalogue: Catalogue) -> list[Stopped]:
 
 
 def erasures_left(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[Stopped]:
-    """The topics of which an erasure has not come to its end: something still has the old values."""
+    """The topics of which an erasure is incomplete: something still has the old values."""
     try:
         erasures, in_log = erasures_in(log), still_held(lake, log, catalogue.topics)
     except LogUnreachable as error:
-        said = f"Whether erasures have come to their end is not known. {error}"
+        said = f"Whether erasures are complete is not known. {error}"
         return [Stopped(erasures_topic, datetime.now(UTC), said)]
     found = []
     newest = newest_commits(lake, lake.tables()) if erasures else {}
-    what_next = "; ".join(in_the_way(lake, newest)) or "sluice run"
+    what_next = "; ".join(in_the_way(lake, newest, catalogue.topics, erasures)) or "sluice run"
+    unfinished = f"An erasure of its records is incomplete: {what_next}"
+    declared = {node.name for node in catalogue.topics}
+    orphans = [name for name in unerased(lake, newest, catalogue.topics, erasures) if name not in declared]
+    found += [Stopped(name, datetime.now(UTC), unfinished) for name in orphans]
     for node in catalogue.topics:
         numbers = [number for number, each in erasures.items() if each.topic == node.topic]
         known = newest.get(node.name) if numbers else None
@@ -153,7 +157,6 @@ def erasures_left(lake: Lake, log: AnyLog, catalogue: Catalogue) -> list[Stopped
             continue
         done = min(known.entry.erased, known.entry.forgotten)
         is_here = any(number >= done for number in numbers)
-        unfinished = f"An erasure of its records has not come to its end: {what_next}"
         reason = unfinished if is_here else in_log.get(node.name)
         if reason:
             left = [erasures[number].at for number in numbers if number >= min(done, known.entry.gone)]

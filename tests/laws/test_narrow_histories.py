@@ -56,18 +56,15 @@ colours = silver.history(
     except_column_list=["kind"],
     future_tolerance=wide,
 )
-captured, captured_now = (
-    silver.history(
-        name,
-        source=bronze.topic("captured"),
-        format="debezium",
-        schema="product string, colour string",
-        keys=["product"],
-        stored_as_scd_type=scd_type,
-        future_tolerance=wide,
-    )
-    for name, scd_type in (("captured", 2), ("captured_now", 1))
-)
+captured_options: dict[str, Any] = {
+    "source": bronze.topic("captured"),
+    "format": "debezium",
+    "schema": "product string, colour string",
+    "keys": ["product"],
+    "future_tolerance": wide,
+}
+captured = silver.history("captured", **captured_options)
+captured_now = silver.history("captured_now", stored_as_scd_type=1, **captured_options)
 sales = silver.events(
     "sales",
     source=bronze.topic("sold"),

@@ -158,11 +158,15 @@ class AllForOne(HistoryOfChanges):
     kind = "history, all for one"
 
 
-def test_a_change_in_silver_reaches_gold_in_the_same_promotion(shop: Lakehouse) -> None:
+def declare_cheaper_prices(shop: Lakehouse) -> None:
     cheaper = replace(prices, specification=AllForOne(**vars(prices.specification)), shape=all_for_one)
     new_priced = replace(priced, inputs={**priced.inputs, "price": replace(priced.inputs["price"], source=cheaper)})
     new_revenue = replace(revenue, inputs={"rows": replace(revenue.inputs["rows"], source=new_priced)})
     shop.declare(new_revenue)
+
+
+def test_a_change_in_silver_reaches_gold_in_the_same_promotion(shop: Lakehouse) -> None:
+    declare_cheaper_prices(shop)
     replay = build(shop)
     assert replay.datasets == ("silver.prices",)
     assert differing(replay) == {"silver.prices": (0, 3, 0), "silver.priced": (0, 4, 0), "gold.revenue": (0, 3, 0)}
@@ -510,29 +514,54 @@ def test_what_cannot_be_replayed_says_why(shop: Lakehouse) -> None:
     assert replaying.replays(shop.lake) == []
 
 
+def dies_at_the_second(monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], object]) -> None:
+    """Does something whose process dies when it calls a function for the second time."""
+    whole = getattr(replaying, name)
+    done: list[Any] = []
+
+    def dies(*arguments: Any) -> Any:
+        if done:
+            raise KeyboardInterrupt
+        done.append(arguments)
+        return whole(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, name, dies)
+        with pytest.raises(KeyboardInterrupt):
+            act()
+
+
 def test_a_promotion_that_stopped_halfway_is_finished_by_the_next(
     shop: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage(shop.lake, "silver.sales", "UPDATE SET pieces = 99 WHERE id = 's2'")
     damage(shop.lake, "gold.revenue", "DELETE WHERE product = 'tea'")
     replay = build(shop, "silver.sales", "gold.revenue")
-    whole = replaying.promoted
-    promoted: list[Any] = []
-
-    def dies(*arguments: Any) -> Any:
-        if promoted:
-            raise KeyboardInterrupt
-        promoted.append(arguments)
-        return whole(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(replaying, "promoted", dies)
-        with pytest.raises(KeyboardInterrupt):
-            promote(shop, replay)
+    dies_at_the_second(monkeypatch, "promoted", lambda: promote(shop, replay))
     shop.run()
     promote(shop, replay)
     assert revenues(shop) == [("coffee", 24.0, 5), ("tea", 0.0, 6), ("tea", 24.0, 3)]
     assert shop.run() == {}
+
+
+def test_a_rollback_that_stopped_halfway_is_finished_by_the_next(
+    shop: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = shop.rows("silver.prices"), shop.rows("silver.priced"), revenues(shop)
+    declare_cheaper_prices(shop)
+    replay = build(shop)
+    promote(shop, replay)
+    replaced = [each for each in shop.catalogue.datasets if each.name in replaying.promoted_by(shop.lake, replay)]
+
+    def roll_back() -> dict[str, int]:
+        rows = replaying.rollback(shop.spark, shop.lake, shop.catalogue, replaced, "to see")
+        return {name: each.total for name, each in rows.items()}
+
+    dies_at_the_second(monkeypatch, "commit", roll_back)
+    assert roll_back() == {"silver.prices": 0, "silver.priced": 4, "gold.revenue": 3}
+    assert (shop.rows("silver.prices"), shop.rows("silver.priced"), revenues(shop)) == before
+    with pytest.raises(SluiceError, match="rolled back already"):
+        roll_back()
 
 
 def test_the_driver_does_what_it_is_asked_by_the_declarations_as_they_are_now(

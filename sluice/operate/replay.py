@@ -373,10 +373,15 @@ def rollback(
 ) -> dict[str, RowCounts]:
     """Gives datasets the rows back that they had before they were last promoted or rebuilt: all of them, or none.
 
-    Their ledger entries are the former ones: with the former declaration, the next run catches up from there. With the
-    declaration that was rolled back they are on hold.
+    A rollback that was killed goes on when it is repeated: what it has rolled back stays as it is. Their ledger entries
+    are the former ones: with the former declaration, the next run catches up from there. With the declaration that was
+    rolled back they are on hold.
     """
-    found = [(dataset, *last_replaced(lake, dataset.name)) for dataset in datasets]
+    replaced = {dataset.name: last_replaced(lake, dataset.name) for dataset in datasets}
+    found = [(dataset, *commits) for dataset in datasets if (commits := replaced[dataset.name]) is not None]
+    if not found:
+        names = ", ".join(replaced)
+        raise SluiceError(f"{names}: rolled back already, and there is nothing newer to go back from.")
     verdicts = {
         dataset.name: verdict_on_former(
             spark, lake, dataset, before, restored(before, undone, because), gate=catalogue.gate_of(dataset)
@@ -384,7 +389,7 @@ def rollback(
         for dataset, before, undone in found
     }
     require_accepted("Nothing is rolled back", verdicts)
-    return {name: commit(lake, verdict) for name, verdict in verdicts.items()}
+    return dict.fromkeys(replaced, no_rows) | {name: commit(lake, verdict) for name, verdict in verdicts.items()}
 
 
 def restored(before: Commit, undone: Commit, because: str) -> Entry:
@@ -432,12 +437,15 @@ def promoted_by(lake: Lake, replay: Replay) -> tuple[str, ...]:
     return tuple(table for table, commit in newest.items() if commit and commit.entry.replay == replay.name)
 
 
-def last_replaced(lake: Lake, table: str) -> tuple[Commit, Commit]:
-    """The commit that last replaced a table by another declaration or by a replay, and the one before it."""
+def last_replaced(lake: Lake, table: str) -> tuple[Commit, Commit] | None:
+    """The commit before the one that last replaced a table by another declaration or by a replay, and that one.
+
+    None where it was rolled back since.
+    """
     commits = lake.commits(table)
     for before, after in reversed(list(pairwise(commits))):
         if after.entry.cause == "rolled back":
-            raise SluiceError(f"{table} was rolled back already; there is nothing newer to go back from.")
+            return None
         if after.entry.cause in replaced_by:
             return before, after
     raise SluiceError(

@@ -11,13 +11,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sluice import Project, bronze, silver
-from sluice.cli.printing import shown
+from sluice.cli.printing import exact, shown
 from sluice.errors import UsageError
 from sluice.operate.query import query
 from sluice.storage.delta import Lake
 from tests.commands import sluice
 from tests.damage import damage
-from tests.kit import Lakehouse, text
+from tests.kit import Lakehouse, at, text
 from tests.shop import priced
 
 
@@ -210,3 +210,12 @@ def test_a_query_of_which_only_the_last_answer_would_be_shown_is_refused(lake: L
 def test_what_steers_a_terminal_is_shown_escaped() -> None:
     assert shown("a\x1b[31m\r\n\x00\u202eb") == "a\\x1b[31m\\r\\n\\x00\\u202eb"
     assert shown("naïve ✓ 👩‍👧 שלום") == "naïve ✓ 👩‍👧 שלום"
+
+
+def test_times_and_numbers_are_shown_with_what_tells_them_apart() -> None:
+    assert [shown(at(hours)) for hours in (0.5, 0.5 + 0.373 / 3600)] == [
+        "2026-01-01 00:30:00",
+        "2026-01-01 00:30:00.373",
+    ]
+    assert [shown(each) for each in (1234.567, 0.0, 0.00123)] == ["1,234.57", "0.00", "0.00123"]
+    assert [exact(each) for each in (at(0.000001), 0.001, None)] == ["2026-01-01T00:00:00.003600Z", "0.001", "null"]

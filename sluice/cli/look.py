@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from sluice.api import Audit, Fates, IntegrityCheck, Origin, Recomputed, Step, Stopped, Value, counted
 from sluice.cli.options import AsJson, ProjectFolder, opened, time_of
-from sluice.cli.printing import out, print_json, print_table, printable, shown, up_to_date
+from sluice.cli.printing import exact, out, print_json, print_table, printable, to_the_second, up_to_date
 from sluice.errors import UsageError
 
 
@@ -35,7 +35,7 @@ def status(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
                     for partition, offset in state.offsets.items()
                 ),
                 state.watermark,
-                state.updated_at,
+                to_the_second(state.updated_at),
             ]
             for state in states
         ],
@@ -129,7 +129,7 @@ def print_audit(found: Audit) -> None:
     )
     if found.stopped:
         out.print()
-        rows = [[each.dataset, each.since, each.reason] for each in found.stopped]
+        rows = [[each.dataset, to_the_second(each.since), each.reason] for each in found.stopped]
         print_table(["dataset", "open since", "because"], rows)
     print_recomputed(found.recomputed)
 
@@ -160,10 +160,10 @@ def print_recomputed(found: Sequence[Recomputed]) -> None:
     )
     for each in found:
         for row in each.examples:
-            key = " ".join(f"{name}={shown(value)}" for name, value in row.key.items())
+            key = " ".join(f"{name}={exact(value)}" for name, value in row.key.items())
             out.print(f"\n[bold]{row.table}[/] {escape(key)}: {row.kind}", highlight=False)
             for name in dict.fromkeys([*row.stored, *row.recomputed]):
-                values = [shown(side[name]) if name in side else "no row" for side in (row.stored, row.recomputed)]
+                values = [exact(side[name]) if name in side else "no row" for side in (row.stored, row.recomputed)]
                 out.print(f"  {escape(name)}: {escape(values[0])}, should be {escape(values[1])}", highlight=False)
         for other in each.others:
             out.print(f"  {each.dataset}: {other}", highlight=False)
@@ -220,7 +220,7 @@ def print_values(values: Sequence[Value], named: Sequence[str]) -> None:
         if each.row is None:
             out.print("  gone", highlight=False)
         else:
-            shown_values = "  ".join(f"{name} {shown(each.row[name])}" for name in names)
+            shown_values = "  ".join(f"{name} {exact(each.row[name])}" for name in names)
             # Of a table without measures all columns identify the row.
             out.print(f"  {escape(shown_values or 'there')}", highlight=False)
         for origin in each.origins:

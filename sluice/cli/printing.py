@@ -46,10 +46,22 @@ def shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.2f}"
+        return f"{value:,.2f}" if abs(value) >= 1 or not value else f"{value:.3g}"
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
+        return f"{value:%Y-%m-%d %H:%M:%S}" + (f".{value:%f}".rstrip("0") if value.microsecond else "")
     return printable(as_text(value))
+
+
+def exact(value: Any) -> str:
+    """A value of a row with all of its digits, as `sluice explain` takes it."""
+    if value is None:
+        return "null"
+    return printable(value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else as_text(value))
+
+
+def to_the_second(time: datetime | None) -> datetime | None:
+    """When something was done, as people read it."""
+    return time and time.replace(microsecond=0)
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from sluice.api import Audit, Fates, IntegrityCheck, Origin, Recomputed, Step, Stopped, Value, counted
 from sluice.cli.options import AsJson, ProjectFolder, opened, time_of
-from sluice.cli.printing import exact, out, print_json, print_table, printable, to_the_second, up_to_date
+from sluice.cli.printing import exact, out, print_json, print_table, printable, shown, to_the_second, up_to_date
 from sluice.errors import UsageError
 
 
@@ -220,7 +220,7 @@ def print_values(values: Sequence[Value], named: Sequence[str]) -> None:
         if each.row is None:
             out.print("  gone", highlight=False)
         else:
-            shown_values = "  ".join(f"{name} {exact(each.row[name])}" for name in names)
+            shown_values = "  ".join(f"{name} {shown(each.row[name])}" for name in names)
             # Of a table without measures all columns identify the row.
             out.print(f"  {escape(shown_values or 'there')}", highlight=False)
         for origin in each.origins:

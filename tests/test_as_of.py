@@ -2,8 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from sluice import silver
+from sluice.model.ddl import struct_fields
 from sluice.shapes.as_of import Joined, changed_intervals, facts_within, join_as_of
-from tests.kit import Row, frame, rows_of
+from tests.kit import Lakehouse, Row, frame, rows_of, text
+from tests.shop import prices, sales
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,3 +137,17 @@ def test_thousands_of_intervals_of_a_key_are_found_without_comparing_each(spark:
     )
     touched = facts_within(facts, intervals, by_key, "at")
     assert touched.where("id % 2 = 0").count() == touched.count() == 2000
+
+
+@pytest.mark.parametrize("inferred", [None, {"price": "0"}])
+def test_the_type_of_a_dimension_is_declared_as_the_table_has_it(
+    lakehouse: Lakehouse, inferred: dict[str, str] | None
+) -> None:
+    dimensions = {"price": silver.dimension(prices, inferred=inferred)}
+    sold = silver.as_of("sold", facts=sales, event_time="sold_at", dimensions=dimensions)
+    lakehouse.declare(sold).publish("prices", {"product": "tea", "changed_at": text(0), "price": 3})
+    lakehouse.publish("sales", {"id": "s", "product": "tea", "sold_at": text(1), "pieces": 1}).run()
+    assert sold.columns is not None
+    declared = sold.columns["price"]
+    assert declared is not None
+    assert struct_fields(declared) == struct_fields(dict(lakehouse.table("silver.sold").dtypes)["price"])

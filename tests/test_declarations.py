@@ -108,6 +108,11 @@ other_type = "shop string, since timestamp, city string"
         (lambda: interval_join(events(name="o"), left={"shop": events()}), "shop and shop would be one column"),
         (lambda: view(history(other_type), ["shop"]), "shop is a string"),
         (lambda: view(history(), ["id"]), "silver.shops has no column id; say what its id is"),
+        (
+            lambda: aggregate(source=as_of(), group_by=["shop_then.ciy AS city"]),
+            "group_by reads shop_then.ciy, but shop_then has city, valid_from",
+        ),
+        (lambda: aggregate(source=as_of(), measures={"n": "max(shop_then.is_inferred)"}), "shop_then has city, valid"),
     ],
 )
 def test_what_could_not_work_is_refused_with_a_sentence(declare: Callable[[], Any], says: str) -> None:

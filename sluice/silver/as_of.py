@@ -20,13 +20,22 @@ from sluice.model.datasets import (
     same_names,
     timed,
 )
-from sluice.model.ddl import require_names
+from sluice.model.ddl import require_names, struct
 from sluice.model.join import compared_by, require_reads
 from sluice.model.lineage import Lineage, Made, as_struct, from_sql, taken
 from sluice.model.scope import Scope
 from sluice.model.specification import Specification
 from sluice.model.sql import backticked
-from sluice.shapes.as_of import Joined, changed_intervals, facts_within, join_as_of, last_begun, merged, newly_known
+from sluice.shapes.as_of import (
+    Joined,
+    changed_intervals,
+    facts_within,
+    interval_columns,
+    join_as_of,
+    last_begun,
+    merged,
+    newly_known,
+)
 from sluice.silver.history import HistoryOfChanges
 
 if TYPE_CHECKING:
@@ -180,7 +189,9 @@ def as_of(
                 is_inferred=each.inferred is not None,
             ).items()
         },
-        columns=None if facts.columns is None else {**facts.columns, **dict.fromkeys(joined)},
+        columns=None
+        if facts.columns is None
+        else {**facts.columns, **{alias: type_of(declared[alias].history, each) for alias, each in joined.items()}},
         lineage=lambda: Lineage(
             {
                 name: made
@@ -191,6 +202,16 @@ def as_of(
         ),
     )
     return documented(made, owner, comments)
+
+
+def type_of(history: Dataset, joined: Joined) -> str | None:
+    """The type of a dimension's column, a struct of what a version says; None where types are not known."""
+    known = history.columns or {}
+    fields = {name: kind for name, kind in known.items() if name not in (*joined.keys, *interval_columns)}
+    fields["valid_from"] = known.get("valid_from")
+    fields |= {} if joined.inferred is None else {"is_inferred": "boolean"}
+    found = {name: kind for name, kind in fields.items() if kind is not None}
+    return struct(found) if len(found) == len(fields) else None
 
 
 def lineage_of(alias: str, history: Dataset, joined: Joined, facts: Dataset, event_time: str) -> dict[str, Made]:

@@ -419,12 +419,13 @@ def test_a_check_looks_at_one_version_whatever_is_committed_meanwhile(opened: La
 
 
 def test_a_check_that_raises_is_critical_and_says_why(opened: Lakehouse) -> None:
-    lost = expect("column_values_to_not_be_null", column="peices", severity="warn")
+    # A column that the declaration does not have is refused there; those that begin with _ are not declared.
+    lost = expect("column_values_to_not_be_null", column="_pieces", severity="warn", name="lost")
     declare(opened, gold_sold=[lost])
     found = check(opened, "gold.sold")["gold.sold"]
     assert state_of(found) == "critical"
     assert results(opened, "verdict", "message") == [
-        ("error", "there is no column peices; did you mean pieces?"),
+        ("error", "there is no column _pieces; did you mean pieces?"),
         # What is checked of every table.
         ("passed", None),
     ]

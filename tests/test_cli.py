@@ -290,6 +290,7 @@ def test_a_held_record_is_shown_and_released(tmp_path: Path) -> None:
         "placed_at_in_the_future": True,
     }
     shown = sluice("quarantine", "show", "silver.orders", "--reason", "placed_at_in_the_future", here=project)
+    assert "There are more" not in shown.stderr
     assert '"order_id": "x"' in shown.stdout
     show = ("quarantine", "show", "silver.orders", "--reason")
     none = sluice(*show, "wrong_type", here=project)

@@ -107,6 +107,7 @@ other_type = "shop string, since timestamp, city string"
         (lambda: interval_join(events("id string, at timestamp, shop string", name="o")), "shop is a string"),
         (lambda: interval_join(events(name="o"), left={"shop": events()}), "shop and shop would be one column"),
         (lambda: view(history(other_type), ["shop"]), "shop is a string"),
+        (lambda: window("at", "2 hours", every="3 hours"), "every is '3 hours', longer than its '2 hours'"),
         (lambda: view(history(), ["id"]), "silver.shops has no column id; say what its id is"),
         (
             lambda: aggregate(source=as_of(), group_by=["shop_then.ciy AS city"]),

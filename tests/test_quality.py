@@ -103,6 +103,21 @@ misplaced = {
 }
 
 
+def test_an_expectation_of_a_column_that_a_table_will_not_have_is_told(tmp_path: Path) -> None:
+    scaffold.write(tmp_path)
+    file = tmp_path / "expectations" / "gold" / "revenue_daily.py"
+    file.parent.mkdir(exist_ok=True)
+    for column in ("window_start", "ordrs"):
+        asked = row_rule.format(column=column, severity="critical")
+        file.write_text(
+            f"from sluice.expect import expect, suite\n\nexpectations = suite('gold.revenue_daily', {asked})\n"
+        )
+        if column != "ordrs":
+            catalogue.load(tmp_path)
+    with pytest.raises(DeclarationError, match=r"gold.revenue_daily: .*there is no column ordrs; did you mean orders"):
+        catalogue.load(tmp_path)
+
+
 @pytest.mark.parametrize("said", misplaced)
 def test_a_suite_that_fits_nothing_is_told(said: str, tmp_path: Path) -> None:
     scaffold.write(tmp_path)

@@ -38,7 +38,7 @@ def quarantine_show(
 ) -> None:
     """Print the oldest quarantined records of a dataset, as they arrived; a --reason that is no rule is an error."""
     with opened(project) as here:
-        found = here.quarantine.records(dataset, reason=reason, limit=records)
+        found = here.quarantine.records(dataset, reason=reason, limit=records + 1)
     rows = [
         {
             "record": each.position,
@@ -46,7 +46,7 @@ def quarantine_show(
             "reason": each.reason,
             "value": None if each.value is None else each.value.decode(errors="backslashreplace"),
         }
-        for each in found
+        for each in found[:records]
     ]
     if as_json:
         print_json(rows)
@@ -56,6 +56,8 @@ def quarantine_show(
         err.print(f"{dataset} has no quarantined records{of_rule}.", highlight=False, markup=False)
         return
     print_table(["record", "arrived", "reason", "value"], [[*row.values()] for row in rows])
+    if len(found) > records:
+        err.print(f"There are more than these {records}; give --records a larger number.", highlight=False)
 
 
 @quarantine_app.command("add")

@@ -237,10 +237,24 @@ def expecting(catalogue: Catalogue, suites: Mapping[str, Suite]) -> Catalogue:
     for node in catalogue.nodes:
         made = node
         if isinstance(node, Dataset):
-            made = with_rules(with_sources(node, found), suites.get(node.name))
-            require_built_ins(made, suites[node.name].bounds if node.name in suites else {})
+            suite = suites.get(node.name)
+            made = with_rules(with_sources(node, found), suite)
+            require_built_ins(made, suite.bounds if suite else {})
+            require_expected(made, suite.of_table if suite else ())
         found[node.name] = made
     return Catalogue(tuple(found.values()), dict(suites))
+
+
+def require_expected(dataset: Dataset, expectations: Iterable[Expectation]) -> None:
+    """A DeclarationError where an expectation names a column that the table will not have; `_` is bookkeeping."""
+    known = dataset.columns
+    if known is None:
+        return
+    for each in expectations:
+        for column in each.columns:
+            if column not in known and not column.startswith("_"):
+                hint = suggestion(column, [*known], f"it has {', '.join(known)}")
+                raise DeclarationError(f"{dataset.name}: {each.name}: there is no column {column}; {hint}")
 
 
 def with_sources(dataset: Dataset, found: Mapping[str, Node]) -> Dataset:

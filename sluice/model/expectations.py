@@ -44,6 +44,14 @@ class Expectation:
         return self.type == built_in_type
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that must be there for it to be asked."""
+        if self.type == "column_to_exist":
+            return ()
+        named = [self.arguments[name] for name in ("column", "column_A", "column_B") if name in self.arguments]
+        return (*named, *self.arguments.get("column_list", ()))
+
+    @property
     def mostly(self) -> float:
         """The share of rows that must satisfy the expectation, from 0 to 1."""
         return float(self.arguments.get("mostly", 1.0))
@@ -203,6 +211,9 @@ def require_known(found: Expectation) -> None:
         raise DeclarationError(f"{found.name}: {found.type} needs {', '.join(missing)}")
     if "min_value" in known and not {"min_value", "max_value"} & set(found.arguments):
         raise DeclarationError(f"{found.name}: {found.type} needs min_value or max_value")
+    least, most = (found.arguments.get(name) for name in ("min_value", "max_value"))
+    if isinstance(least, int | float) and isinstance(most, int | float) and least > most:
+        raise DeclarationError(f"{found.name}: min_value is {least} and max_value {most}, so nothing is between them")
     if "regex" in found.arguments:
         require_regex(found.name, found.arguments["regex"])
     if "unexpected_rows_query" in found.arguments and "{batch}" not in found.arguments["unexpected_rows_query"]:
@@ -213,4 +224,4 @@ def require_known(found: Expectation) -> None:
 def require_mostly(found: Expectation) -> None:
     mostly = found.arguments.get("mostly", 1.0)
     if not isinstance(mostly, int | float) or isinstance(mostly, bool) or not 0 <= mostly <= 1:
-        raise DeclarationError(f"{found.name}: mostly={mostly!r} is no share from 0 to 1")
+        raise DeclarationError(f"{found.name}: mostly is {mostly!r}, and must be between 0 and 1")

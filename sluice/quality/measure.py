@@ -127,11 +127,7 @@ def failure(expectation: Expectation, error: Exception) -> Outcome:
 
 def require_columns_there(df: "DataFrame", expectation: Expectation) -> None:
     """A DeclarationError where the expectation names a column that the table has not."""
-    if expectation.type == "column_to_exist":
-        return
-    arguments = expectation.arguments
-    named = [arguments[name] for name in ("column", "column_A", "column_B") if name in arguments]
-    for column in [*named, *arguments.get("column_list", ())]:
+    for column in expectation.columns:
         if column not in df.columns:
             hint = suggestion(column, df.columns, f"there are {', '.join(df.columns)}")
             raise DeclarationError(f"there is no column {column}; {hint}")

@@ -15,7 +15,7 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from sluice.errors import DeclarationError
-from sluice.model.datasets import require_duration
+from sluice.model.datasets import microseconds, require_duration
 from sluice.model.scope import Scope, any_of
 from sluice.model.sql import backticked
 from sluice.shapes.as_of import Joined, facts_within, merged
@@ -264,6 +264,11 @@ def window(column: str, duration: str, *, every: str | None = None) -> Fixed:
     """
     require_duration("window", f"the length of the window over {column}", duration)
     require_duration("window", "every", every)
+    if every is not None and (microseconds(every) or 0) > (microseconds(duration) or 0):
+        raise DeclarationError(
+            f"the window over {column}: every is '{every}', longer than its '{duration}', so rows between two windows "
+            "would be in none"
+        )
     return Fixed(column, duration=duration, every=every or duration)
 
 

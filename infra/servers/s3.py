@@ -88,7 +88,8 @@ def program() -> Path:
 def build(go: str) -> None:
     """Builds it aside, two packages at a time, and gives it its name when it is whole."""
     part = program().with_name(f"{program().name}.part")
-    flags = ["-p", "2", "-trimpath", "-ldflags", "-s -w", "-mod=readonly"]
+    # Nobody debugs it: a tenth of the work is what a debugger would read.
+    flags = ["-p", "2", "-trimpath", "-ldflags", "-s -w", "-gcflags", "all=-dwarf=false", "-mod=readonly"]
     done = subprocess.run(
         [go, "build", *flags, "-o", str(part), "github.com/versity/versitygw/cmd/versitygw"],
         cwd=module,

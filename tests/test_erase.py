@@ -743,6 +743,9 @@ def test_the_command_says_what_it_does_and_what_is_in_the_way(tmp_path: Path) ->
     # A replay has copies, and so has what only its own files know.
     replay = Files(str(tmp_path / ".sluice" / "lake"))
     replay.write("_replays/a-replay/silver/sales/part.json", '{"name":"Ann Subject"}')
+    code, out, err = erased(*condition, "--reason", "request 7", "--dry-run")
+    assert (code, out) == (0, "1 record of sales would be erased.\n")
+    assert "This will be in the way: the replay a-replay has copies" in err
     code, out, err = erased(*condition, "--reason", "request 7")
     assert (code, out) == (1, "1 record of sales erased.\n")
     assert "the replay a-replay has copies" in err

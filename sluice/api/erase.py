@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from sluice.api.driver import asked
 from sluice.api.opened import Opened
+from sluice.engine.erase import copies_of_replays
 from sluice.log import is_reserved
 from sluice.operate import erase, requests
 from sluice.operate.erase import Erased, Subject
@@ -14,7 +15,7 @@ def erased(here: Opened, subject: Subject, reason: str, *, dry_run: bool) -> Era
     offsets = erase.found(here.lake, here.log, here.catalogue(), subject)
     found = Erased(subject.topic, {partition: len(each) for partition, each in offsets.items()})
     if dry_run:
-        return found
+        return replace(found, in_the_way=tuple(copies_of_replays(here.lake)))
     if offsets:
         erase.state(here.log, subject, offsets, reason)
     done = asked(here, requests.Request(do="erase"))

@@ -597,8 +597,8 @@ class Project:
 
         `where` is SQL over key, value, timestamp, headers and `record`, the value as JSON. Of the records only these
         `fields` of the JSON become null; without it all but offset and timestamp goes. `reason` stays in the log, which
-        names neither key nor condition. With `dry_run` the records are only counted. What is in the way of the end
-        is in `in_the_way`; each run tries it again. A UsageError for what cannot be erased.
+        names neither key nor condition. With `dry_run` the records are only counted. What keeps the erasure from
+        being complete is in `in_the_way`; each run tries it again. A UsageError for what cannot be erased.
         """
         if isinstance(fields, str):
             raise UsageError(f"fields is text; give a list, even of one name: ['{fields}']")

@@ -55,8 +55,9 @@ def erase(  # noqa: PLR0917 - options, each given by its name
     else:
         out.print(said(topic, found.count, is_done=not dry_run), highlight=False)
     for each in found.in_the_way:
-        err.print(f"The old values are not gone everywhere: {each}.", highlight=False, markup=False)
-    if found.in_the_way:
+        what = "This will be in the way" if dry_run else "The old values are not gone everywhere"
+        err.print(f"{what}: {each}.", highlight=False, markup=False)
+    if found.in_the_way and not dry_run:
         raise typer.Exit(1)
 
 

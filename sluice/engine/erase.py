@@ -217,15 +217,20 @@ def in_the_way(
     if not due and not behind:
         return []
     behind += [table for table in made_from(due, newest) if not is_current(table, newest)]
-    replays = lake.files.folders(replays_folder)
     return [
         *[
             f"{table} is not up to date: sluice run; if nothing declares it any more, delete its folder in the lake, "
             + table.replace(".", "/")
             for table in behind
         ],
-        *[f"the replay {name} has copies, promoted or not: sluice replay drop {name}" for name in replays],
+        *copies_of_replays(lake),
     ]
+
+
+def copies_of_replays(lake: TableFormat) -> list[str]:
+    """The replays that keep an erasure from being completed."""
+    replays = lake.files.folders(replays_folder)
+    return [f"the replay {name} has copies, promoted or not: sluice replay drop {name}" for name in replays]
 
 
 def unerased(

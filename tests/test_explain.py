@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice import gold
+from sluice import bronze, gold, silver
 from sluice.errors import UsageError
 from sluice.model.datasets import Dataset
 from sluice.operate.explain import Explainer, Value
 from sluice.operate.query import query
 from sluice.windows import window
 from tests.damage import damage
-from tests.kit import Lakehouse, text
+from tests.kit import Lakehouse, at, text
 from tests.shop import priced
 
 if TYPE_CHECKING:
@@ -95,6 +95,31 @@ def test_what_another_program_wrote_is_no_records_doing(lived: Lakehouse) -> Non
     by = {origin.by: origin.path for origin in values[2].origins}
     assert by["another program"] == ("gold.revenue", "silver.priced")
     assert by["records"][-1] == "silver.sales"
+
+
+def test_a_version_ends_because_of_the_record_that_moved_its_row_to_another_key(lakehouse: Lakehouse) -> None:
+    things = silver.history(
+        "things",
+        source=bronze.topic("things"),
+        format="debezium",
+        schema="id string, size int",
+        keys=["id"],
+        future_tolerance="1000 days",
+    )
+
+    def envelope(lsn: int, op: str, after: dict[str, Any], before: dict[str, Any] | None = None) -> dict[str, Any]:
+        source = {"lsn": lsn, "ts_ms": int(at(lsn).timestamp() * 1000)}
+        return {"op": op, "before": before, "after": after, "source": source, "transaction": None}
+
+    first = {"id": "a", "size": 1}
+    lakehouse.declare(things).publish("things", envelope(1, "c", first), key="a").run()
+    lakehouse.publish("things", envelope(2, "u", {"id": "b", "size": 1}, first), key="a").run()
+    begun, ended = explained(lakehouse, things, id="a", valid_from=text(1))
+    assert [each.row and each.row["is_current"] for each in (begun, ended)] == [True, False]
+    # The second of its partition.
+    assert [(each.by, [record.split("/")[-1] for record in each.records]) for each in ended.origins] == [
+        ("records", ["1"])
+    ]
 
 
 def test_a_window_that_becomes_complete_is_a_change(lived: Lakehouse) -> None:

@@ -23,6 +23,9 @@ placeholders: "dict[str, Callable[[], Column]]" = {
     "array<string>": lambda: F.array(F.lit(unavailable)),
 }
 
+# The `_change` of a record that is read for the key that it moved away from, and not for the one that it has.
+left = "left"
+
 
 @dataclass(frozen=True)
 class History:
@@ -88,7 +91,7 @@ def per_key(changes: "DataFrame", rule: History) -> "DataFrame":
     direct = changes.where(F.col("_change").isin("set", "delete"))
     lines = direct
     if rule.has_moves:
-        lines = lines.unionByName(left_behind(direct, rule))
+        lines = lines.unionByName(left_behind(changes, rule))
     if rule.has_truncates:
         moments = list(dict.fromkeys([*rule.sequence_by, rule.valid_from, *order]))
         truncates = changes.where("_change = 'truncate'").select(*moments, F.lit("delete").alias("_change"))
@@ -100,7 +103,7 @@ def per_key(changes: "DataFrame", rule: History) -> "DataFrame":
 def left_behind(changes: "DataFrame", rule: History) -> "DataFrame":
     """The deletes of the keys that records moved away from."""
     old = {key: F.col(f"_moved_from.{key}") for key in rule.keys}
-    moved = changes.where("_moved_from IS NOT NULL AND _change IN ('set', 'delete')")
+    moved = changes.where(F.col("_moved_from").isNotNull() & F.col("_change").isin("set", "delete", left))
     return moved.withColumns({"_change": F.lit("delete"), **old})
 
 

@@ -38,7 +38,7 @@ from sluice.shapes.history import (
     History,
     bearing_snapshots,
     latest,
-    left_behind,
+    left,
     placeholders,
     whole_snapshots,
     with_missing_deleted,
@@ -528,12 +528,20 @@ def changes_within(rule: History, df: "DataFrame", scope: Scope) -> "DataFrame":
         return df
     found = scope.filter(df, same_names(rule.keys))
     if rule.has_moves:
-        left = scope.filter(left_behind(df, rule), same_names(rule.keys))
         # Of a record that moved, each key has its own row: the other one may lie outside of the scope.
-        found = found.unionByName(left).withColumn("_moved_from", F.lit(None).cast(df.schema["_moved_from"].dataType))
+        found = found.withColumn("_moved_from", F.lit(None).cast(df.schema["_moved_from"].dataType))
+        found = found.unionByName(moved_away(rule, df, scope))
     if rule.has_truncates:
         found = found.unionByName(df.where("_change = 'truncate'"))
     return found
+
+
+def moved_away(rule: History, df: "DataFrame", scope: Scope) -> "DataFrame":
+    """The changes that moved a row away from one of the scope's keys."""
+    old = {f"_old_{key}": F.col(f"_moved_from.{key}") for key in rule.keys}
+    moved = df.where("_moved_from IS NOT NULL AND _change IN ('set', 'delete')").withColumns(old)
+    found = scope.filter(moved, [(f"_old_{key}", key) for key in rule.keys])
+    return found.drop(*old).withColumn("_change", F.lit(left))
 
 
 def keys_of_snapshots(rule: History, row_count: str | None, changed: "DataFrame", inputs: Frames) -> "DataFrame":

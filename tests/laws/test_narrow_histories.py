@@ -324,7 +324,7 @@ def test_the_laws_notice_when_a_scope_is_too_narrow(spark: "SparkSession", monke
     )
     rows, expected, _, _ = narrow_painted(spark, seed=1)
     assert rows != expected
-    monkeypatch.setattr(silver_history, "left_behind", lambda changes, rule: changes.limit(0))
+    monkeypatch.setattr(silver_history, "moved_away", lambda rule, changes, scope: changes.limit(0))
     rows_found, all_rows = narrow_captured(spark, captured, seed=1)
     assert rows_found != all_rows
     monkeypatch.setattr(silver_as_of, "last_begun", lambda versions, keys, reaches: versions.where(reaches))

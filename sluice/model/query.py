@@ -13,7 +13,16 @@ from sluice.model.ddl import is_storable
 from sluice.model.join import Join, checked_on, column_of, join_dataset, keyed_dataset
 from sluice.model.lineage import Lineage, Made, Source, from_sql, unique
 from sluice.model.select import JoinClause, Part, Select, Table, read, without_qualifier
-from sluice.model.sql import backticked, column_parts, field_lacking, fold, literal_functions, parse, reading
+from sluice.model.sql import (
+    backticked,
+    column_parts,
+    field_lacking,
+    fold,
+    literal_functions,
+    other_each_time,
+    parse,
+    reading,
+)
 from sluice.model.words import folded, spaced
 
 if TYPE_CHECKING:
@@ -234,7 +243,7 @@ class Planning:
             raise part.error(f"the columns that '{part.text[:60]}' reads cannot be told")
         for parts in found.columns:
             if self.input_of(parts, part) is None and fold(parts[0]) in literal_functions:
-                raise part.error(f"{parts[0]} gives another value each time; use a column of the row")
+                raise part.error(other_each_time(parts[0]))
 
     def input_of(self, parts: tuple[str, ...], part: Part) -> str | None:
         """The input that has a column; None where that is not known. A DeclarationError for no input, or several."""

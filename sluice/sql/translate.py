@@ -9,7 +9,7 @@ from sluice.model.datasets import Dataset
 from sluice.model.join import column_of, require_reads
 from sluice.model.query import has_aggregate, has_over, is_aggregate, nodes_of
 from sluice.model.select import JoinClause, Part, Select, read
-from sluice.model.sql import fold, literal_functions, parse, reading
+from sluice.model.sql import fold, literal_functions, other_each_time, parse, reading
 from sluice.model.words import printed, tokens_of
 from sluice.sql.clauses import (
     Over,
@@ -152,7 +152,7 @@ class Translator:
         for parts in found.columns if found else ():
             if known is not None and fold(parts[0]) not in known:
                 if fold(parts[0]) in literal_functions:
-                    raise part.error(f"{parts[0]} gives another value each time; use a column of the row")
+                    raise part.error(other_each_time(parts[0]))
                 self.select.require_not_made(parts[0], part)
         with at(part):
             require_reads(f"{self.layer}.{self.name}", "this SELECT", part.text, source)

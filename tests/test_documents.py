@@ -87,7 +87,8 @@ def test_there_is_a_page_for_each_table_and_it_says_what_is_known(
     orders = pages["silver.orders.html"].text
     assert "not checked" in orders
     assert "failed" in orders
-    assert pages["columns.html"].text.count(signs) == 4
+    # A column of three tables, a field of `price`, and a field in the type of `price`.
+    assert pages["columns.html"].text.count(signs) == 5
     # Nobody said what `at` means, and its name is no meaning.
     assert not any("At" in page.text.split() for page in pages.values())
 

@@ -137,7 +137,11 @@ wrong: dict[str, dict[str, Any]] = {
     },
     "has no minimum; it has column, max_value": {"minimum": 0},
     "needs min_value or max_value": {"min_value": None},
-    "mostly is 1.5, and must be between 0 and 1": {"type": "column_values_to_not_be_null", "mostly": 1.5, "min_value": None},
+    "mostly is 1.5, and must be between 0 and 1": {
+        "type": "column_values_to_not_be_null",
+        "mostly": 1.5,
+        "min_value": None,
+    },
     "the query must select FROM {batch}": {
         "type": "unexpected_rows_expectation",
         "unexpected_rows_query": "SELECT 1",

@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from sluice.cli.commands import deciders
 from sluice.errors import SluiceError, UsageError
+from sluice.runtime.heap import return_freed_memory
 
 # The module of each command or group, and its name there.
 commands = {
@@ -101,6 +102,7 @@ gc.enable()
 
 def main() -> None:
     """The entry point: a Sluice error is a message and an exit code, never a traceback."""
+    return_freed_memory()
     try:
         require_text(sys.argv[1:])
         app()

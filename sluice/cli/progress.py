@@ -13,6 +13,8 @@ from sluice.api import Event, RunResult, counted
 from sluice.cli.printing import up_to_date
 
 refresh_seconds = 0.5
+# Of fewer, a rate says how long statements take, and nothing of their number.
+rate_count_min = 1_000
 
 
 class RunProgress:
@@ -112,10 +114,9 @@ def summary(done: RunResult) -> str:
         nothing = "" if done.events else "Nothing new: "
         return f"{nothing}{up_to_date(done.up_to_date)} ({done.seconds:.1f} s).{said}"
     records, rows = counted(done.records_landed, "record"), counted(done.rows_changed, "row")
-    return (
-        f"{records} landed and {rows} changed in silver and gold in "
-        f"{done.seconds:.1f} s ({done.records_landed / done.seconds:,.0f} records/s).{said}"
-    )
+    rate = rate_of(done.records_landed, done.seconds, "records")
+    took = f"{done.seconds:.1f} s ({rate})" if rate else f"{done.seconds:.1f} s"
+    return f"{records} landed and {rows} changed in silver and gold in {took}.{said}"
 
 
 def refusal(event: Event) -> str:
@@ -133,5 +134,11 @@ def line(event: Event) -> str:
     rows = event.rows
     parts = [f"{count:,} {what}" for what, count in rows.model_dump().items() if count] or ["no row changed"]
     parts += [f"{event.rejected:,} not accepted"] if event.rejected else []
-    rate = f"{rows.total / event.seconds:,.0f} rows/s" if rows.total and event.seconds else ""
-    return f"{event.name:<28} {event.seconds:6.1f} s  {rate:>16}  {', '.join(parts)}  [dim]({event.cause})[/dim]"
+    rate = rate_of(rows.total, event.seconds, "rows")
+    parts += [rate] if rate else []
+    return f"{event.name:<28} {event.seconds:6.1f} s  {', '.join(parts)}  [dim]({event.cause})[/dim]"
+
+
+def rate_of(count: int, seconds: float, what: str) -> str:
+    """How many were processed in a second; nothing of a few, whose time is that of statements."""
+    return f"{count / seconds:,.0f} {what}/s" if count >= rate_count_min and seconds else ""

@@ -12,9 +12,9 @@ from pyspark.errors import PySparkException
 
 from sluice.engine.runner import Event, Listener
 from sluice.errors import LakeLocked, SluiceError, UsageError
-from sluice.runtime import connect
+from sluice.runtime import connect, jars
 from sluice.runtime.jvm import place
-from sluice.runtime.session import is_alive, server_settings, spark_message, spark_session, spark_settings
+from sluice.runtime.session import bundles, is_alive, server_settings, spark_message, spark_session, spark_settings
 from sluice.runtime.settings import Settings
 from sluice.storage.lock import Lock, lake_lock, lock_file
 
@@ -48,6 +48,7 @@ class EachCall:
 
     @contextmanager
     def reading(self) -> "Iterator[SparkSession]":
+        tell_of_jars(self.settings, self.notice)
         with place(self.settings) as kept, spark_session(self.settings, place=kept) as spark, speaking():
             yield spark
 
@@ -57,6 +58,7 @@ class EachCall:
             place(self.settings, writes=True) as kept,
             locked(self.settings, self.notice, kept.lock_file if kept else None) as lock,
         ):
+            tell_of_jars(self.settings, self.notice)
             self.listener(Event("starting", "Spark"))
             with spark_session(self.settings, lock, place=kept) as spark, speaking():
                 self.spark = spark
@@ -112,6 +114,7 @@ class Kept:
                 self.end_session()
             if self.spark is None:
                 require_no_other(self.settings)
+                tell_of_jars(self.settings, self.notice)
                 self.listener(Event("starting", "Spark"))
                 file = self.inherited_file()
                 made = spark_session(self.settings, descriptors=() if file is None else (file,))
@@ -167,6 +170,12 @@ class Given:
 def close_all(*stacks: ExitStack) -> None:
     for stack in stacks:
         stack.close()
+
+
+def tell_of_jars(settings: Settings, notice: Notice) -> None:
+    """Says so before jars are fetched, which can take minutes."""
+    if not settings.is_remote and not all(jars.is_fetched(each, settings.jars) for each in bundles(settings)):
+        notice(f"Fetching the jars that Spark needs, once, into {settings.jars} …")
 
 
 def locked(settings: Settings, notice: Notice, kept: int | None = None) -> AbstractContextManager[Lock]:

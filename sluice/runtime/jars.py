@@ -72,11 +72,16 @@ def jar_files(cache: Path, bundles: Iterable[Bundle] = (delta,)) -> list[Path]:
 def files_of(bundle: Bundle, cache: Path) -> list[Path]:
     """The jars of one bundle, each with the content that was tried."""
     wanted = bundle.sha256_of_jar
-    if not all((cache / name).exists() for name in wanted):
+    if not is_fetched(bundle, cache):
         resolve_into(cache, bundle)
     for name, sha256 in wanted.items():
         check(cache / name, sha256)
     return [cache / name for name in wanted]
+
+
+def is_fetched(bundle: Bundle, cache: Path) -> bool:
+    """Whether the jars of a bundle are there."""
+    return all((cache / name).exists() for name in bundle.sha256_of_jar)
 
 
 def resolve_into(cache: Path, bundle: Bundle) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError
 from sluice.log import AnyLog, Retention, is_reserved
+from sluice.model.ledger import no_rows
 from sluice.operate.replay import replays, unreadable
 from sluice.quality.results import checks_table
 from sluice.storage.delta import Lake, retention_days
@@ -47,7 +48,20 @@ def maintain_table(spark: "SparkSession", lake: Lake, table: str, find_by: Seque
     """Compacts and vacuums one table, by the only program that commits to it."""
     if table == checks_table:
         return lake.compact_added(table)
-    return lake.compact(spark, table, find_by) | {"deleted": lake.vacuum(spark, table)}
+    done = lake.compact(spark, table, find_by)
+    repeat_entry(lake, table)
+    done["deleted"] = lake.vacuum(spark, table)
+    repeat_entry(lake, table)
+    return done
+
+
+def repeat_entry(lake: Lake, table: str) -> None:
+    """Says after upkeep again how far a table is: of a table that does not change, Delta deletes all older commits."""
+    known = lake.last_commit(table)
+    if known is None or known.entry.dataset != table or known.version == lake.newest_version(table):
+        return
+    said = {"cause": "changes", "rows": no_rows, "began_ms": None, "replay": None, "because": None}
+    lake.move_cursor(table, known.unchanged(known.entry.model_copy(update=said)), known.fence)
 
 
 @dataclass(frozen=True)

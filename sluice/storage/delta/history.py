@@ -1,17 +1,20 @@
 """The versions in a table's log: the ledger, and whether the changes between two can still be read."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
-from sluice.storage.delta.opened import Tables, once
+from sluice.storage.delta.opened import Tables, once, upkeep
+from sluice.storage.files import Files
 
-# Operations of commits that leave all rows as they are.
-upkeep = ("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END")
+# The operation of the commit that a vacuum ends with.
+vacuumed = "VACUUM END"
 
 
 @dataclass(frozen=True)
@@ -96,15 +99,33 @@ class History(Tables):
     def holds_changes(self, table: str, then: InputVersion, now: InputVersion) -> bool:
         """False when the changes from `then` to `now` cannot be read.
 
-        That is the case if the table was created again in between, went back to a state before `then`, or its log no
-        longer reaches back.
+        That is the case if the table was created again in between, went back to a state before `then`, its log no
+        longer reaches back, or files with the changes were deleted.
         """
         if then.epoch != now.epoch or then.version > now.version:
             return False
         oldest = self.oldest_version(table)
         if oldest > max(0, then.version):
             return self.kept_instead(table, then.version, then.commit_ms) == oldest
-        return then.commit_ms is None or then.commit_ms == self.commit_ms(table, then.version)
+        is_same = then.commit_ms is None or then.commit_ms == self.commit_ms(table, then.version)
+        return is_same and not self.lacks_changes(table, then.version, now.version)
+
+    def lacks_changes(self, table: str, since: int, until: int) -> bool:
+        """Whether a vacuum deleted files that the change feed reads after a version, up to another one."""
+        commits = self.commits_between(table, since, self.newest_version(table))
+        if all(each.get("operation") != vacuumed for each in commits):
+            return False
+        read = {path for version in range(since + 1, until + 1) for path in self.feed_files(table, version)}
+        return not read <= set(Files(self.path(table)).below(""))
+
+    def feed_files(self, table: str, version: int) -> list[str]:
+        """The files below a table's folder in which the changes of a commit are."""
+        lines = Files(self.path(table)).read(f"_delta_log/{version:020}.json").split("\n")
+        actions = [json.loads(line) for line in lines if line.strip()]
+        written = [each["cdc"] for each in actions if "cdc" in each]
+        files = [each.get("add") or each.get("remove") for each in actions]
+        paths = [each["path"] for each in written or files if each and (written or each.get("dataChange", True))]
+        return [unquote(path) for path in paths if not path.startswith("/") and ":" not in path]
 
     def commit_ms(self, table: str, version: int) -> int | None:
         """The timestamp in the commit of a version; None when the log no longer has the commit."""

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self, TypeVar, cast
@@ -25,6 +25,8 @@ from sluice.storage.small_writes import has_deletion_vectors
 rows_per_file_default = 250_000
 table_name = re.compile(r"\w+", re.ASCII)
 is_commit = re.compile(r"\d+\.json")
+# Operations of commits that leave all rows as they are.
+upkeep = ("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END")
 
 
 Fact = TypeVar("Fact")
@@ -53,6 +55,34 @@ class Newest:
         return is_same and location.stamp(commit_file(self.log, version + 1)) is None
 
 
+@dataclass(frozen=True)
+class Unchanged:
+    """The first and the last of the versions of a table that all have the rows of the last."""
+
+    table_id: str
+    since: int
+    until: int
+
+
+def unchanged(table: DeltaTable, before: Unchanged | None) -> Unchanged:
+    """The versions with the rows of an opened table; `before` is what was known of an older version."""
+    table_id, until, since = str(table.metadata().id), table.version(), table.version()
+    for limit in (1, 20, None):
+        for commit in table.history(limit):
+            since = int(commit["version"])
+            if before is not None and (before.table_id, before.until) == (table_id, since):
+                return Unchanged(table_id, before.since, until)
+            if changes_rows(commit):
+                return Unchanged(table_id, since, until)
+    return Unchanged(table_id, since, until)
+
+
+def changes_rows(commit: Mapping[str, Any]) -> bool:
+    """Whether a commit of the log may have changed rows: it is no upkeep, and no entry says that it changed none."""
+    entry = Entry.from_json(commit.get("userMetadata"))
+    return commit.get("operation") not in upkeep if entry is None else entry.changed_at is None
+
+
 def commit_file(log: str, version: int) -> str:
     return f"{log}/{version:020}.json"
 
@@ -66,6 +96,7 @@ class Tables:
     deletion_vectors_from_rows: int = deletion_vectors_from_rows_default
     opened: "dict[tuple[str, int], DeltaTable] | None" = field(default=None, compare=False, repr=False)
     newest: "dict[str, Newest]" = field(default_factory=dict, compare=False, repr=False)
+    unchanged: "dict[str, Unchanged]" = field(default_factory=dict, compare=False, repr=False)
     rows: "dict[str, tuple[DeltaTable, ArrowTable]]" = field(default_factory=dict, compare=False, repr=False)
     placed: "dict[str, tuple[DeltaTable, ArrowTable]]" = field(default_factory=dict, compare=False, repr=False)
 
@@ -95,15 +126,22 @@ class Tables:
         if version is None:
             return self.open_newest(table)
         key = (self.path(table), version)
-        known = self.newest.get(table)
-        if known is not None and known.table.version() == version and known.is_newest(self.location):
-            return known.table
         found = self.opened.get(key) if self.opened else None
         if found is None:
-            found = self.open_own(table, version)
+            found = self.newest_like(table, version) or self.open_own(table, version)
         if self.opened is not None:
             self.opened[key] = found
         return found
+
+    def newest_like(self, table: str, version: int) -> DeltaTable | None:
+        """The table as it is, where it has the rows of a version still; else None.
+
+        Its files stay, and those of an older version are deleted once upkeep has written the rows to others.
+        """
+        newest = self.open_newest(table)
+        same = once(newest, "unchanged", lambda: unchanged(newest, self.unchanged.get(table)))
+        self.unchanged[table] = same
+        return newest if same.since <= version <= same.until else None
 
     def open_newest(self, table: str) -> DeltaTable:
         """A table as it is, opened again only if there was a commit since."""

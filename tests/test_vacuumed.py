@@ -1,0 +1,94 @@
+"""Old files of tables are deleted: by Sluice's own upkeep after a month, or by another program whenever it likes."""
+
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from sluice.operate.maintain import maintain_table
+from sluice.storage.delta import Lake
+from tests.kit import Lakehouse, text
+from tests.shop import priced, prices
+
+# A vacuum notes its beginning and its end.
+vacuum_commits = 2
+
+
+def sale(number: int, hours: float) -> dict[str, object]:
+    return {"id": f"s{number}", "product": "tea0", "sold_at": text(hours), "pieces": 1}
+
+
+def price(product: str, hours: float, amount: int) -> dict[str, object]:
+    return {"product": product, "changed_at": text(hours), "price": amount}
+
+
+def vacuum(lakehouse: Lakehouse, table: str) -> list[str]:
+    """What is deleted once the retention of the files that are in no newest version is over."""
+    found = DeltaTable(lakehouse.lake.path(table))
+    return found.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def test_an_input_that_was_compacted_and_did_not_change_since_can_be_read(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(priced)
+    for number in range(3):
+        lakehouse.publish("prices", price(f"tea{number}", number, number)).publish("sales", sale(number, number)).run()
+    assert DeltaTable(lakehouse.lake.path("silver.prices")).optimize.compact()["numFilesRemoved"] > 1
+    DeltaTable(lakehouse.lake.path("silver.sales")).optimize.compact()
+    assert vacuum(lakehouse, "silver.prices")
+    vacuum(lakehouse, "silver.sales")
+    # Another process, which has nothing in memory.
+    lakehouse.lake = Lake(lakehouse.lake.root)
+    done = lakehouse.publish("sales", sale(7, 7)).run()
+    assert done["silver.priced"].blocked is None
+    assert done["silver.priced"].rows.inserted == 1
+    done = lakehouse.publish("prices", price("tea0", 6.5, 9)).run()
+    assert done["silver.priced"].blocked is None
+    assert done["silver.priced"].rows.updated == 1
+
+
+def month_later(lakehouse: Lakehouse) -> None:
+    """Deletes what Delta does once its retention is over: files of older versions, and commits before a checkpoint."""
+    for table in lakehouse.lake.tables():
+        vacuum(lakehouse, table)
+        found = DeltaTable(lakehouse.lake.path(table))
+        found.create_checkpoint()
+        for file in Path(lakehouse.lake.path(table), "_delta_log").glob("*.json"):
+            if int(file.stem) < found.version() - vacuum_commits:
+                file.unlink()
+    # Another process, which has nothing in memory.
+    lakehouse.lake = Lake(lakehouse.lake.root)
+
+
+def test_tables_that_are_maintained_and_do_not_change_go_on_after_months(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(priced)
+    for number in range(3):
+        lakehouse.publish("prices", price(f"tea{number}", number, number)).publish("sales", sale(number, number)).run()
+    before = {table: lakehouse.rows(table) for table in lakehouse.lake.tables()}
+    for _ in range(2):
+        for table in lakehouse.lake.tables():
+            maintain_table(lakehouse.spark, lakehouse.lake, table)
+        month_later(lakehouse)
+    done = lakehouse.run()
+    assert {name: each.rows.total for name, each in done.items() if each.is_effective or each.is_wrong} == {}
+    assert {table: lakehouse.rows(table) for table in lakehouse.lake.tables()} == before
+    done = lakehouse.publish("sales", sale(7, 7)).run()
+    assert {name: each.rows.inserted for name, each in done.items() if each.is_effective} == {
+        "bronze.sales": 1,
+        "silver.sales": 1,
+        "silver.priced": 1,
+    }
+    assert lakehouse.publish("prices", price("tea0", 6.5, 9)).run()["silver.priced"].rows.updated == 1
+    assert all(each.balanced for each in lakehouse.audits())
+    assert lakehouse.changed_by_rebuild() == {}
+
+
+def test_changes_that_were_deleted_before_they_were_read_are_found_in_the_rows(lakehouse: Lakehouse) -> None:
+    """By a vacuum of another program, which keeps nothing that is older than the newest version."""
+    lakehouse.declare(priced).publish("prices", price("tea0", 0, 1)).publish("sales", sale(1, 1), sale(5, 5)).run()
+    lakehouse.declare(prices).publish("prices", price("tea0", 4, 2)).run()
+    lakehouse.publish("prices", price("tea0", 0.5, 3)).run()
+    assert vacuum(lakehouse, "silver.prices")
+    done = lakehouse.declare(priced).publish("sales", sale(6, 6)).run()["silver.priced"]
+    assert (done.blocked, done.cause) == (None, "input rebuilt")
+    assert lakehouse.rows("silver.priced", "id", "price.price") == [("s1", 3), ("s5", 2), ("s6", 2)]
+    assert lakehouse.publish("sales", sale(7, 7)).run()["silver.priced"].cause == "changes"
+    assert lakehouse.changed_by_rebuild() == {}

@@ -1,13 +1,16 @@
 """Old files of tables are deleted: by Sluice's own upkeep after a month, or by another program whenever it likes."""
 
+import shutil
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
+from sluice.errors import SluiceError
 from sluice.operate.maintain import maintain_table
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, text
-from tests.shop import priced, prices
+from tests.shop import priced, prices, sales
 
 # A vacuum notes its beginning and its end.
 vacuum_commits = 2
@@ -38,10 +41,8 @@ def test_an_input_that_was_compacted_and_did_not_change_since_can_be_read(lakeho
     # Another process, which has nothing in memory.
     lakehouse.lake = Lake(lakehouse.lake.root)
     done = lakehouse.publish("sales", sale(7, 7)).run()
-    assert done["silver.priced"].blocked is None
     assert done["silver.priced"].rows.inserted == 1
     done = lakehouse.publish("prices", price("tea0", 6.5, 9)).run()
-    assert done["silver.priced"].blocked is None
     assert done["silver.priced"].rows.updated == 1
 
 
@@ -88,7 +89,27 @@ def test_changes_that_were_deleted_before_they_were_read_are_found_in_the_rows(l
     lakehouse.publish("prices", price("tea0", 0.5, 3)).run()
     assert vacuum(lakehouse, "silver.prices")
     done = lakehouse.declare(priced).publish("sales", sale(6, 6)).run()["silver.priced"]
-    assert (done.blocked, done.cause) == (None, "input rebuilt")
+    assert done.cause == "input rebuilt"
     assert lakehouse.rows("silver.priced", "id", "price.price") == [("s1", 3), ("s5", 2), ("s6", 2)]
     assert lakehouse.publish("sales", sale(7, 7)).run()["silver.priced"].cause == "changes"
     assert lakehouse.changed_by_rebuild() == {}
+
+
+def test_a_table_whose_entries_are_gone_says_so_and_is_made_again(lakehouse: Lakehouse) -> None:
+    """Other programs wrote to it for a month, and nobody maintained it."""
+    lakehouse.declare(sales).publish("sales", sale(1, 1)).run()
+    lakehouse.publish("sales", sale(2, 2)).run()
+    before = lakehouse.rows("silver.sales")
+    folder = Path(lakehouse.lake.path("bronze.sales"))
+    DeltaTable(folder).optimize.compact()
+    DeltaTable(folder).create_checkpoint()
+    for version in (0, 1):
+        (folder / f"_delta_log/{version:020}.json").unlink()
+    lakehouse.lake = Lake(lakehouse.lake.root)
+    with pytest.raises(SluiceError, match=rf"has no entry of Sluice's left: .*Delete the folder {folder}, and"):
+        lakehouse.run()
+    shutil.rmtree(folder)
+    lakehouse.run()
+    assert lakehouse.rows("silver.sales") == before
+    assert lakehouse.lake.row_count("bronze.sales") == 2
+    assert all(each.balanced for each in lakehouse.audits())

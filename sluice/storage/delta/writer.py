@@ -389,7 +389,12 @@ class Writer(Reader):
         if table != entry.dataset:
             return
         commit = self.last_commit(table)
-        if commit is None or not entry.says_the_same(commit.entry):
+        if commit is None:
+            raise SluiceError(
+                f"The log of {table} has no entry of Sluice's left: other programs wrote to it for longer than Delta "
+                f"keeps commits. Delete the folder {self.path(table)}, and the next run makes the table again."
+            )
+        if not entry.says_the_same(commit.entry):
             raise Superseded(f"Another sluice wrote {table} at the same time, and this one wrote nothing. Run again.")
 
     def mark_deleted_rows(self, spark: "SparkSession", table: str, found: DeltaTable) -> None:

@@ -151,6 +151,11 @@ def test_a_refusal_is_still_said_when_the_version_before_it_was_checked(
     assert re.search(r"gold\.sold +0 +\d+ +0 +good +yes", said)
     assert re.search(r"gold\.sold +refused +1 +1 +critical +yes", said)
     assert "product tea, pieces 12" in said
+    # Upkeep repeats the entry of the newest version, which was there before.
+    newest = lakehouse.lake.last_commit("gold.sold")
+    assert newest is not None
+    lakehouse.lake.move_cursor("gold.sold", newest.unchanged(newest.entry), newest.fence)
+    assert list(refusals(lakehouse.lake)) == ["gold.sold"]
     # Rows that are right take the place of what was refused.
     lakehouse.publish("sales", sale(4, -5)).run()
     assert refusals(lakehouse.lake) == {}

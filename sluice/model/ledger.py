@@ -175,6 +175,10 @@ class Entry(BaseModel):
         these, those = ((each.fingerprint, each.watermark, each.erased, each.beside) for each in (self, other))
         return these == those and same_states(self.inputs, other.inputs)
 
+    def repeats(self, before: "Entry") -> bool:
+        """True of one that upkeep wrote again: it changed no row, and was computed from what the one before was."""
+        return self.changed_at is not None and self.is_computed_from(before)
+
     def says_the_same(self, other: "Entry | None") -> bool:
         """True when only the time at which they began may differ, or one does not say which fields were declared."""
         same = {"began_ms": self.began_ms, "declared": self.declared}

@@ -124,8 +124,11 @@ def broken_by(rows: Sequence[Mapping[str, Any]]) -> str:
 def is_newest(lake: Lake, dataset: str, checked_at: datetime) -> bool:
     """Whether nothing was committed to a table after rows of it were checked; true of one that cannot be read."""
     with suppress(Exception):
-        commit = lake.last_commit(dataset)
-        return commit is None or checked_at > time_of(commit.timestamp_ms)
+        commits = lake.commits(dataset)
+        # Upkeep repeats the newest entry, which says nothing new.
+        while len(commits) > 1 and commits[-1].entry.repeats(commits[-2].entry):
+            commits.pop()
+        return not commits or checked_at > time_of(commits[-1].timestamp_ms)
     return True
 
 

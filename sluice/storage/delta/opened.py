@@ -138,7 +138,13 @@ class Tables:
 
         Its files stay, and those of an older version are deleted once upkeep has written the rows to others.
         """
-        newest = self.open_newest(table)
+        try:
+            newest = self.open_newest(table)
+        except DeltaError:
+            # An older version may be readable where the newest is damaged.
+            return None
+        if newest.version() == version:
+            return newest
         same = once(newest, "unchanged", lambda: unchanged(newest, self.unchanged.get(table)))
         self.unchanged[table] = same
         return newest if same.since <= version <= same.until else None

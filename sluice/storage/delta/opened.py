@@ -69,17 +69,18 @@ def unchanged(table: DeltaTable, before: Unchanged | None) -> Unchanged:
     table_id, until, since = str(table.metadata().id), table.version(), table.version()
     for limit in (1, 20, None):
         for commit in table.history(limit):
-            since = int(commit["version"])
-            if before is not None and (before.table_id, before.until) == (table_id, since):
+            version, entry = int(commit["version"]), Entry.from_json(commit.get("userMetadata"))
+            if before is not None and (before.table_id, before.until) == (table_id, version):
                 return Unchanged(table_id, before.since, until)
-            if changes_rows(commit):
-                return Unchanged(table_id, since, until)
+            if changes_rows(commit, entry):
+                return Unchanged(table_id, version, until)
+            # Where the log ends before that version, the entry names it.
+            since = min(since, version if entry is None or entry.changed_at is None else entry.changed_at)
     return Unchanged(table_id, since, until)
 
 
-def changes_rows(commit: Mapping[str, Any]) -> bool:
-    """Whether a commit of the log may have changed rows: it is no upkeep, and no entry says that it changed none."""
-    entry = Entry.from_json(commit.get("userMetadata"))
+def changes_rows(commit: Mapping[str, Any], entry: Entry | None) -> bool:
+    """Whether a commit of the log may have changed rows: it is no upkeep, and no entry says otherwise."""
     return commit.get("operation") not in upkeep if entry is None else entry.changed_at is None
 
 

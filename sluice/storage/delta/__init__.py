@@ -6,7 +6,8 @@ Rows go through Spark; small writes, versions, the ledger and small queries go t
 from dataclasses import dataclass
 
 from sluice.storage.delta.forgetting import Forgetting
-from sluice.storage.delta.images import ChangesLost, CommitFile, Images, typed
+from sluice.storage.delta.history import ChangesLost, CommitFile
+from sluice.storage.delta.images import Images, typed
 from sluice.storage.delta.upkeep import Upkeep, retention_days
 
 

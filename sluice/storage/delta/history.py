@@ -3,18 +3,81 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from sluice.errors import SluiceError
 from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
 from sluice.storage.delta.opened import Tables, once, upkeep
 from sluice.storage.files import Files
 
 # The operation of the commit that a vacuum ends with.
 vacuumed = "VACUUM END"
+
+
+class ChangesLost(SluiceError):
+    """The changes that a commit made can no longer be read."""
+
+
+@dataclass(frozen=True)
+class CommitFile:
+    """A commit as its file in the log states it."""
+
+    version: int
+    actions: tuple[Mapping[str, Any], ...]
+
+    @cached_property
+    def info(self) -> Mapping[str, Any]:
+        return next((each["commitInfo"] for each in self.actions if "commitInfo" in each), {})
+
+    @property
+    def timestamp_ms(self) -> int:
+        return int(self.info.get("timestamp", 0))
+
+    @property
+    def committed_at(self) -> datetime:
+        return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
+
+    @cached_property
+    def entry(self) -> Entry | None:
+        """The ledger's entry; None for the commit of another program."""
+        return Entry.from_json(self.info.get("userMetadata"))
+
+    @property
+    def operation(self) -> str:
+        return str(self.info.get("operation", "unknown"))
+
+    @property
+    def changes_data(self) -> bool:
+        """False for a commit that only moves a cursor, or only rewrites files."""
+        found = [each.get("add") or each.get("remove") for each in self.actions]
+        return self.has("cdc") or any(each.get("dataChange", True) for each in found if each)
+
+    @property
+    def changes_metadata(self) -> bool:
+        return self.has("metaData")
+
+    @property
+    def needs_states(self) -> bool:
+        """Whether delta-rs cannot read the change feed: rows were marked as deleted, and no image of them was kept."""
+        files = [each.get("add") or each.get("remove") for each in self.actions]
+        return not self.has("cdc") and any(each.get("deletionVector") for each in files if each)
+
+    @property
+    def feed_files(self) -> list[str]:
+        """The files below the table's folder in which its changes are."""
+        written = [each["cdc"] for each in self.actions if "cdc" in each]
+        files = [each.get("add") or each.get("remove") for each in self.actions]
+        paths = [each["path"] for each in written or files if each and (written or each.get("dataChange", True))]
+        return [unquote(path) for path in paths if not path.startswith("/") and ":" not in path]
+
+    def has(self, kind: str) -> bool:
+        return any(kind in each for each in self.actions)
 
 
 @dataclass(frozen=True)
@@ -115,17 +178,19 @@ class History(Tables):
         commits = self.commits_between(table, since, self.newest_version(table))
         if all(each.get("operation") != vacuumed for each in commits):
             return False
-        read = {path for version in range(since + 1, until + 1) for path in self.feed_files(table, version)}
+        read = {path for version in range(since + 1, until + 1) for path in self.commit_file(table, version).feed_files}
         return not read <= set(Files(self.path(table)).below(""))
 
-    def feed_files(self, table: str, version: int) -> list[str]:
-        """The files below a table's folder in which the changes of a commit are."""
-        lines = Files(self.path(table)).read(f"_delta_log/{version:020}.json").split("\n")
-        actions = [json.loads(line) for line in lines if line.strip()]
-        written = [each["cdc"] for each in actions if "cdc" in each]
-        files = [each.get("add") or each.get("remove") for each in actions]
-        paths = [each["path"] for each in written or files if each and (written or each.get("dataChange", True))]
-        return [unquote(path) for path in paths if not path.startswith("/") and ":" not in path]
+    def commit_file(self, table: str, version: int) -> CommitFile:
+        """One commit; a ChangesLost when its file is gone."""
+        try:
+            # Not by splitlines: statistics may have other characters in them that end a line.
+            lines = Files(self.path(table)).read(f"_delta_log/{version:020}.json").split("\n")
+            return CommitFile(version, tuple(json.loads(line) for line in lines if line.strip()))
+        except FileNotFoundError:
+            raise ChangesLost(f"the commit of version {version} is no longer in the log") from None
+        except ValueError as error:
+            raise ChangesLost(f"the commit of version {version} is damaged: {error}") from error
 
     def commit_ms(self, table: str, version: int) -> int | None:
         """The timestamp in the commit of a version; None when the log no longer has the commit."""

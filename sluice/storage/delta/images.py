@@ -1,90 +1,21 @@
 """The rows that one commit took away and put in their place, as Arrow, from the change feed or from two states."""
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import ArrowInvalid, RecordBatchReader
 
-from sluice.errors import SluiceError
-from sluice.model.ledger import Entry
+from sluice.storage.delta.history import ChangesLost, CommitFile
 from sluice.storage.delta.opened import spark_types
 from sluice.storage.delta.reader import Reader, not_utf8
-from sluice.storage.files import Files
-
-
-class ChangesLost(SluiceError):
-    """The changes that a commit made can no longer be read."""
-
-
-@dataclass(frozen=True)
-class CommitFile:
-    """A commit as its file in the log states it."""
-
-    version: int
-    actions: tuple[Mapping[str, Any], ...]
-
-    @cached_property
-    def info(self) -> Mapping[str, Any]:
-        return next((each["commitInfo"] for each in self.actions if "commitInfo" in each), {})
-
-    @property
-    def timestamp_ms(self) -> int:
-        return int(self.info.get("timestamp", 0))
-
-    @property
-    def committed_at(self) -> datetime:
-        return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
-
-    @cached_property
-    def entry(self) -> Entry | None:
-        """The ledger's entry; None for the commit of another program."""
-        return Entry.from_json(self.info.get("userMetadata"))
-
-    @property
-    def operation(self) -> str:
-        return str(self.info.get("operation", "unknown"))
-
-    @property
-    def changes_data(self) -> bool:
-        """False for a commit that only moves a cursor, or only rewrites files."""
-        found = [each.get("add") or each.get("remove") for each in self.actions]
-        return self.has("cdc") or any(each.get("dataChange", True) for each in found if each)
-
-    @property
-    def changes_metadata(self) -> bool:
-        return self.has("metaData")
-
-    @property
-    def needs_states(self) -> bool:
-        """Whether delta-rs cannot read the change feed: rows were marked as deleted, and no image of them was kept."""
-        files = [each.get("add") or each.get("remove") for each in self.actions]
-        return not self.has("cdc") and any(each.get("deletionVector") for each in files if each)
-
-    def has(self, kind: str) -> bool:
-        return any(kind in each for each in self.actions)
 
 
 @dataclass(frozen=True)
 class Images(Reader):
     """The changes of tables, one commit at a time, through delta-rs."""
-
-    def commit_file(self, table: str, version: int) -> CommitFile:
-        """One commit; a ChangesLost when its file is gone."""
-        try:
-            # Not by splitlines: statistics may have other characters in them that end a line.
-            lines = Files(self.path(table)).read(f"_delta_log/{version:020}.json").split("\n")
-            return CommitFile(version, tuple(json.loads(line) for line in lines if line.strip()))
-        except FileNotFoundError:
-            raise ChangesLost(f"the commit of version {version} is no longer in the log") from None
-        except ValueError as error:
-            raise ChangesLost(f"the commit of version {version} is damaged: {error}") from error
 
     def columns(self, table: str, version: int) -> dict[str, str]:
         """The columns of a version with their types, as Spark names them."""

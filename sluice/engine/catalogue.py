@@ -118,6 +118,7 @@ def load(project: Path) -> Catalogue:
         published = unique(each for each in declared if isinstance(each, Publication))
         commands = decided(each for each in declared if isinstance(each, Commands))
         nodes = [node_of(each) for each in declared]
+        require_distinct(nodes, places_of(modules))
         found = with_fingerprints(expecting(ordered(nodes), suites_of(project)))
         require_decisions_count(commands, found)
         return replace(found, publications=published, commands=commands)
@@ -312,6 +313,29 @@ def require_own(package: ModuleType, folder: Path) -> None:
             f"Python takes {found[0]} for {package.__name__}, and not {folder}. Add {folder / '__init__.py'}, a file "
             "that may be empty."
         )
+
+
+def places_of(modules: Iterable[ModuleType]) -> dict[int, list[str]]:
+    """The files of a project in which each object has a name, by its identity."""
+    found: dict[int, list[str]] = {}
+    for module in modules:
+        place = module.__name__.replace(".", "/") + ("/__init__.py" if hasattr(module, "__path__") else ".py")
+        for value in {id(each) for each in vars(module).values()}:
+            found.setdefault(value, []).append(place)
+    return found
+
+
+def require_distinct(nodes: Iterable[Node], places: Mapping[int, list[str]]) -> None:
+    """A DeclarationError that says where two nodes of one name are declared."""
+    found: dict[str, Node] = {}
+    for node in nodes:
+        first = found.setdefault(node.name, node)
+        if first is not node:
+            # What is in no module is the table of a file in SQL.
+            where = [place for each in (first, node) for place in places.get(id(each), ["its .sql file"])]
+            raise DeclarationError(
+                f"{node.name} is declared twice (in {', '.join(dict.fromkeys(where))}); a name belongs to one dataset."
+            )
 
 
 def ordered(nodes: Iterable[Node]) -> Catalogue:

@@ -7,6 +7,7 @@ the file is still there and is served again, so requests must be idempotent.
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -18,6 +19,8 @@ from sluice.storage.files import Files
 folder_name = "_requests"
 look_again_seconds = 0.2
 named_max = 3
+# Who asks looks for the answer several times a second.
+unread_hours_max = 24
 
 
 class Request(BaseModel):
@@ -64,9 +67,14 @@ def ask(files: Files, request: Request) -> str:
 
 
 def waiting(files: Files) -> list[str]:
-    """The unanswered requests, the oldest first."""
-    names = files.below(folder_name)
-    return [name for name in names if name.endswith(".json") and answer_name(name) not in names]
+    """The unanswered requests, the oldest first. Old answers go: who asked for them was killed."""
+    written = files.times(folder_name)
+    asked = sorted(name for name in written if name.endswith(".json"))
+    unread_since = datetime.now(UTC) - timedelta(hours=unread_hours_max)
+    for name in asked:
+        if written.get(answer_name(name), unread_since) < unread_since:
+            withdraw(files, name)
+    return [name for name in asked if answer_name(name) not in written]
 
 
 def attend(files: Files, perform: Perform, warn: Callable[[str], None] = lambda text: None) -> int:

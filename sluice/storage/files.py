@@ -1,6 +1,7 @@
 """The small files of a lake, written atomically, in a local folder or in an object store."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,10 @@ class Files:
     def below(self, folder: str, after: str | None = None) -> list[str]:
         """The names of all files below a folder, sorted; none when there is no such folder."""
         return sorted(each["path"] for each in obstore.list(self.store, folder, offset=after).collect())
+
+    def times(self, folder: str) -> dict[str, datetime]:
+        """When each file below a folder was last written, by name."""
+        return {each["path"]: each["last_modified"] for each in obstore.list(self.store, folder).collect()}
 
     def folders(self, folder: str) -> list[str]:
         """The names of the folders in a folder, without its own, sorted."""

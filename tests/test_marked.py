@@ -293,6 +293,20 @@ def test_of_two_drivers_one_writes(
     assert contents(spark, lake) == rows_expected(spark, other.after)
 
 
+def test_a_driver_that_moves_the_cursor_meanwhile_wins(
+    spark: SparkSession, lake: Lake, made: tuple[Path, Known], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit without rows is in the way of none that adds some, but this one is the dataset's."""
+
+    def move_cursor() -> None:
+        Lake(lake.root).move_cursor(name, Entry(dataset=name, because="the first"), lake.fence(name, name))
+
+    interrupt(monkeypatch, move_cursor)
+    with pytest.raises(Superseded):
+        merge(spark, lake, change_of(random.Random(2), made[1], 200), "the second")
+    assert contents(spark, lake) == rows_expected(spark, made[1])
+
+
 @pytest.mark.parametrize("by", ["rows added", "files written together", "a row of a file marked"])
 def test_what_another_program_commits_meanwhile_only_delays_it(  # noqa: PLR0917
     spark: SparkSession,

@@ -242,3 +242,8 @@ class Commit(BaseModel):
         here = self.as_input
         since = {"changed_at": here.version, "changed_ms": here.commit_ms, "epoch_from": self.entry.epoch_from}
         return entry.model_copy(update=since)
+
+    def repeated(self, because: str | None = None) -> Entry:
+        """The entry for a commit after this one that says again how far the table is, and nothing else."""
+        said = {"cause": "changes", "rows": no_rows, "began_ms": None, "replay": None, "because": because}
+        return self.unchanged(self.entry.model_copy(update=said))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from sluice.engine.catalogue import Catalogue
 from sluice.errors import UsageError
 from sluice.log import AnyLog, Retention, is_reserved
-from sluice.model.ledger import no_rows
 from sluice.operate.replay import replays, unreadable
 from sluice.quality.results import checks_table
 from sluice.storage.delta import Lake, retention_days
@@ -60,8 +59,7 @@ def repeat_entry(lake: Lake, table: str) -> None:
     known = lake.last_commit(table)
     if known is None or known.entry.dataset != table or known.version == lake.newest_version(table):
         return
-    said = {"cause": "changes", "rows": no_rows, "began_ms": None, "replay": None, "because": None}
-    lake.move_cursor(table, known.unchanged(known.entry.model_copy(update=said)), known.fence)
+    lake.move_cursor(table, known.repeated(), known.fence)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
-from sluice.model.ledger import Commit, changed_here, no_rows
+from sluice.model.ledger import Commit, changed_here
 from sluice.storage import secondary_index
 from sluice.storage.delta.writer import Writer, in_turn
 from sluice.storage.files import Files
@@ -62,8 +62,7 @@ class Forgetting(Writer):
 
     def begin_history(self, table: str, known: Commit) -> None:
         """A commit of nothing but an entry like the last one."""
-        said = {"because": "older versions were removed by an erasure", "rows": no_rows, "began_ms": None}
-        entry = known.unchanged(known.entry.model_copy(update=said))
+        entry = known.repeated("older versions were removed by an erasure")
         if known.entry.dataset != table:
             # In a shared table the numbers of commits say which rows of it belong to which of another table.
             metadata = {"userMetadata": entry.to_json()}

@@ -6,7 +6,8 @@ transaction writes the marks, the new rows and the change feed, and notices whoe
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,7 +32,14 @@ if TYPE_CHECKING:
 
 change_type = "_change_type"
 user_metadata = "spark.databricks.delta.commitInfo.userMetadata"
-operation_metrics = "spark.databricks.delta.history.metricsEnabled"
+# The entry counts the rows; the figures that Delta expects of a MERGE are those of its own plan. No code that is
+# generated for the table's log, or for a few rows, earns back what it takes.
+settings = {
+    "spark.databricks.delta.history.metricsEnabled": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+}
 # A table that needs more of a writer than the transaction below does is left to Spark's MERGE.
 writer_features = {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "deletionVectors"}
 properties = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}
@@ -106,22 +114,40 @@ def places_of(placed: pa.Table, folder: str) -> dict[str, list[int]]:
 def commit_marked(spark: "SparkSession", path: str, replacement: Replacement, entry: Entry, fence: int) -> bool:
     """Marks the old rows and writes the images, in one commit.
 
-    A CommitFailedError, and nothing committed, when the table has another version, or gets one meanwhile. False when
-    its log names the files otherwise.
+    A CommitFailedError, and nothing committed, when the table has another version, or gets one meanwhile. `fence` is
+    the number of the dataset's last commit in that version. False when its log names the files otherwise.
     """
-    transaction = Transaction(spark, path)
-    transaction.require(replacement.version, entry.dataset, fence)
-    files = transaction.files(replacement.places)
-    if files.keys() != replacement.places.keys():
-        return False
-    rows = frame_of(spark, replacement.images, replacement.schema)
+    with set_for_now(spark, {**settings, user_metadata: entry.to_json()}):
+        transaction = Transaction(spark, path)
+        transaction.require(replacement.version, entry.dataset)
+        files = transaction.files(replacement.places)
+        if files.keys() != replacement.places.keys():
+            return False
+        rows = frame_of(spark, replacement.images, replacement.schema)
+        try:
+            marked, written = transaction.marked(files, replacement.places), transaction.written(rows)
+            transaction.commit([*marked, *written], entry.dataset, fence)
+        except (Py4JJavaError, PySparkException) as error:
+            if conflicts not in f"{error} {getattr(error, '_desc', '')}":
+                raise
+            raise CommitFailedError(str(error)) from error
+        return True
+
+
+@contextmanager
+def set_for_now(spark: "SparkSession", wanted: Mapping[str, str]) -> Iterator[None]:
+    """Settings of a session for a while, and then those that it had."""
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
     try:
-        transaction.commit([*transaction.marked(files, replacement.places), *transaction.written(rows)], entry, fence)
-    except (Py4JJavaError, PySparkException) as error:
-        if conflicts not in f"{error} {getattr(error, '_desc', '')}":
-            raise
-        raise CommitFailedError(str(error)) from error
-    return True
+        yield
+    finally:
+        for name, had in before.items():
+            if had is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, had)
 
 
 class Transaction:
@@ -136,10 +162,13 @@ class Transaction:
         self.log = self.delta.DeltaLog.forTable(spark._jsparkSession, path)
         self.begun = self.log.startTransaction()
 
-    def require(self, version: int, dataset: str, fence: int) -> None:
-        """A CommitFailedError unless it begins at a version and follows a dataset's commit; Delta looks again later."""
-        if self.begun.readVersion() != version or max(self.begun.txnVersion(dataset), 0) != fence:
+    def require(self, version: int, dataset: str) -> None:
+        """A CommitFailedError unless it begins at a version. A commit of this dataset meanwhile conflicts."""
+        if self.begun.readVersion() != version:
             raise CommitFailedError(f"version {version} is no longer the newest")
+        # The number of the dataset's last commit is known of this version. `txnVersion` would note that it was read,
+        # too, and have Spark add up all actions of the log to find it.
+        self.begun.readTxn().append(dataset)
 
     def files(self, paths: Iterable[str]) -> dict[str, Any]:
         """The files of these paths in the log, with all that it says of them; whoever adds rows meanwhile conflicts."""
@@ -193,20 +222,12 @@ class Transaction:
         """The actions that add the files of new rows and of the change feed, which are written now."""
         return list(self.listed(self.begun.writeFiles(rows._jdf)))
 
-    def commit(self, actions: Iterable[Any], entry: Entry, fence: int) -> None:
+    def commit(self, actions: Iterable[Any], dataset: str, fence: int) -> None:
         now = self.jvm.java.lang.System.currentTimeMillis()
-        number = self.delta.actions.SetTransaction(entry.dataset, fence + 1, self.some(now))
+        number = self.delta.actions.SetTransaction(dataset, fence + 1, self.some(now))
         nothing, none = self.nothing, self.sequence([])
         merge = getattr(self.delta, "DeltaOperations$Merge")(nothing, nothing, nothing, nothing, none, none, none)
-        # The entry counts the rows; the figures that Delta expects of a MERGE are those of its own plan.
-        settings = {user_metadata: entry.to_json(), operation_metrics: "false"}
-        for name, value in settings.items():
-            self.spark.conf.set(name, value)
-        try:
-            self.begun.commit(self.sequence([number, *actions]), merge)
-        finally:
-            for name in settings:
-                self.spark.conf.unset(name)
+        self.begun.commit(self.sequence([number, *actions]), merge)
 
     def sequence(self, values: Iterable[Any]) -> Any:
         """A sequence of Scala."""

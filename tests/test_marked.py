@@ -1,6 +1,7 @@
 """Rows of a large table are replaced by marks that the driver makes, as Spark's MERGE would replace them."""
 
 import dataclasses
+import json
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from sluice.model.ledger import Entry, RowCounts
 from sluice.model.small_frames import frame_of, small_rows
 from sluice.shapes.difference import operation
 from sluice.storage.delta import Lake, marked
+from sluice.storage.delta.added import added
+from sluice.storage.delta.history import ChangesLost
 from sluice.storage.delta.marked import Transaction
 
 name = "silver.large"
@@ -398,6 +401,47 @@ def with_rows_twice(spark: SparkSession, lake: Lake) -> Lake:
     """Each row is there twice, which no table of ours is."""
     spark.read.format("delta").load(lake.path(name)).write.format("delta").mode("append").save(lake.path(name))
     return lake
+
+
+def actions_by_delta(spark: SparkSession, lake: Lake) -> dict[str, Any]:
+    """What Delta finds about each file of a table by adding up its log."""
+    files = Transaction(spark, lake.path(name)).begun.snapshot().allFiles().collectAsList()
+    return {each.path(): json.loads(each.json()) for each in files}
+
+
+def test_the_log_is_read_as_delta_reads_it(spark: SparkSession, lake: Lake, made: tuple[Path, Known]) -> None:
+    """At each version, among them those before and after checkpoints of Spark's and of the driver's."""
+    known, checkpoints = made[1], 0
+    for seed in range(24):
+        change = change_of(random.Random(seed), known, 1000 + 10 * seed)
+        merge(spark, lake, change)
+        known = change.after
+        if seed == 12:
+            lake.open(name).create_checkpoint()
+        expected, version = actions_by_delta(spark, lake), lake.newest_version(name)
+        found = {path: json.loads(line) for path, line in added(lake, name, version, expected).items()}
+        for each in (*expected.values(), *found.values()):
+            # Whether a commit changed rows is nothing that a file keeps.
+            del each["add"]["dataChange"]
+        assert found == expected
+        folder = Path(lake.path(name), "_delta_log")
+        checkpoints = len(list(folder.glob("*.checkpoint.parquet")))
+    assert checkpoints > 2
+    assert contents(spark, lake) == rows_expected(spark, known)
+
+
+def test_without_the_commit_that_added_a_file_spark_merges(
+    spark: SparkSession, lake: Lake, made: tuple[Path, Known], roads: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> Any:
+        raise ChangesLost("the commit is no longer in the log")
+
+    change = change_of(random.Random(2), made[1], 200)
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "commit_file", gone)
+        merge(spark, lake, change)
+    assert roads == [False]
+    assert contents(spark, lake) == rows_expected(spark, change.after)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -16,7 +16,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sluice.errors import SluiceError
@@ -48,12 +47,17 @@ conflicts = "io.delta.exceptions."
 
 @dataclass(frozen=True)
 class Replacement:
-    """What is to change in a version of a table: the `places` of the old rows by file, and the `images` to write."""
+    """What is to change in a version of a table: the `places` of the old rows by file, and the `images` to write.
 
+    Of each file, `files` has what the log says of it.
+    """
+
+    table_id: str
     version: int
     places: Mapping[str, Sequence[int]]
     images: pa.Table
     schema: StructType
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def replacement_of(
@@ -68,7 +72,8 @@ def replacement_of(
     if images is None or set(images.column_names) != {*schema.names, change_type}:
         return None
     schema = StructType([*schema, StructField(change_type, StringType())])
-    return Replacement(table.version(), places_of(placed, folder), images.select(schema.names), schema)
+    places, table_id = places_of(placed, folder), str(table.metadata().id)
+    return Replacement(table_id, table.version(), places, images.select(schema.names), schema)
 
 
 def allows_marks(table: DeltaTable) -> bool:
@@ -111,27 +116,23 @@ def places_of(placed: pa.Table, folder: str) -> dict[str, list[int]]:
     return dict(found)
 
 
-def commit_marked(spark: "SparkSession", path: str, replacement: Replacement, entry: Entry, fence: int) -> bool:
+def commit_marked(spark: "SparkSession", path: str, replacement: Replacement, entry: Entry, fence: int) -> None:
     """Marks the old rows and writes the images, in one commit.
 
     A CommitFailedError, and nothing committed, when the table has another version, or gets one meanwhile. `fence` is
-    the number of the dataset's last commit in that version. False when its log names the files otherwise.
+    the number of the dataset's last commit in that version.
     """
     with set_for_now(spark, {**settings, user_metadata: entry.to_json()}):
         transaction = Transaction(spark, path)
-        transaction.require(replacement.version, entry.dataset)
-        files = transaction.files(replacement.places)
-        if files.keys() != replacement.places.keys():
-            return False
+        transaction.require(replacement, entry.dataset)
         rows = frame_of(spark, replacement.images, replacement.schema)
         try:
-            marked, written = transaction.marked(files, replacement.places), transaction.written(rows)
+            marked, written = transaction.marked(replacement), transaction.written(rows)
             transaction.commit([*marked, *written], entry.dataset, fence)
         except (Py4JJavaError, PySparkException) as error:
             if conflicts not in f"{error} {getattr(error, '_desc', '')}":
                 raise
             raise CommitFailedError(str(error)) from error
-        return True
 
 
 @contextmanager
@@ -162,31 +163,29 @@ class Transaction:
         self.log = self.delta.DeltaLog.forTable(spark._jsparkSession, path)
         self.begun = self.log.startTransaction()
 
-    def require(self, version: int, dataset: str) -> None:
-        """A CommitFailedError unless it begins at a version. A commit of this dataset meanwhile conflicts."""
-        if self.begun.readVersion() != version:
-            raise CommitFailedError(f"version {version} is no longer the newest")
-        # The number of the dataset's last commit is known of this version. `txnVersion` would note that it was read,
-        # too, and have Spark add up all actions of the log to find it.
+    def require(self, replacement: Replacement, dataset: str) -> None:
+        """A CommitFailedError unless it begins at the version that is changed; a later commit of rows conflicts."""
+        if (self.begun.metadata().id(), self.begun.readVersion()) != (replacement.table_id, replacement.version):
+            raise CommitFailedError(f"version {replacement.version} is no longer the newest")
+        self.begun.readWholeTable()
+        # So does one of this dataset. `txnVersion` would say so too, and have Spark add up the log for a number that is
+        # known.
         self.begun.readTxn().append(dataset)
 
-    def files(self, paths: Iterable[str]) -> dict[str, Any]:
-        """The files of these paths in the log, with all that it says of them; whoever adds rows meanwhile conflicts."""
-        self.begun.readWholeTable()
-        found = self.begun.snapshot().allFiles().where(F.col("path").isin(*paths)._jc)
-        return {each.path(): each for each in found.collectAsList()}
-
-    def marked(self, files: Mapping[str, Any], places: Mapping[str, Sequence[int]]) -> list[Any]:
-        """The actions that mark the rows at these places, beside those that are marked already."""
+    def marked(self, replacement: Replacement) -> list[Any]:
+        """The actions that mark the old rows, beside those that are marked already."""
         store = singleton(self.delta.storage.dv, "DeletionVectorStore").createInstance(self.log.newDeltaHadoopConf())
         identity = self.jvm.java.util.UUID.fromString(str(uuid.uuid4()))
+        actions = singleton(self.delta.actions, "Action")
         home = store.pathWithFileSystem(self.log.dataPath())
         writer = store.createWriter(store.generateFileNameInTable(home, identity, ""))
         try:
             return [
                 action
-                for path, numbers in places.items()
-                for action in self.marked_in(files[path], numbers, store, writer, identity)
+                for path, numbers in replacement.places.items()
+                for action in self.marked_in(
+                    actions.fromJson(replacement.files[path]), numbers, store, writer, identity
+                )
             ]
         finally:
             writer.close()

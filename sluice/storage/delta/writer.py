@@ -5,7 +5,7 @@ The engine calls these with what its gate has judged (`sluice.engine.commit`).
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ from sluice.model.found import Among
 from sluice.model.ledger import Entry
 from sluice.model.small_frames import is_classic, is_markable, is_read_by_driver, is_replaceable, is_short
 from sluice.shapes.difference import operation
+from sluice.storage.delta.added import added
 from sluice.storage.delta.bloom import bloom_filters, writer_properties
 from sluice.storage.delta.marked import (
     allows_marks,
@@ -264,9 +265,14 @@ class Writer(Reader):
             if placed is None:
                 return False
             replacement = replacement_of(found, self.path(table), small, placed, grain)
-            return replacement is not None and commit_marked(
-                difference.sparkSession, self.path(table), replacement, entry, fence
-            )
+            if replacement is None:
+                return False
+            files = added(self, table, replacement.version, replacement.places)
+            if files.keys() != replacement.places.keys():
+                return False
+            replacement = replace(replacement, files=files)
+            commit_marked(difference.sparkSession, self.path(table), replacement, entry, fence)
+            return True
 
         return in_turn(table, write)
 

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
     """What to do about a name that does not exist: take the one that is most like it, or else what is said then."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+    there = list(known)
+    # A table is also meant by its name without the layer.
+    named = [each for each in there if each.rpartition(".")[2] == name]
+    near = named if len(named) == 1 else difflib.get_close_matches(name, there, n=1)
     return f"did you mean {near[0]}?" if near else otherwise
 
 

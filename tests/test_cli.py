@@ -129,6 +129,30 @@ def test_a_pipeline_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     assert "pipelines/later.py, line 3, cannot be imported: SyntaxError: '(' was never closed" in said
 
 
+def test_a_declaration_that_cannot_work_says_in_which_line_it_is(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").touch()
+    (tmp_path / "pipelines" / "shop.py").write_text("from sluice import bronze\n\norders = bronze.topic('Or ders')\n")
+    assert "Error: pipelines/shop.py, line 3: " in refused("status", here=tmp_path)
+
+
+def test_modules_in_folders_without_init_files_count(tmp_path: Path) -> None:
+    for folder in ("pipelines/sales", "pipelines/.ipynb_checkpoints", "expectations/silver"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "pipelines" / "sales" / "shop.py").write_text(
+        "from sluice import bronze, silver\n"
+        "orders = silver.events('orders', source=bronze.topic('orders'), schema='id string', keys=['id'])\n"
+    )
+    (tmp_path / "pipelines" / ".ipynb_checkpoints" / "shop-checkpoint.py").write_text("x = (")
+    (tmp_path / "expectations" / "silver" / "orders.py").write_text(
+        "from sluice.expect import expect, suite\n"
+        "rules = suite('silver.orders', expect('column_values_to_not_be_null', column='it', severity='warn'))\n"
+    )
+    (tmp_path / "pipelines" / "__init__.py").touch()
+    (tmp_path / "expectations" / "__init__.py").touch()
+    assert "there is no column it" in refused("status", here=tmp_path)
+
+
 def test_another_package_of_the_name_is_not_taken_for_the_project(tmp_path: Path) -> None:
     # Of the demo's project, which the tests can import, and this folder, which has no `__init__.py`.
     (tmp_path / "pipelines").mkdir()

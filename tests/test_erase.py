@@ -77,7 +77,7 @@ def files_with(folder: Path, value: str) -> list[str]:
 
 def found_and_stated(lakehouse: Lakehouse, subject: Subject) -> dict[int, list[int]]:
     """What `sluice erase` does before it runs."""
-    offsets = erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, subject)
+    offsets = erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, subject).offsets
     if offsets:
         erase.state(lakehouse.log, subject, offsets, "asked for it")
     return offsets
@@ -254,6 +254,19 @@ def test_only_segments_that_can_have_the_records_are_read(log: Log, monkeypatch:
 # With tables.
 
 
+def test_fields_that_no_record_has_are_named(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(sales)
+    lakehouse.publish("sales", {"id": "a", "Größe": None}, b'{"id": "b", "after": {"note": 1}}', b"[1", None, key="k")
+
+    def unknown(*fields: str, key: str = "k") -> tuple[str, ...]:
+        subject = Subject("sales", key, fields=fields)
+        return erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, subject).unknown_fields
+
+    assert unknown("Größe", "note", "grösse", "1") == ("grösse", "1")
+    # Where no record is meant, none has anything.
+    assert unknown("grösse", key="other") == ()
+
+
 def test_an_erasure_names_no_subject_and_is_asked_for_with_sense(lakehouse: Lakehouse) -> None:
     lakehouse.declare(sales)
     lakehouse.publish("sales", sale(subject), sale(f"{subject}0"), b"{", None, key="the-key")
@@ -280,15 +293,8 @@ def test_an_erasure_names_no_subject_and_is_asked_for_with_sense(lakehouse: Lake
     (path,) = [each.path for each in lakehouse.log.segments(erasures_topic)]
     assert subject not in path.read_text()
     assert "the-key" not in path.read_text()
-    assert (
-        sum(
-            map(
-                len,
-                erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, Subject("sales", "the-key")).values(),
-            )
-        )
-        == 4
-    )
+    found = erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, Subject("sales", "the-key"))
+    assert sum(map(len, found.offsets.values())) == 4
     assert [each.reason for each in erasures.erasures_in(lakehouse.log).values()] == ["asked for it"]
 
 
@@ -829,7 +835,7 @@ def test_what_nothing_declares_any_more_is_in_the_way_or_forgotten(lakehouse: La
     lakehouse.declare(declared("visits", "visits")).run()
     asked = Subject("views", where=f"value LIKE '%{subject}%'")
     found = erase.found(lakehouse.lake, lakehouse.log, lakehouse.catalogue, asked)
-    erase.state(lakehouse.log, asked, found, "request 9")
+    erase.state(lakehouse.log, asked, found.offsets, "request 9")
     for folder in ("bronze/views", "silver/views", "gold/of_views"):
         lakehouse.run()
         assert folder.replace("/", ".") in left()

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pyspark
 import pytest
 
 from sluice import Project
+from sluice.errors import SluiceError
 from sluice.runtime import jvm
 from sluice.runtime.session import scratch_prefix
 from sluice.runtime.settings import read_settings
@@ -125,8 +126,7 @@ def test_the_next_command_takes_the_jvm_of_the_last(shop: Path) -> None:
         pid, sessions = before.process.pid, before.sessions
     assert not is_locked(str(shop / ".sluice" / "lake"))
     assert "Nothing new" in run(shop)
-    explained = command("explain", "silver.orders", "order_id=1001", here=shop)
-    assert explained.returncode == 0, explained.stderr
+    read(shop)
     with waiting(shop) as after:
         assert after is not None
         assert (after.process.pid, after.sessions) == (pid, sessions + 2)
@@ -172,6 +172,26 @@ def test_a_run_leaves_the_folder_of_a_jvm_that_reads_and_removes_that_of_one_tha
         assert not gone.exists()
 
 
+def test_who_may_only_read_a_lake_keeps_no_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(root: str) -> int:
+        raise SluiceError(f"The lake {root} cannot be written: Permission denied.")
+
+    monkeypatch.setattr(jvm, "lock_file", refuse)
+    settings = read_settings(tmp_path)
+    Path(settings.lake_root).mkdir(parents=True)
+    with jvm.place(settings) as place:
+        assert place is not None
+        assert place.lock_file is None
+    with pytest.raises(SluiceError), jvm.place(settings, writes=True):
+        pass
+
+
+def test_reading_a_lake_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    settings = read_settings(tmp_path)
+    with jvm.place(settings):
+        assert not Path(settings.lake_root).exists()
+
+
 def test_changed_code_is_run_as_it_is_now(shop: Path) -> None:
     before = pid_of_waiting(shop)
     assert labels(shop)[0].startswith("the ")
@@ -199,7 +219,17 @@ def test_a_lake_that_was_removed_is_made_again(shop: Path) -> None:
     assert pid_of_waiting(shop) == before
 
 
-def test_a_command_that_is_killed_ends_the_jvm_that_it_took_and_the_lock_lasts_until_then(shop: Path) -> None:
+def read(folder: Path) -> None:
+    explained = command("explain", "silver.orders", "order_id=1001", here=folder)
+    assert explained.returncode == 0, explained.stderr
+
+
+@pytest.mark.parametrize("started_by", [run, read])
+def test_a_command_that_is_killed_ends_the_jvm_that_it_took_and_the_lock_lasts_until_then(
+    shop: Path, started_by: Callable[[Path], object]
+) -> None:
+    end_waiting(shop)
+    started_by(shop)
     pid = pid_of_waiting(shop)
     assert pid is not None
     lake = str(shop / ".sluice" / "lake")

@@ -132,7 +132,7 @@ def test_one_that_cannot_be_asked_counts_as_critical_and_spares_the_others(frame
 
 
 wrong: dict[str, dict[str, Any]] = {
-    "column_mean_to_be_betwen is no expectation known here; did you mean column_mean_to_be_between": {
+    "There is no expectation column_mean_to_be_betwen; did you mean column_mean_to_be_between": {
         "type": "column_mean_to_be_betwen"
     },
     "has no minimum; it has column, max_value": {"minimum": 0},

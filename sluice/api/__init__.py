@@ -4,6 +4,7 @@ from sluice.api.answers import Answer
 from sluice.api.opened import Message
 from sluice.api.project import Project
 from sluice.api.results import Audit, Checked, Maintained, RunResult, TopicOffsets
+from sluice.engine.catalogue import require_project
 from sluice.engine.runner import Event, Listener
 from sluice.log import Record
 from sluice.operate.audit import IntegrityCheck, Stopped
@@ -14,7 +15,7 @@ from sluice.operate.erase import Erased
 from sluice.operate.explain import Origin, Value
 from sluice.operate.export import Exported
 from sluice.operate.forecast import Step
-from sluice.operate.json_text import as_text, counted, json_line
+from sluice.operate.json_text import as_text, counted, json_line, plain
 from sluice.operate.lineage import Link, Traced, trace
 from sluice.operate.postgres import Comment as SqlComment
 from sluice.operate.postgres import Options as SqlOptions
@@ -66,6 +67,8 @@ __all__ = [
     "counted",
     "is_critical",
     "json_line",
+    "plain",
+    "require_project",
     "severity_of",
     "state_of",
     "trace",

@@ -12,12 +12,13 @@ from sluice.operate.erase import Erased, Subject
 
 def erased(here: Opened, subject: Subject, reason: str, *, dry_run: bool) -> Erased:
     """States in the log that the records are to be erased, and does it; also what is left of earlier erasures."""
-    offsets = erase.found(here.lake, here.log, here.catalogue(), subject)
-    found = Erased(subject.topic, {partition: len(each) for partition, each in offsets.items()})
+    meant = erase.found(here.lake, here.log, here.catalogue(), subject)
+    counts = {partition: len(each) for partition, each in meant.offsets.items()}
+    found = Erased(subject.topic, counts, unknown_fields=meant.unknown_fields)
     if dry_run:
         return replace(found, in_the_way=tuple(copies_of_replays(here.lake)))
-    if offsets:
-        erase.state(here.log, subject, offsets, reason)
+    if meant.offsets:
+        erase.state(here.log, subject, meant.offsets, reason)
     done = asked(here, requests.Request(do="erase"))
     return replace(found, in_the_way=tuple(done["in_the_way"]))
 

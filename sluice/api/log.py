@@ -14,11 +14,11 @@ from sluice.api.driver import asked
 from sluice.api.opened import Message, Opened
 from sluice.api.results import TopicOffsets
 from sluice.engine.catalogue import is_project
-from sluice.errors import UsageError
+from sluice.errors import SluiceError, UsageError, suggestion
 from sluice.ingest.file_rows import Reading
 from sluice.ingest.files import Imported, Options, import_file
 from sluice.ingest.receivers.records import key_in
-from sluice.log import Record, Retention, StoredRecord, Verified, require_open
+from sluice.log import Record, Retention, StoredRecord, Verified, is_reserved, require_open
 from sluice.operate import requests
 from sluice.operate.schemas import add_schema
 
@@ -39,11 +39,13 @@ class ProjectLog:
 
         A mapping becomes JSON, with a Decimal as the number that it is; text and bytes are appended as they are; a
         Record has its own key, timestamp and headers. `key` is the key of every other record, or else each takes its
-        own from the field `key_field` of its JSON; if none has it, that is a warning. Records of one key keep their
-        order. Returns the next offset of each partition that got some. A UsageError for a value that is no JSON, for
-        one record instead of several, or a topic reserved for Sluice; a LogError when the log cannot be written.
+        own from the field `key_field` of its JSON; if none has it, that is a warning, and so is a new topic that no
+        dataset reads. Records of one key keep their order. Returns the next offset of each partition that got some. A
+        UsageError for a value that is no JSON, for one record instead of several, or a topic reserved for Sluice; a
+        LogError when the log cannot be written.
         """
         require_open(topic)
+        is_new = topic not in self.names()
         if isinstance(records, Mapping | str | bytes | Record):
             raise UsageError(f"records is one {type(records).__name__}; give a list, even of one record.")
         if key is not None and key_field is not None:
@@ -55,7 +57,28 @@ class ProjectLog:
                 f"None of the records of {topic} has a field {key_field}: they have no key, and no order among them."
             )
             self._here.notify(Message("warning", without))
+        if is_new:
+            self.warn_unread(topic)
         return offsets
+
+    def warn_unread(self, topic: str) -> None:
+        """Says that nothing reads a topic, which may be a misspelt one."""
+        try:
+            read = self.read_topics()
+        except SluiceError:
+            # The records are appended, whatever is wrong with the declarations; the next run says what.
+            return
+        if topic not in read:
+            what_else = suggestion(topic, read, f"they read {', '.join(read) or 'none yet'}.")
+            said = f"The topic {topic} is new, and no dataset reads it: {what_else}"
+            self._here.notify(Message("warning", said))
+
+    def unread_topics(self) -> list[str]:
+        """The topics of the log that no dataset reads; none of a log on Kafka, which is not the project's alone."""
+        if self._here.log.folder_of_files is None:
+            return []
+        read = self.read_topics()
+        return [name for name in self.names() if name not in read and not is_reserved(name)]
 
     def read_topics(self) -> list[str]:
         """The topics that the declared datasets are made from; none where nothing is declared."""

@@ -548,6 +548,7 @@ class Project:
         here = self._here
         node = here.catalogue().dataset(dataset)
         wanted = {name: as_typed(value) for name, value in row.items()}
+        explain.require_grain(node, wanted)
         with here.sessions.reading() as spark:
             return explain.Explainer(spark, here.lake).explain(node, wanted)
 

@@ -49,8 +49,11 @@ class EachCall:
     @contextmanager
     def reading(self) -> "Iterator[SparkSession]":
         tell_of_jars(self.settings, self.notice)
-        with place(self.settings) as kept, spark_session(self.settings, place=kept) as spark, speaking():
-            yield spark
+        with place(self.settings) as kept:
+            file = kept.lock_file if kept else None
+            descriptors = () if file is None else (file,)
+            with spark_session(self.settings, descriptors=descriptors, place=kept) as spark, speaking():
+                yield spark
 
     @contextmanager
     def writing(self) -> "Iterator[SparkSession]":

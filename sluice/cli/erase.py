@@ -51,13 +51,19 @@ def erase(  # noqa: PLR0917 - options, each given by its name
             dry_run=dry_run,
         )
     if as_json:
-        print_json({"topic": found.topic, "records": found.count, "in_the_way": list(found.in_the_way)})
+        unknown, in_the_way = list(found.unknown_fields), list(found.in_the_way)
+        shown = {"topic": found.topic, "records": found.count, "unknown_fields": unknown, "in_the_way": in_the_way}
+        print_json(shown)
     else:
         out.print(said(topic, found.count, is_done=not dry_run), highlight=False)
+    if found.unknown_fields:
+        names = ", ".join(found.unknown_fields)
+        err.print(f"None of the records has a field {names}: is it misspelt?", highlight=False, markup=False)
     for each in found.in_the_way:
         what = "This will be in the way" if dry_run else "The old values are not gone everywhere"
         err.print(f"{what}: {each}.", highlight=False, markup=False)
-    if found.in_the_way and not dry_run:
+    is_misspelt = bool(found.unknown_fields) and not found.count
+    if is_misspelt or (found.in_the_way and not dry_run):
         raise typer.Exit(1)
 
 

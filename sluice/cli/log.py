@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from sluice.api import Project
+from sluice.api import Project, require_project
 from sluice.cli.options import AsJson, ProjectFolder, names_in, opened
 from sluice.cli.printing import err, print_changed, print_json, print_table, printable
-from sluice.errors import SluiceError, UsageError, suggestion
+from sluice.errors import UsageError
 
 log_app = typer.Typer(no_args_is_help=True, help="Write and read the log.")
 
@@ -28,22 +28,8 @@ def log_append(
     """
     lines = (line.rstrip(b"\n") for line in file)
     with opened(project) as here:
-        is_new = topic not in here.log.names()
+        require_log(here)
         print_json(here.append(topic, lines, key=key, key_field=key_field))
-        if is_new:
-            print_unread(here, topic)
-
-
-def print_unread(here: Project, topic: str) -> None:
-    """Says that nothing reads a topic, which may be a misspelt one."""
-    try:
-        read = here.log.read_topics()
-    except SluiceError:
-        # The records are appended, whatever is wrong with the declarations; the next run says what.
-        return
-    if topic not in read:
-        hint = suggestion(topic, read, f"they read {', '.join(read) or 'none yet'}.")
-        err.print(f"The topic {topic} is new, and no dataset reads it: {hint}", highlight=False, markup=False)
 
 
 @log_app.command("import")
@@ -68,6 +54,7 @@ def log_import(  # noqa: PLR0917 - options, each given by its name
 ) -> None:
     """Append the rows of files as records, each row once: an import that was killed goes on where it was."""
     with opened(project) as here:
+        require_log(here)
         found = here.log.import_files(
             topic, *files, key=key, timestamp=timestamp, headers=header or (), types=types_of(types),
             delimiter="\t" if delimiter == "\\t" else delimiter, null=null, skip_bad=skip_bad,
@@ -79,6 +66,12 @@ def log_import(  # noqa: PLR0917 - options, each given by its name
     for each in found:
         if each.bad_file:
             err.print(f"Bad rows are in {each.bad_file}", highlight=False, markup=False, soft_wrap=True)
+
+
+def require_log(here: Project) -> None:
+    """A UsageError where a log would be made in a folder that is no project, and no setting says so."""
+    if not here.settings.log:
+        require_project(here.settings.project)
 
 
 def types_of(text: str) -> dict[str, str]:

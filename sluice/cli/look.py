@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from sluice.api import Audit, Fates, IntegrityCheck, Origin, Recomputed, Step, Stopped, Value, counted
+from sluice.api import Audit, Fates, IntegrityCheck, Origin, Recomputed, Step, Stopped, Value, counted, require_project
 from sluice.cli.options import AsJson, ProjectFolder, opened, time_of
 from sluice.cli.printing import exact, out, print_json, print_table, printable, shown, to_the_second, up_to_date
 from sluice.errors import UsageError
@@ -18,7 +18,7 @@ from sluice.errors import UsageError
 def status(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
     """Show offsets, lag, watermark, rows and freshness of every dataset."""
     with opened(project) as here:
-        states = here.status()
+        states, unread = here.status(), here.log.unread_topics()
     if as_json:
         print_json([asdict(state) for state in states])
         return
@@ -40,6 +40,9 @@ def status(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
             for state in states
         ],
     )
+    if unread:
+        said = f"\nNo dataset reads the topics that the log also has: {', '.join(unread)}."
+        out.print(said, highlight=False, markup=False)
     for state in states:
         if state.held:
             out.print(f"\n[bold]{state.dataset}[/]: {escape(printable(state.held))}", highlight=False)
@@ -186,6 +189,8 @@ def query(
 ) -> None:
     """Answer a SQL query over the tables, by their names: `SELECT * FROM gold.delays_hourly LIMIT 5`."""
     with opened(project) as here:
+        if not here.settings.lake:
+            require_project(here.settings.project)
         answer = here.query(sql, as_known_at, allow_files=allow_files)
         rows = answer.rows_with_infinity
     if as_json:

@@ -1,5 +1,6 @@
 """What commands print: data on stdout, as JSON or as tables for people; messages on stderr."""
 
+import json
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.api import Message, as_text, counted, json_line
+from sluice.api import Message, as_text, counted, json_line, plain
 
 # Control characters and halves of characters, and the marks that turn the direction of writing.
 control_categories = ("Cc", "Cs")
@@ -49,6 +50,8 @@ def shown(value: Any) -> str:
         return f"{value:,.2f}" if abs(value) >= 1 or not value else f"{value:.3g}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}" + (f".{value:%f}".rstrip("0") if value.microsecond else "")
+    if isinstance(value, dict | list):
+        value = json.dumps(plain(value), ensure_ascii=False, default=as_text)
     return printable(as_text(value))
 
 

@@ -2,9 +2,9 @@
 
 import importlib
 import importlib.util
-import pkgutil
 import sys
 import threading
+import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
 
-from sluice.errors import DeclarationError, UsageError, line_of, suggestion
+from sluice.errors import DeclarationError, UsageError, suggestion
 from sluice.model.commands import Commands
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.expectations import Expectation, Suite
@@ -287,19 +287,45 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
         root = importlib.import_module(package)
         require_own(root, project / package)
         yield root
-        for found in pkgutil.walk_packages(root.__path__, f"{package}."):
-            yield importlib.import_module(found.name)
-    except DeclarationError:
-        raise
+        for name in names_of_modules(project, package):
+            yield importlib.import_module(name)
+    except DeclarationError as error:
+        place = place_of(error, project)
+        # What is in a file in SQL says where.
+        if place is None or str(error).startswith(f"{package}/"):
+            raise
+        raise DeclarationError(f"{place}: {error}") from error
     except Exception as error:
-        folders = [project.resolve() / each for each in (package, expectations_package)]
-        place = line_of(error, lambda file: any(Path(file).resolve().is_relative_to(each) for each in folders))
-        if isinstance(error, SyntaxError) and error.filename:
-            place = f"{error.filename}, line {error.lineno}"
-        place = f"{place}," if place else str(project / package)
-        raise DeclarationError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
+        place = place_of(error, project)
+        what = f"{place}," if place else str(project / package)
+        raise DeclarationError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(project))
+
+
+def names_of_modules(project: Path, package: str) -> list[str]:
+    """The modules below a package, a package before what is in it; those of folders without `__init__.py` too."""
+    files = [path.relative_to(project).with_suffix("").parts for path in (project / package).rglob("*.py")]
+    # A folder that no name can reach, as `.ipynb_checkpoints`, has no modules.
+    found = [parts for parts in files if all(part.isidentifier() for part in parts[:-1]) and "." not in parts[-1]]
+    names = {parts[:-1] if parts[-1] == "__init__" else parts for parts in found}
+    return [".".join(parts) for parts in sorted(names - {(package,)})]
+
+
+def place_of(error: Exception, project: Path) -> str | None:
+    """The line of the project's files that an error comes from; None where it comes from none of them."""
+    folder = project.resolve()
+    own = [folder / each for each in (package, expectations_package)]
+    if isinstance(error, SyntaxError) and error.filename:
+        file, line = error.filename, error.lineno
+    else:
+        calls = traceback.extract_tb(error.__traceback__)
+        found = [each for each in calls if any(Path(each.filename).resolve().is_relative_to(part) for part in own)]
+        if not found:
+            return None
+        file, line = found[-1].filename, found[-1].lineno
+    path = Path(file).resolve()
+    return f"{path.relative_to(folder) if path.is_relative_to(folder) else path}, line {line}"
 
 
 def require_own(package: ModuleType, folder: Path) -> None:

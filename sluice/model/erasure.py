@@ -138,6 +138,16 @@ def without(value: bytes, fields: Iterable[str]) -> bytes | None:
     return reduce(lambda left, span: left[: span[0]] + "null" + left[span[1] :], reversed(spans), text).encode()
 
 
+def has_field(value: bytes | None, name: str) -> bool:
+    """Whether a JSON object, or an envelope in it, has a field of this name, also one that is null."""
+    try:
+        text = (value or b"").decode()
+        json.loads(text)
+        return any(True for _ in spans_of(text, skip_space(text, 0), frozenset([name])))
+    except (ValueError, IndexError, RecursionError):
+        return False
+
+
 def spans_of(text: str, at: int, fields: frozenset[str]) -> Iterator[tuple[int, int]]:
     """Where the values of these fields are in the object that begins at a place, and in the envelopes in it."""
     decoder = json.JSONDecoder()

@@ -196,8 +196,9 @@ def require_known(found: Expectation) -> None:
     types = list(row_rules) if found.is_row_rule else list(vocabulary)
     if found.type not in types:
         hint = suggestion(found.type, types, f"it can be {', '.join(types)}")
-        what = "cannot be asked of a single record" if found.is_row_rule else "is no expectation known here"
-        raise DeclarationError(f"{found.name}: {found.type} {what}; {hint}")
+        if not found.is_row_rule:
+            raise DeclarationError(f"There is no expectation {found.type}; {hint}")
+        raise DeclarationError(f"{found.name}: {found.type} cannot be asked of a single record; {hint}")
     takes = vocabulary[found.type]
     known = takes.known - {"mostly"} if found.is_row_rule else takes.known
     unknown = sorted(set(found.arguments) - known)

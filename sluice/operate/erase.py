@@ -14,7 +14,7 @@ from sluice.errors import UsageError
 from sluice.log import AnyLog, erasures, require_open
 from sluice.model.commands import metadata
 from sluice.model.datasets import Topic
-from sluice.model.erasure import Erasure, Removal, erased_header, erasures_topic, remainder
+from sluice.model.erasure import Erasure, Removal, erased_header, erasures_topic, has_field, remainder
 from sluice.model.ledger import Entry
 from sluice.operate.query import connected
 from sluice.operate.search import Wanted
@@ -36,11 +36,15 @@ waiting_columns: dict[str, pa.DataType] = {
 
 @dataclass(frozen=True)
 class Erased:
-    """How many records of a topic an erasure names, by partition; and what keeps it from its end, if anything does."""
+    """How many records of a topic an erasure names, by partition; and what keeps it from its end, if anything does.
+
+    No record that was looked at has one of the `unknown_fields`.
+    """
 
     topic: str
     records: Mapping[int, int]
     in_the_way: tuple[str, ...] = ()
+    unknown_fields: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -57,20 +61,30 @@ class Subject:
     fields: Sequence[str] = ()
 
 
-def found(lake: Lake, log: AnyLog, catalogue: Catalogue, subject: Subject) -> dict[int, list[int]]:
-    """The offsets of the records by partition, those that have landed and those that have not; none of erased ones.
+@dataclass(frozen=True)
+class Found:
+    """The offsets of the records to erase, by partition, and the fields to erase that none of them has."""
+
+    offsets: dict[int, list[int]]
+    unknown_fields: tuple[str, ...] = ()
+
+
+def found(lake: Lake, log: AnyLog, catalogue: Catalogue, subject: Subject) -> Found:
+    """The records that are meant, those that have landed and those that have not; none of erased ones.
 
     A UsageError for what cannot be looked for, or cannot be erased.
     """
     require_sense(lake, log, catalogue, subject)
     nodes = [node for node in catalogue.topics if node.topic == subject.topic]
     offsets: dict[int, set[int]] = {}
-    for partition, offset, value in matching(lake, log, nodes, subject):
+    unseen: list[str] = []
+    for number, (partition, offset, value) in enumerate(matching(lake, log, nodes, subject)):
+        unseen = [name for name in (unseen if number else subject.fields) if not has_field(value, name)]
         is_less = remainder(value, [Removal(0, tuple(subject.fields))]).value != value
         if not subject.fields or is_less:
             offsets.setdefault(partition, set()).add(offset)
     log.require_erasable(subject.topic, offsets, subject.fields)
-    return {partition: sorted(each) for partition, each in sorted(offsets.items())}
+    return Found({partition: sorted(each) for partition, each in sorted(offsets.items())}, tuple(unseen))
 
 
 def state(log: AnyLog, subject: Subject, offsets: Mapping[int, Sequence[int]], reason: str) -> None:

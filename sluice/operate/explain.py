@@ -5,7 +5,7 @@ changed in between. The functions with which a refresh reads the inputs of a sco
 row.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
@@ -203,8 +203,8 @@ def versions_of(images: "DataFrame") -> list[int]:
     return sorted(row[0] for row in images.select("_commit_version").distinct().collect())
 
 
-def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str]) -> "Column":
-    """The condition that a row is the wanted one; a UsageError names the columns of the grain."""
+def require_grain(dataset: Dataset, wanted: Collection[str]) -> None:
+    """A UsageError for columns that do not name one row; it says which do."""
     grain = dataset.outputs[-1].grain
     if set(wanted) != set(grain):
         unknown = [name for name in wanted if name not in grain]
@@ -213,6 +213,11 @@ def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str])
             f"{dataset.name}: {said}say which row by {', '.join(grain)}: sluice explain {dataset.name} "
             + " ".join(f"{name}=…" for name in grain)
         )
+
+
+def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str]) -> "Column":
+    """The condition that a row is the wanted one."""
+    require_grain(dataset, wanted)
     types = dict(rows.dtypes)
     values = {name: value_of(value, types[name]) for name, value in wanted.items()}
     has_none = [value.isNull().alias(name) for name, value in values.items()]

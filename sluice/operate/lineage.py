@@ -69,7 +69,8 @@ def found_in(known: Mapping[str, Described], name: str) -> tuple[str, str | None
     own, _, column = rest.partition(".")
     table = f"{layer}.{own}"
     if table not in known:
-        raise UsageError(f"There is no table {table}; {hint(table, list(known))}")
+        named = table if rest else name
+        raise UsageError(f"There is no table {named}; {hint(named, list(known))}")
     names = [each.name for each in known[table].columns]
     if column and column not in names:
         raise UsageError(f"{table} has no column {column}; {hint(column, names)}")

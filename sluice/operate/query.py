@@ -23,6 +23,8 @@ files_max = 100
 # a WITH, and calls the whole a SELECT; anywhere else they are no SQL.
 reading_nodes = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 kept_characters_max = 10_000
+# What DuckDB says of a statement that would change the view that a table is.
+writes = re.compile(r"Can only \w+( \w+)? base table|is not an table")
 # What a value takes that is kept by Python, about; of longer lists it is not added up.
 value_bytes, elements_counted_max = 100, 5000
 
@@ -253,18 +255,25 @@ def answering() -> Iterator[None]:
     """A UsageError says what is wrong with a query."""
     try:
         yield
-    except duckdb.CatalogException as error:
-        # A table that is only declared is unknown to DuckDB, which then guesses at its own.
-        plain = re.sub(r"\nDid you mean \"(information_schema|pg_catalog)\..*", "", str(error))
-        said = (
-            f"The query cannot be answered: {plain}\n"
-            "A declared table is there after its first run (sluice run), unless it is blocked: sluice status"
-        )
-        raise UsageError(said) from error
     except duckdb.Error as error:
-        raise UsageError(f"The query cannot be answered: {error}") from error
+        raise UsageError(refusal(error)) from error
     except MemoryError as error:
         raise UsageError("The query cannot be answered: the memory is used up. Ask for less.") from error
+
+
+def refusal(error: duckdb.Error) -> str:
+    """What is wrong with a query."""
+    said = str(error)
+    if writes.search(said):
+        return "A query reads the tables and changes none: what they hold follows from the log."
+    if not isinstance(error, duckdb.CatalogException):
+        return f"The query cannot be answered: {said}"
+    # A table that is only declared is unknown to DuckDB, which then guesses at its own.
+    plain = re.sub(r"\nDid you mean \"(information_schema|pg_catalog)\..*", "", said)
+    return (
+        f"The query cannot be answered: {plain}\n"
+        "A declared table is there after its first run (sluice run), unless it is blocked: sluice status"
+    )
 
 
 def size_of(value: Any) -> int:

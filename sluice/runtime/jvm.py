@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 import pyspark
 from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER
 
+from sluice.errors import SluiceError
 from sluice.runtime import keeper
 from sluice.runtime.calls import frugal
 from sluice.runtime.settings import Settings
@@ -212,8 +213,8 @@ def place(settings: Settings, *, writes: bool = False) -> Iterator[Place | None]
     name = hashlib.sha256(settings.lake_root.encode()).hexdigest()[:32]
     found = Place(folder / name, 60 * settings.keep_spark_minutes, fingerprint(settings))
     taken(found, settings)
-    if writes and found.lock_file is None and settings.location.folder is not None:
-        found.lock_file = lock_file(settings.lake_root)
+    if found.lock_file is None and settings.location.folder is not None:
+        found.lock_file = lock_file(settings.lake_root) if writes else lock_file_if_there(settings.lake_root)
     try:
         yield found
     finally:
@@ -222,6 +223,15 @@ def place(settings: Settings, *, writes: bool = False) -> Iterator[Place | None]
             jvm.end()
         if found.lock_file is not None:
             os.close(found.lock_file)
+
+
+def lock_file_if_there(root: str) -> int | None:
+    """The lock's open file for a JVM that only reads, and may be left to a command that writes."""
+    if Path(root).is_dir():
+        # Who may read a lake and not write it keeps no JVM.
+        with suppress(SluiceError):
+            return lock_file(root)
+    return None
 
 
 def taken(found: Place, settings: Settings) -> None:

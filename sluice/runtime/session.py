@@ -155,7 +155,7 @@ def spark_session(
     With a `lock` it may write: the lake stays locked until the JVM is dead too, or the JVM dies with the lock. What a
     Spark Connect server continues for a process that died is fenced only by Delta (`Lake.fence`). Without a `lock` the
     JVM may inherit `descriptors` that are locked later, each time something is written. The JVM comes from its `place`
-    if one waits there, and goes there if it wrote and all went well.
+    if one waits there, and goes there if it has the lock's file and all went well.
     """
     where = settings.location
     if settings.is_remote:
@@ -177,7 +177,8 @@ def spark_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     waited = None if place is None else place.take()
     # A JVM writes the archive when it ends.
-    stays = waited is not None or (lock is not None and archive.path.exists())
+    has_lock_file = lock is not None or bool(descriptors)
+    stays = waited is not None or (has_lock_file and archive.path.exists())
     scratch = waited.scratch if waited else new_scratch(settings, lock)
     conf = configured(settings, lock, scratch, files, archive)
     log, inherited = spark_log(settings, lock), [*(lock.descriptors if lock else ()), *descriptors]

@@ -206,6 +206,10 @@ def test_a_lake_that_another_run_holds_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_log_is_written_and_read_by_commands(tmp_path: Path) -> None:
+    assert "is no Sluice project" in refused("log", "append", "t", "-", here=tmp_path)
+    assert "is no Sluice project" in refused("query", "SELECT 1", here=tmp_path)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "pipelines").mkdir()
     # Half of a pair is no text, so that line has no key; it is a record all the same.
     half = b'{"id":"\\ud800"}'
     lines = b'{"id":"a"}\n\xff\n{"id":"b"}\n' + half + b"\n"
@@ -400,7 +404,7 @@ def test_appending_to_a_topic_that_nothing_reads_says_so_once(tmp_path: Path) ->
     def said(topic: str) -> str:
         return "".join(sluice("log", "append", topic, "-", here=project, stdin=b"{}\n").stderr.splitlines())
 
-    assert said("ordres") == "The topic ordres is new, and no dataset reads it: did you mean orders?"
+    assert said("ordres") == "Warning: The topic ordres is new, and no dataset reads it: did you mean orders?"
     assert "they read orders, products." in said("elsewhere")
     assert (said("ordres"), said("orders")) == ("", "")
     (project / "pipelines" / "broken.py").write_text("from sluice import nothing")

@@ -109,6 +109,12 @@ def order(number: int, product: str, day: int = 1, quantity: int = 1) -> dict[st
     return {"order_id": f"n{number}", "placed_at": placed_at, "product_id": product, "quantity": quantity}
 
 
+def declare_a_topic(folder: Path) -> None:
+    """All that a project must have whose tables another program wrote."""
+    (folder / "pipelines").mkdir()
+    (folder / "pipelines" / "__init__.py").write_text("from sluice import bronze\n\nothers = bronze.topic('others')\n")
+
+
 @pytest.fixture(scope="module")
 def ran(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a project that ran twice: the second time with a late order and a product with a hostile name."""
@@ -304,7 +310,7 @@ def test_rows_are_downloaded_as_they_are(reader: Reader, shop: Project) -> None:
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """A console of tables of which one file is damaged: the last one of `gold.late`, the only one of `gold.early`."""
     folder = tmp_path_factory.mktemp("damaged")
-    (folder / "pipelines").mkdir()
+    declare_a_topic(folder)
     # Arrow reads up to four files ahead.
     for name, parts in {"late": 10, "early": 1}.items():
         table = folder / "lake" / "gold" / name
@@ -595,7 +601,7 @@ def test_days_are_missing_where_most_follow_each_other(days: tuple[int, ...], mi
 def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """A console, whose queries may take 5 s, of tables that another program wrote, with values of every kind."""
     folder = tmp_path_factory.mktemp("others")
-    (folder / "pipelines").mkdir()
+    declare_a_topic(folder)
     (folder / "dashboards").mkdir()
     (folder / "dashboards" / "long.yaml").write_text(
         "title: Long\ncharts:\n"
@@ -659,7 +665,7 @@ def test_unusual_answers_are_answers(others: Reader, sql: str, rows: list[list[s
 
 
 def test_times_without_an_end_are_told_from_all_others_in_rows_and_downloads(tmp_path: Path) -> None:
-    (tmp_path / "pipelines").mkdir()
+    declare_a_topic(tmp_path)
     ends = ("'infinity'", "'-infinity'", "'9999-12-31 12:00:00.5'")
     row = "SELECT {0}::TIMESTAMPTZ AS at, {0}::TIMESTAMP::DATE AS day, [{0}::TIMESTAMP] AS many"
     with duckdb.connect() as made:
@@ -712,7 +718,7 @@ def test_what_cannot_be_answered_is_a_message(others: Reader) -> None:
 
 
 def test_a_condition_without_end_is_ended(tmp_path: Path) -> None:
-    (tmp_path / "pipelines").mkdir()
+    declare_a_topic(tmp_path)
     write_deltalake(tmp_path / "lake" / "gold" / "one", pa.table({"a": [1]}))
     endless = "(SELECT count(*) FROM range(100000) a, range(100000) b, range(100000) c) > 0"
     with (

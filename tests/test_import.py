@@ -301,6 +301,7 @@ def segments_in(folder: Path) -> int:
 
 
 def test_the_command_imports_several_files(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
     (tmp_path / "a.csv").write_text("id,n\na,1\nb,x\n")
     (tmp_path / "b.jsonl").write_text('{"id": "c"}\n')
     found = sluice("log", "import", "orders", "a.csv", "b.jsonl", "--key", "id", "--skip-bad", "--json", here=tmp_path)

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -127,11 +128,12 @@ class World:
             if key in comparable_keys(keys, self.kind) and first <= number < (last or 10**6)
         ]
         table, among = DeltaTable(self.folder, version), Among("k", pa.chunked_array([pa.array(keys, self.kind)]))
-        try:
-            found = index.find_among(table, everything.schema, str(self.folder), among, [among, during])
-        except index.errors:
-            # Then it is searched without the index; but not for the same reason twice.
-            found = index.find_among(table, everything.schema, str(self.folder), among, [among, during])
+        found = None
+        for _ in range(len(self.runs()) + 1):
+            # After an error it is searched without the index; but not for the same run twice.
+            with suppress(*index.errors):
+                found = index.find_among(table, everything.schema, str(self.folder), among, [among, during])
+                break
         assert found is not None
         assert sorted(comparable(found), key=repr) == sorted(wanted, key=repr)
         assert all(each == ["x", None] for each in found["s"].to_pylist())

@@ -287,7 +287,7 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
         root = importlib.import_module(package)
         require_own(root, project / package)
         yield root
-        for name in names_of_modules(project, package):
+        for name in names_of_modules(package, project / package):
             yield importlib.import_module(name)
     except DeclarationError as error:
         place = place_of(error, project)
@@ -303,13 +303,17 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
         sys.path.remove(str(project))
 
 
-def names_of_modules(project: Path, package: str) -> list[str]:
+def names_of_modules(package: str, folder: Path) -> Iterator[str]:
     """The modules below a package, a package before what is in it; those of folders without `__init__.py` too."""
-    files = [path.relative_to(project).with_suffix("").parts for path in (project / package).rglob("*.py")]
-    # A folder that no name can reach, as `.ipynb_checkpoints`, has no modules.
-    found = [parts for parts in files if all(part.isidentifier() for part in parts[:-1]) and "." not in parts[-1]]
-    names = {parts[:-1] if parts[-1] == "__init__" else parts for parts in found}
-    return [".".join(parts) for parts in sorted(names - {(package,)})]
+    for path in sorted(folder.iterdir()):
+        name = f"{package}.{path.stem}"
+        # A folder that no name can reach, as `.ipynb_checkpoints`, has no modules.
+        if path.is_dir() and path.name.isidentifier():
+            if (path / "__init__.py").exists():
+                yield name
+            yield from names_of_modules(name, path)
+        elif path.suffix == ".py" and path.stem != "__init__" and "." not in path.stem:
+            yield name
 
 
 def place_of(error: Exception, project: Path) -> str | None:

@@ -70,6 +70,7 @@ other_type = "shop string, since timestamp, city string"
         (lambda: events("id string, at timestamp, `a b` int"), "it has a space"),
         (lambda: events("id string, at timestamp, AT timestamp"), "at and AT would be one column"),
         (lambda: history(apply_as_deletes="gone"), "apply_as_deletes reads gone, which is no column here"),
+        (lambda: history(apply_as_deletes="city"), "apply_as_deletes is city, which is string; give a condition"),
         (lambda: history(apply_as_truncates="city = 'all"), "a quotation mark is not closed"),
         (lambda: as_of(history(other_type)), r"silver.things.shop is a int and silver.shops.shop is a string"),
         (lambda: as_of(history("shop int, since date, city string")), "things.at is a timestamp and .* a date"),

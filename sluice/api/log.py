@@ -74,11 +74,11 @@ class ProjectLog:
             self._here.notify(Message("warning", said))
 
     def unread_topics(self) -> list[str]:
-        """The topics of the log that no dataset reads; none of a log on Kafka, which is not the project's alone."""
+        """The topics of the log that do not land; none of a log on Kafka, which is not the project's alone."""
         if self._here.log.folder_of_files is None:
             return []
-        read = self.read_topics()
-        return [name for name in self.names() if name not in read and not is_reserved(name)]
+        landed = {each.topic for each in self._here.catalogue().topics}
+        return [name for name in self.names() if name not in landed and not is_reserved(name)]
 
     def read_topics(self) -> list[str]:
         """The topics that the declared datasets are made from; none where nothing is declared."""

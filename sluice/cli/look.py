@@ -18,7 +18,8 @@ from sluice.errors import UsageError
 def status(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
     """Show offsets, lag, watermark, rows and freshness of every dataset."""
     with opened(project) as here:
-        states, unread = here.status(), here.log.unread_topics()
+        states = here.status()
+        unread = [] if as_json else here.log.unread_topics()
     if as_json:
         print_json([asdict(state) for state in states])
         return
@@ -41,7 +42,7 @@ def status(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
         ],
     )
     if unread:
-        said = f"\nNo dataset reads the topics that the log also has: {', '.join(unread)}."
+        said = f"\nTopics of the log that no dataset is made from: {', '.join(unread)}."
         out.print(said, highlight=False, markup=False)
     for state in states:
         if state.held:

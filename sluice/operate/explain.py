@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 records_shown_max = 20
 # Causes of commits to which every row of the inputs contributed.
 as_a_whole = ("rebuild", "first build", "replay", "unfinished", "promoted", "rolled back")
+examples = {"timestamp": "2026-03-28T10:00:00Z", "date": "2026-03-28"}
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,8 @@ def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str])
     (found,) = rows.sparkSession.range(1).select(*has_none).collect()
     for name, text in wanted.items():
         if found[name] and text != "null":
-            raise UsageError(f"{dataset.name}: {name}={text} is no value of {name}, which is {types[name]}")
+            example = f", such as {examples[types[name]]}" if types[name] in examples else ""
+            raise UsageError(f"{dataset.name}: {name}={text} is no value of {name}, which is {types[name]}{example}")
     same = [F.col(name).eqNullSafe(value) for name, value in values.items()]
     return reduce(lambda left, right: left & right, same)
 

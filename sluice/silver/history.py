@@ -472,6 +472,11 @@ def change_parsing(
         if condition is not None:
             require_known(dataset, option, condition, {**dict.fromkeys(parsing.columns), **parsing.types})
             require_certain(dataset, option, condition)
+            kind = parsing.types.get(condition.strip(), "boolean")
+            if kind.lower() != "boolean":
+                raise DeclarationError(
+                    f"{dataset}: {option} is {condition}, which is {kind}; give a condition, as {condition} IS NOT NULL"
+                )
     return parsing
 
 

@@ -167,5 +167,5 @@ def test_a_row_is_named_by_all_that_tells_it_apart(lived: Lakehouse) -> None:
         explained(lived, revenue(), produkt="tea", window_start=text(3))
     assert explained(lived, revenue(), product="nothing", window_start=text(3)) == []
     assert explained(lived, revenue(), product="tea", window_start="null") == []
-    with pytest.raises(UsageError, match="window_start=noon is no value of .*, which is timestamp, such as 2026-"):
+    with pytest.raises(UsageError, match=r"window_start=noon is no value of .*, which is timestamp, such as 2026-"):
         explained(lived, revenue(), product="tea", window_start="noon")

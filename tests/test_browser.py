@@ -15,7 +15,7 @@ from sluice.expect import expect, suite
 from sluice.operate import checks, report
 from tests.kit import Lakehouse, text
 from tests.shop import sales
-from tests.test_console import served
+from tests.test_console import declare_a_topic, served
 from tests.test_receivers import listening, token
 from tests.waiting import patience_seconds
 
@@ -73,7 +73,7 @@ def test_a_page_that_was_cut_off_hears_each_change_once(tmp_path: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     assert chromium, "There is no Chromium. Run: python -m infra.servers install --for-tests"
-    (tmp_path / "pipelines").mkdir()
+    declare_a_topic(tmp_path)
     sold = tmp_path / "lake" / "gold" / "sold"
 
     def sell(*ids: int) -> None:

@@ -22,8 +22,14 @@ def hint(name: str, known: Iterable[str]) -> str:
 
 def line_of(error: Exception, is_own: Callable[[str], bool] = lambda file: True) -> str | None:
     """The line nearest to an error, in the files that count; None where it came from none of them."""
+    found = call_of(error, is_own)
+    return f"{found.filename}, line {found.lineno}" if found else None
+
+
+def call_of(error: Exception, is_own: Callable[[str], bool]) -> traceback.FrameSummary | None:
+    """The call nearest to an error, in the files that count."""
     own = [each for each in traceback.extract_tb(error.__traceback__) if is_own(each.filename)]
-    return f"{own[-1].filename}, line {own[-1].lineno}" if own else None
+    return own[-1] if own else None
 
 
 class SluiceError(Exception):

@@ -45,7 +45,7 @@ class ProjectLog:
         LogError when the log cannot be written.
         """
         require_open(topic)
-        is_new = topic not in self.names()
+        is_new = not self._here.log.exists(topic)
         if isinstance(records, Mapping | str | bytes | Record):
             raise UsageError(f"records is one {type(records).__name__}; give a list, even of one record.")
         if key is not None and key_field is not None:

@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import sys
 import threading
-import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
 
-from sluice.errors import DeclarationError, UsageError, suggestion
+from sluice.errors import DeclarationError, UsageError, call_of, suggestion
 from sluice.model.commands import Commands
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.expectations import Expectation, Suite
@@ -322,12 +321,10 @@ def place_of(error: Exception, project: Path) -> str | None:
     own = [folder / each for each in (package, expectations_package)]
     if isinstance(error, SyntaxError) and error.filename:
         file, line = error.filename, error.lineno
+    elif call := call_of(error, lambda file: any(Path(file).resolve().is_relative_to(each) for each in own)):
+        file, line = call.filename, call.lineno
     else:
-        calls = traceback.extract_tb(error.__traceback__)
-        found = [each for each in calls if any(Path(each.filename).resolve().is_relative_to(part) for part in own)]
-        if not found:
-            return None
-        file, line = found[-1].filename, found[-1].lineno
+        return None
     path = Path(file).resolve()
     return f"{path.relative_to(folder) if path.is_relative_to(folder) else path}, line {line}"
 

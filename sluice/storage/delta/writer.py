@@ -36,6 +36,7 @@ from sluice.storage.delta.marked import (
     allows_marks,
     commit_marked,
     replacement_of,
+    set_for_now,
     user_metadata,
 )
 from sluice.storage.delta.opened import (
@@ -220,10 +221,8 @@ class Writer(Reader):
         view = f"_difference_{table.replace('.', '_')}"
         difference.createOrReplaceTempView(view)
         settings = {user_metadata: entry.to_json(), application: entry.dataset, number: str(fence + 1)}
-        for name, value in settings.items():
-            spark.conf.set(name, value)
         try:
-            with bloom_filters(spark, dict(difference.dtypes), find_by):
+            with set_for_now(spark, settings), bloom_filters(spark, dict(difference.dtypes), find_by):
                 spark.sql(
                     f"MERGE INTO delta.`{self.path(table)}` AS own USING {view} AS new ON {matched} AND {condition} "
                     f"WHEN MATCHED AND new.{operation} = 'deleted' THEN DELETE "
@@ -231,8 +230,6 @@ class Writer(Reader):
                     f"WHEN NOT MATCHED AND new.{operation} <> 'deleted' THEN INSERT ({names}) VALUES ({values})"
                 ).collect()
         finally:
-            for name in settings:
-                spark.conf.unset(name)
             spark.catalog.dropTempView(view)
         self.require_written(table, entry)
 
@@ -448,11 +445,8 @@ class Writer(Reader):
         # delta-rs cannot read the log of a table that began as a clone.
         nothing = Schema([Field("nothing", PrimitiveType("integer"))])
         DeltaTable.create(self.path(table), nothing, storage_options=self.storage_options)
-        spark.conf.set(user_metadata, entry.to_json())
-        try:
+        with set_for_now(spark, {user_metadata: entry.to_json()}):
             spark.sql(f"CREATE OR REPLACE TABLE {target} SHALLOW CLONE delta.`{source}` VERSION AS OF {version}")
-        finally:
-            spark.conf.unset(user_metadata)
 
     def copy_small(self, found: DeltaTable, rows: ArrowTable, table: str, entry: Entry) -> None:
         """Makes a table like another one, of its rows."""

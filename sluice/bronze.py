@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 from sluice.model.datasets import Topic, bronze_columns, checked_name, require_comments
+from sluice.model.declared import declares
 
 __all__ = ["topic"]
 
 
+@declares
 def topic(
     name: str,
     *,

@@ -23,6 +23,7 @@ from sluice.model.datasets import (
     type_of,
 )
 from sluice.model.ddl import column_types, ddl, is_storable, require_names
+from sluice.model.declared import declares
 from sluice.model.join import by_key, column_of, require_reads
 from sluice.model.lineage import How, Lineage, Made, Source, every_column, from_sql, read_by, same, taken, unique
 from sluice.model.plain import require_certain
@@ -76,6 +77,7 @@ class State(Specification):
     where: str = ""
 
 
+@declares
 def aggregate(
     name: str,
     *,
@@ -211,6 +213,7 @@ def lineage_of_groups(groups: Groups, source: Dataset) -> Lineage:
     return Lineage({**of_groups, **of_measures}, unique(rows))
 
 
+@declares
 def top(
     name: str,
     *,
@@ -351,6 +354,7 @@ def lineage_of_top(rule: Top, source: Dataset) -> Lineage:
     return Lineage({**of_groups.columns, rule.rank: rank, **kept}, (*of_groups.rows, *order), passes)
 
 
+@declares
 def view(
     name: str,
     *,
@@ -389,6 +393,7 @@ def view(
     return documented(made, owner, comments)
 
 
+@declares
 def state(
     name: str,
     *,
@@ -473,6 +478,7 @@ def lineage_of_state(
     return Lineage({**same(source.name, keys), **columns}, unique(rows))
 
 
+@declares
 def publish(source: Dataset, *, postgres: str | None = None, kafka: str | None = None) -> Publication:
     """Keeps a table of gold equal in Postgres, in Kafka, or in both, for those who serve from there.
 
@@ -503,6 +509,7 @@ def command(
     return Command(fields, dict(rules), event, None if payload is None else dict(payload), tuple(optional))
 
 
+@declares
 def commands(name: str, *, topic: Topic, state: Dataset, commands: Mapping[str, Command]) -> Commands:
     """The commands that change a state: `sluice listen http --commands NAME` decides them one after the other.
 

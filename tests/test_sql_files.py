@@ -705,11 +705,11 @@ def test_every_view_of_the_catalogue_shows_it(tmp_path: Path) -> None:
                 "more.py": "from sluice import silver\nfrom pipelines import orders\n"
                 "p = silver.events('paid', source=orders, keys=['order_id'])",
             },
-            "silver.paid is declared twice (in pipelines/more.py, its .sql file)",
+            "silver.paid is declared twice (pipelines/more.py, line 3, its .sql file)",
         ),
         (
             {"more.py": "from sluice import bronze\nx = bronze.topic('orders')"},
-            "bronze.orders is declared twice (in pipelines/__init__.py, pipelines/more.py)",
+            "bronze.orders is declared twice (pipelines/__init__.py, line 4, pipelines/more.py, line 2)",
         ),
         (
             {

@@ -15,6 +15,7 @@ from types import ModuleType
 from sluice.errors import DeclarationError, UsageError, call_of, suggestion
 from sluice.model.commands import Commands
 from sluice.model.datasets import Dataset, Topic
+from sluice.model.declared import Declaration, declarations, made_in
 from sluice.model.expectations import Expectation, Suite
 from sluice.model.publication import Publication
 from sluice.quality.built_in import require_built_ins
@@ -103,21 +104,17 @@ def load(project: Path) -> Catalogue:
     """Imports the project's `pipelines` and collects the datasets that its modules and `.sql` files declare."""
     require_project(project)
     folder = project / package
-    with loading:
+    with loading, declarations() as made:
         modules = list(modules_of(project, package))
-        declared = [
-            value
-            for module in modules
-            for value in vars(module).values()
-            if isinstance(value, Dataset | Topic | Publication | Commands)
-        ]
+        found_in = [value for module in modules for value in values_of(module, made)]
+        declared = [each for each in found_in if isinstance(each, Dataset | Topic | Publication | Commands)]
         declared += declared_in(modules[0])
         if not declared:
             raise DeclarationError(f"{folder} declares no dataset.")
         published = unique(each for each in declared if isinstance(each, Publication))
         commands = decided(each for each in declared if isinstance(each, Commands))
         nodes = [node_of(each) for each in declared]
-        require_distinct(nodes, places_of(modules))
+        require_distinct(nodes, made, project)
         found = with_fingerprints(expecting(ordered(nodes), suites_of(project)))
         require_decisions_count(commands, found)
         return replace(found, publications=published, commands=commands)
@@ -212,9 +209,11 @@ def suites_of(project: Path) -> dict[str, Suite]:
     if not (project / expectations_package).is_dir():
         return {}
     found: dict[str, Suite] = {}
-    for module in modules_of(project, expectations_package):
+    with declarations() as made:
+        modules = list(modules_of(project, expectations_package))
+    for module in modules:
         dataset = module.__name__.removeprefix(expectations_package).lstrip(".")
-        for value in vars(module).values():
+        for value in values_of(module, made):
             if isinstance(value, Suite):
                 if value.dataset != dataset:
                     expected = f"{expectations_package}/{value.dataset.replace('.', '/')}.py"
@@ -325,7 +324,12 @@ def place_of(error: Exception, project: Path) -> str | None:
         file, line = call.filename, call.lineno
     else:
         return None
-    path = Path(file).resolve()
+    return line_in(project, file, line)
+
+
+def line_in(project: Path, file: str, line: int | None) -> str:
+    """A line of a file, which is named from the project's folder."""
+    folder, path = project.resolve(), Path(file).resolve()
     return f"{path.relative_to(folder) if path.is_relative_to(folder) else path}, line {line}"
 
 
@@ -342,27 +346,22 @@ def require_own(package: ModuleType, folder: Path) -> None:
         )
 
 
-def places_of(modules: Iterable[ModuleType]) -> dict[int, list[str]]:
-    """The files of a project in which each object has a name, by its identity."""
-    found: dict[int, list[str]] = {}
-    for module in modules:
-        place = module.__name__.replace(".", "/") + ("/__init__.py" if hasattr(module, "__path__") else ".py")
-        for value in {id(each) for each in vars(module).values()}:
-            found.setdefault(value, []).append(place)
-    return found
+def values_of(module: ModuleType, made: Iterable[Declaration]) -> list[object]:
+    """What a module has a name for, and what its lines declare without one, each once."""
+    declared = (each.made for each in made_in(module, made))
+    return list({id(each): each for each in (*vars(module).values(), *declared)}.values())
 
 
-def require_distinct(nodes: Iterable[Node], places: Mapping[int, list[str]]) -> None:
+def require_distinct(nodes: Iterable[Node], made: Iterable[Declaration], project: Path) -> None:
     """A DeclarationError that says where two nodes of one name are declared."""
+    places = {id(each.made): line_in(project, each.file, each.line) for each in made}
     found: dict[str, Node] = {}
     for node in nodes:
         first = found.setdefault(node.name, node)
         if first is not node:
-            # What is in no module is the table of a file in SQL.
-            where = [place for each in (first, node) for place in places.get(id(each), ["its .sql file"])]
-            raise DeclarationError(
-                f"{node.name} is declared twice (in {', '.join(dict.fromkeys(where))}); a name belongs to one dataset."
-            )
+            # What no line declares is the table of a file in SQL.
+            where = ", ".join(places.get(id(each), "its .sql file") for each in (first, node))
+            raise DeclarationError(f"{node.name} is declared twice ({where}); a name belongs to one dataset.")
 
 
 def ordered(nodes: Iterable[Node]) -> Catalogue:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from sluice.errors import DeclarationError, suggestion
 from sluice.model.datasets import valid_name
+from sluice.model.declared import declares
 from sluice.model.rules import require_regex, row_rules
 
 Severity = Literal["warn", "quarantine", "critical"]
@@ -94,6 +95,7 @@ def is_critical(verdict: Verdict, severity: Severity) -> bool:
 is_critical_sql = f"(verdict = 'error' OR (verdict = 'failed' AND severity = '{critical}'))"
 
 
+@declares
 def suite(dataset: str, *expectations: Expectation) -> Suite:
     """The suite of a dataset; raises DeclarationError if it is empty or two expectations have the same name."""
     if not expectations:

@@ -21,6 +21,7 @@ from sluice.model.datasets import (
     timed,
 )
 from sluice.model.ddl import require_names, struct
+from sluice.model.declared import declares
 from sluice.model.join import compared_by, require_reads
 from sluice.model.lineage import Lineage, Made, as_struct, from_sql, taken
 from sluice.model.scope import Scope
@@ -76,6 +77,7 @@ class AsOf(Specification):
     dimensions: Mapping[str, tuple[str, Joined]]
 
 
+@declares
 def as_of(
     name: str,
     *,

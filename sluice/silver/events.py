@@ -20,6 +20,7 @@ from sluice.model.datasets import (
     same_names,
 )
 from sluice.model.ddl import column_names, column_types, ddl
+from sluice.model.declared import declares
 from sluice.model.formats import Encoding, Format, Protobuf
 from sluice.model.join import by_key
 from sluice.model.lineage import Lineage, taken, unique
@@ -53,6 +54,7 @@ class EventsOfRows(Specification):
     grain: tuple[str, ...]
 
 
+@declares
 def events(
     name: str,
     *,

@@ -8,6 +8,7 @@ from sluice.errors import DeclarationError
 from sluice.model import integrity as laws
 from sluice.model.datasets import Dataset, Output, checked_name, documented, require_columns_of, same_names
 from sluice.model.ddl import column_types, require_names
+from sluice.model.declared import declares
 from sluice.model.join import by_key
 from sluice.model.lineage import Lineage, Made, same, taken
 from sluice.model.specification import Specification
@@ -23,6 +24,7 @@ class Exploded(Specification):
     elements: Elements
 
 
+@declares
 def explode(
     name: str,
     *,

@@ -24,6 +24,7 @@ from sluice.model.datasets import (
     same_names,
 )
 from sluice.model.ddl import column_types
+from sluice.model.declared import declares
 from sluice.model.formats import Format
 from sluice.model.join import by_key
 from sluice.model.lineage import Lineage, Made, same, taken, unique
@@ -72,6 +73,7 @@ class HistoryOfRows(HistoryOfChanges):
     of_rows: Mapping[str, Any]
 
 
+@declares
 def history(
     name: str,
     *,
@@ -204,6 +206,7 @@ def history(
     return documented_with(changes, made, owner, comments)
 
 
+@declares
 def history_from_snapshots(
     name: str,
     *,

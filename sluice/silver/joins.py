@@ -20,6 +20,7 @@ from sluice.model.datasets import (
     type_of,
 )
 from sluice.model.ddl import require_names
+from sluice.model.declared import declares
 from sluice.model.join import compared_by, require_common_keys
 from sluice.model.lineage import Lineage, Made, Source, as_struct, taken, unique
 from sluice.model.query import keyed_rows
@@ -41,6 +42,7 @@ class IntervalJoins(Specification):
     rule: IntervalJoin
 
 
+@declares
 def join(
     name: str,
     *,
@@ -82,6 +84,7 @@ def join(
     return documented(made, owner, comments)
 
 
+@declares
 def interval_join(
     name: str,
     *,

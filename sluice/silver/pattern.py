@@ -22,6 +22,7 @@ from sluice.model.datasets import (
     type_of,
 )
 from sluice.model.ddl import require_names
+from sluice.model.declared import declares
 from sluice.model.join import require_has
 from sluice.model.lineage import Lineage, Made, from_sql, read_by, same, taken, unique
 from sluice.model.row_expressions import condition_of, measure_of
@@ -45,6 +46,7 @@ class Pattern(Specification):
     rule: RowPattern
 
 
+@declares
 def pattern(
     name: str,
     *,

@@ -23,6 +23,7 @@ from sluice.model.datasets import (
     type_of,
 )
 from sluice.model.ddl import column_types, ddl, require_names
+from sluice.model.declared import declares
 from sluice.model.lineage import Lineage, Made, same, taken, unique
 from sluice.shapes.conditions import Conditions, condition_type
 from sluice.shapes.fates import Events, event_dataset
@@ -57,6 +58,7 @@ class StoredQueries(HistoryOfChanges):
     reads: tuple[tuple[str, str], ...]
 
 
+@declares
 def standing_queries(
     name: str,
     *,

@@ -9,6 +9,7 @@ from types import ModuleType
 
 from sluice.errors import DeclarationError, suggestion
 from sluice.model.datasets import Dataset, Topic, valid_name
+from sluice.model.declared import made_in
 from sluice.sql.translate import translated
 
 package = "pipelines"
@@ -88,7 +89,8 @@ class Files:
         """What modules of the project have declared so far, also one that is being imported."""
         for module_name, module in list(sys.modules.items()):
             if module_name == package or module_name.startswith(f"{package}."):
-                yield from (each for each in list(vars(module).values()) if isinstance(each, Dataset | Topic))
+                values = [*vars(module).values(), *(each.made for each in made_in(module))]
+                yield from (each for each in values if isinstance(each, Dataset | Topic))
 
     def import_others(self) -> None:
         """Imports the modules of the project that are not, so that what they declare is known."""

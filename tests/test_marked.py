@@ -500,3 +500,45 @@ def test_rows_that_were_found_for_the_difference_are_not_looked_for_again(
     # Of another version nothing is known.
     merge(spark, lake, change_of(random.Random(3), change.after, 300))
     assert roads == [True, False]
+
+
+def test_rows_that_were_found_and_stay_as_they_are_are_not_marked(
+    spark: SparkSession, lake: Lake, made: tuple[Path, Known], roads: list[bool]
+) -> None:
+    """A scope has more rows than change, as that of many copies of known records of which few are others' first."""
+    change = change_of(random.Random(2), made[1], 200)
+    df, schema = change.frame(spark), spark.createDataFrame([], columns).schema
+    scope = pa.chunked_array([pa.array([key[0] for key in made[1]], pa.string())])
+    found = lake.find(name, lake.open(name), schema, [Among("id", scope)])
+    assert found is not None
+    assert found.num_rows == len(made[1])
+    entry = Entry(dataset=name, rows=change.counts)
+    lake.merge_rows(df, name, entry, lake.fence(name, name), grain=["id"], small=small_rows(df))
+    assert roads == [True]
+    assert contents(spark, lake) == rows_expected(spark, change.after)
+
+
+def test_rows_of_a_table_that_began_small_are_marked(spark: SparkSession, tmp_path: Path, roads: list[bool]) -> None:
+    lake = Lake(str(tmp_path), deletion_vectors_from_rows=1)
+    chance = random.Random(7)
+    rows = [row(chance, number) for number in range(20)]
+    lake.create(name, table_of(rows).schema, [])
+    lake.add(table_of(rows), name)
+    known = {key_of(each): each for each in rows}
+    for turn in range(3):
+        change = change_of(chance, known, 100 * (turn + 1))
+        known = change.after
+        merge(spark, lake, change)
+    assert roads == [True] * 3
+    assert contents(spark, lake) == rows_expected(spark, known)
+
+
+def test_an_empty_checkpoint_leaves_the_change_to_spark(
+    spark: SparkSession, lake: Lake, made: tuple[Path, Known], roads: list[bool]
+) -> None:
+    """Delta passes it over, as of a machine that lost power."""
+    Path(lake.path(name), f"_delta_log/{lake.newest_version(name):020}.checkpoint.parquet").touch()
+    change = change_of(random.Random(2), made[1], 200)
+    merge(spark, lake, change)
+    assert roads == [False]
+    assert contents(spark, lake) == rows_expected(spark, change.after)

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import duckdb
 from deltalake import write_deltalake
 
-from benchmarks.peers.shared import Refresh, segments, tables
+from benchmarks.peers.shared import Refresh, database, segments, tables
 
 shapes = {
     "sales": '{"id": "VARCHAR", "customer": "VARCHAR", "sold_at": "TIMESTAMPTZ", "amount": "DECIMAL(12, 2)"}',
@@ -64,8 +63,7 @@ def by_segment_and_day(sold: str) -> str:
 def driver(log: Path, lake: Path) -> Iterator[Refresh]:
     def refresh() -> None:
         files = segments(log)
-        with duckdb.connect() as connection:
-            connection.execute("SET TimeZone = 'UTC'")
+        with database() as connection:
             shape = {
                 "sales": first_of_each(records("sales", files["sales"])),
                 "customers": end_to_end(records("customers", files["customers"])),

@@ -18,7 +18,7 @@ import pyarrow
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 from benchmarks.peers.duckdb_from_nothing import as_of, by_segment_and_day, end_to_end, first_of_each, records
-from benchmarks.peers.shared import Refresh, unread
+from benchmarks.peers.shared import Refresh, database, unread
 
 # Rows in the order of time, in groups that are small enough to skip.
 properties = WriterProperties(max_row_group_size=100_000)
@@ -26,8 +26,7 @@ properties = WriterProperties(max_row_group_size=100_000)
 
 @contextmanager
 def driver(log: Path, lake: Path) -> Iterator[Refresh]:
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+    with database() as connection:
 
         def refresh() -> None:
             with unread(log, lake) as files:

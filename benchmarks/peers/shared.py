@@ -48,6 +48,15 @@ def segments(log: Path) -> Files:
 
 
 @contextmanager
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory whose days are those of UTC, and which draws no progress."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET enable_progress_bar = false")
+        yield connection
+
+
+@contextmanager
 def unread(log: Path, lake: Path) -> Iterator[Files]:
     """The files of a log that are not in the tables yet; they count as read when the block has ended well."""
     cursor = lake / "read.json"
@@ -69,8 +78,7 @@ def rows_wrong(
     """How many rows are in one of the two and not in the other, by table, in the columns that a peer has."""
     found = {}
     for table in tables:
-        with duckdb.connect() as connection:
-            connection.execute("SET TimeZone = 'UTC'")
+        with database() as connection:
             for side, lake, known in (("ours", ours, our_versions), ("theirs", theirs, their_versions)):
                 rows = DeltaTable(lake / table, version=known[table]).scan()
                 connection.register("stream", rows)

@@ -25,12 +25,7 @@ def meeting(rows: pa.Table, conditions: Sequence[Condition]) -> pa.Table:
 
 
 def matching(rows: pa.Table, few: pa.Table, match: Sequence[tuple[str, str]]) -> pa.Table:
-    """The rows whose values are those of one of `few` rows, null for null; `match` pairs the columns of both.
-
-    In each column the rows have values of `few` alone, so nothing is left to compare where there is one.
-    """
-    if len(match) == 1:
-        return rows
+    """The rows whose values are those of one of `few` rows, null for null; `match` pairs the columns of both."""
     wanted = set(keys_of(few, [name for _, name in match]))
     given = keys_of(rows, [column for column, _ in match])
     return rows.filter(pa.array([row in wanted for row in given], pa.bool_()))

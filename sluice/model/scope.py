@@ -161,7 +161,10 @@ class Scope:
         if during is not None:
             conditions.append(interval(self.few, *during))
         rows = finder(conditions)
-        return None if rows is None else local(df, matching(rows, self.few, match))
+        if rows is None:
+            return None
+        # In each column the rows have values of the few alone, so nothing is left to compare where there is one.
+        return local(df, rows if len(match) == 1 else matching(rows, self.few, match))
 
     def is_exact(self, match: "list[tuple[str, str]]") -> bool:
         """Whether the condition holds for the scope's rows and no others: one column, and all of its values known."""

@@ -41,6 +41,8 @@ settings = {
 }
 # A table that needs more of a writer than the transaction below does is left to Spark's MERGE.
 writer_features = {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "deletionVectors"}
+# Delta names it for each table that was made by a version of the protocol, as small ones are.
+generated_columns, generated_by = "generatedColumns", "delta.generationExpression"
 properties = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}
 conflicts = "io.delta.exceptions."
 
@@ -79,7 +81,9 @@ def replacement_of(
 def allows_marks(table: DeltaTable) -> bool:
     """Whether rows of a table can be marked, and the change feed keeps what they were."""
     metadata = table.metadata()
-    is_known = set(table.protocol().writer_features or []) <= writer_features
+    is_generated = any(generated_by in each.metadata for each in table.schema().fields)
+    known = writer_features if is_generated else {*writer_features, generated_columns}
+    is_known = set(table.protocol().writer_features or []) <= known
     has_all = all(metadata.configuration.get(name) == value for name, value in properties.items())
     return is_known and has_all and not metadata.partition_columns
 

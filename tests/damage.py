@@ -4,6 +4,7 @@ import re
 
 from deltalake import DeltaTable
 
+from sluice.model.ledger import changed_here
 from sluice.storage.delta import Lake
 
 update = re.compile(r"UPDATE SET (?P<changes>.+?)(?: WHERE (?P<where>.+))?")
@@ -21,3 +22,11 @@ def damage(lake: Lake, table: str, statement: str) -> None:
         assert found.delete(predicate=gone["where"])["num_deleted_rows"], statement
     else:
         raise ValueError(statement)
+
+
+def wrong_since_computed(lake: Lake, table: str, statement: str) -> None:
+    """The same, as if Sluice had computed the rows so: the next run sees no other program's doing."""
+    damage(lake, table, statement)
+    known = lake.last_commit(table)
+    assert known is not None
+    lake.move_cursor(table, known.repeated(known.newest_version).model_copy(update=changed_here), known.fence)

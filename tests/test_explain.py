@@ -11,7 +11,7 @@ from sluice.model.datasets import Dataset
 from sluice.operate.explain import Explainer, Value
 from sluice.operate.query import query
 from sluice.windows import window
-from tests.damage import damage
+from tests.damage import damage, wrong_since_computed
 from tests.kit import Lakehouse, at, text
 from tests.shop import priced
 
@@ -84,15 +84,17 @@ def test_what_another_program_wrote_is_no_records_doing(lived: Lakehouse) -> Non
     damage(lived.lake, "gold.revenue", "UPDATE SET revenue = 99 WHERE product = 'cup'")
     values = explained(lived, revenue(), **cell)
     assert [(each.cause, each.row and each.row["revenue"]) for each in values[1:]] == [("another program", 99)]
-    damage(lived.lake, "silver.priced", "UPDATE SET pieces = 3 WHERE id = 'cup'")
+    lived.run()
+    wrong_since_computed(lived.lake, "silver.priced", "UPDATE SET pieces = 3 WHERE id = 'cup'")
     lived.publish("sales", sale("other", "cup", 3, 2), key="s", hours=21).run()
     values = explained(lived, revenue(), **cell)
     assert [(each.cause, each.row and each.row["revenue"]) for each in values[1:]] == [
         ("another program", 99),
+        ("altered", values[0].row and values[0].row["revenue"]),
         ("changes", 45),
     ]
     assert values[1].origins[0].detail == {"operation": "UPDATE"}
-    by = {origin.by: origin.path for origin in values[2].origins}
+    by = {origin.by: origin.path for origin in values[3].origins}
     assert by["another program"] == ("gold.revenue", "silver.priced")
     assert by["records"][-1] == "silver.sales"
 

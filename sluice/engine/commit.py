@@ -41,5 +41,8 @@ def write(lake: TableFormat, plan: Plan) -> RowCounts:
 
 def move_cursor(lake: TableFormat, plan: Plan) -> None:
     """Notes in the dataset's own table what it is computed from now, where it does not say so already."""
-    if plan.is_cursor and plan.known and not plan.known.entry.is_computed_from(plan.entry):
+    if plan.known is None or not plan.is_cursor:
+        return
+    # Of what another program altered to no effect, the ledger is to say that it was looked at.
+    if plan.entry.cause == "altered" or not plan.known.entry.is_computed_from(plan.entry):
         lake.move_cursor(plan.output.table, plan.known.unchanged(plan.entry), plan.fence)

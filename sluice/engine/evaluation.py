@@ -74,12 +74,12 @@ class Evaluation:
         return completeness is not None and completeness.bears_on(self.current[self.dataset.name])
 
     @property
-    def is_altered(self) -> bool:
-        """Whether something that the ledger does not explain wrote the dataset's table last: its rows may be any.
-
-        Upkeep leaves rows as they are.
-        """
-        return self.known is None or bool(self.lake.written_by_others(self.dataset.name, self.known.version))
+    def read_at(self) -> int | None:
+        """The version of the dataset's table up to which a commit of this evaluation accounts for its rows."""
+        if self.known is None:
+            return None
+        is_part = self.backfill is not None or self.cause in ("promoted", "rolled back")
+        return self.lake.accounted_until(self.dataset.name, self.known) if is_part else self.known.newest_version
 
     @cached_property
     def own_count(self) -> int:
@@ -128,7 +128,7 @@ class Evaluation:
 
         A repair relies on neither.
         """
-        if self.cause not in ("changes", "watermark") or self.is_altered:
+        if self.known is None or self.cause not in ("changes", "watermark"):
             return False
         return not any(self.lake.hides_changes(self.dataset.inputs[name].source.name) for name in self.inputs)
 
@@ -357,6 +357,7 @@ class Evaluation:
         """The ledger entry of a commit of these rows."""
         # Rows outside a backfill range keep the declaration that they were made by.
         made_by = self.known.entry if self.backfill is not None and self.known is not None else self.dataset
+        is_altered = self.cause == "altered"
         return Entry(
             dataset=self.dataset.name,
             fingerprint=made_by.fingerprint,
@@ -367,6 +368,8 @@ class Evaluation:
             reached=reached,
             watermark=self.watermark(reached),
             began_ms=self.context.began_ms,
+            read_at=self.read_at,
+            because=self.lake.altered_by(self.dataset.name, self.known) if self.known and is_altered else None,
         )
 
     def watermark(self, reached: dict[str, Reached]) -> datetime | None:

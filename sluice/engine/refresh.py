@@ -126,6 +126,7 @@ def judged_rows(
     entry = entry.model_copy(update={"watermark": context.watermark, "began_ms": context.began_ms})
     fences = fences_of(lake, dataset, known)
     evaluation = Evaluation(spark, lake, dataset, known, entry.inputs, entry.cause, context, fences=fences)
+    entry = entry.model_copy(update={"read_at": evaluation.read_at})
     return judge(plan_of_rows(evaluation, entry, rows).tables, gate)
 
 
@@ -212,6 +213,8 @@ def why(
         return "declaration changed"
     if is_half_done(lake, dataset, known, pinned):
         return "unfinished"
+    if backfill is None and lake.altered_by(dataset.name, known):
+        return "altered"
     return why_followed(lake, known, pinned, backfill)
 
 

@@ -17,6 +17,7 @@ Cause = Literal[
     "rebuild",
     "declaration changed",
     "input rebuilt",
+    "altered",
     "unfinished",
     "replay",
     "promoted",
@@ -25,7 +26,7 @@ Cause = Literal[
 ]
 # What changes rows otherwise than the inputs do: of some, or of all that there were.
 repairs = (
-    *("rebuild", "unfinished", "replay", "promoted", "rolled back"),
+    *("rebuild", "altered", "unfinished", "replay", "promoted", "rolled back"),
     *("first build", "declaration changed", "input rebuilt"),
 )
 
@@ -133,7 +134,8 @@ class Entry(BaseModel):
 
     `declared` has the fingerprint of each field of the declaration; older commits do not.
 
-    `began_ms` is when its rows began to be computed; the commit is their end.
+    `began_ms` is when its rows began to be computed; the commit is their end. `read_at` is the version of the table
+    with which they were compared: a commit of another program between the two was not seen. Older commits lack it.
 
     Of a bronze table, `erased` is the number after the last erasure that its rows and the log honour, and `forgotten`
     after the last whose old values no version of a table, and no file beside it, has any more. `gone` is the number
@@ -159,6 +161,7 @@ class Entry(BaseModel):
     changed_ms: int | None = None
     epoch_from: int = 0
     began_ms: int | None = None
+    read_at: int | None = None
     erased: int = 0
     forgotten: int = 0
     gone: int = 0
@@ -180,8 +183,8 @@ class Entry(BaseModel):
         return self.changed_at is not None and self.is_computed_from(before)
 
     def says_the_same(self, other: "Entry | None") -> bool:
-        """True when only the time at which they began may differ, or one does not say which fields were declared."""
-        same = {"began_ms": self.began_ms, "declared": self.declared}
+        """True when only when they were computed may differ, or one does not say which fields were declared."""
+        same = {"began_ms": self.began_ms, "read_at": self.read_at, "declared": self.declared}
         return other is not None and self == other.model_copy(update=same)
 
     def changed_fields(self, declared: Mapping[str, str]) -> tuple[str, ...]:
@@ -212,7 +215,8 @@ changed_here = {"changed_at": None, "changed_ms": None}
 class Commit(BaseModel):
     """A state of a table in the ledger: its entry, and its place in the table's history.
 
-    Of the newest one, `fence` is the number of the dataset's newest commit.
+    Of the newest one, `fence` is the number of the dataset's newest commit, and `newest_version` that of the table, to
+    which other programs may have committed since.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -222,6 +226,13 @@ class Commit(BaseModel):
     timestamp_ms: int
     entry: Entry
     fence: int = 0
+    newest_version: int = 0
+
+    @property
+    def accounts_until(self) -> int:
+        """The version up to which the ledger accounts for every row; what others committed later is not in it."""
+        read_at = self.entry.read_at
+        return self.version if read_at is None or read_at >= self.version - 1 else read_at
 
     @property
     def as_input(self) -> InputVersion:
@@ -243,7 +254,8 @@ class Commit(BaseModel):
         since = {"changed_at": here.version, "changed_ms": here.commit_ms, "epoch_from": self.entry.epoch_from}
         return entry.model_copy(update=since)
 
-    def repeated(self, because: str | None = None) -> Entry:
+    def repeated(self, read_at: int, because: str | None = None) -> Entry:
         """The entry for a commit after this one that says again how far the table is, and nothing else."""
-        said = {"cause": "changes", "rows": no_rows, "began_ms": None, "replay": None, "because": because}
+        began = {"began_ms": None, "read_at": read_at}
+        said = {"cause": "changes", "rows": no_rows, "replay": None, "because": because, **began}
         return self.unchanged(self.entry.model_copy(update=said))

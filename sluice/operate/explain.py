@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 records_shown_max = 20
 # Causes of commits to which every row of the inputs contributed.
-as_a_whole = ("rebuild", "first build", "replay", "unfinished", "promoted", "rolled back")
+as_a_whole = ("rebuild", "altered", "first build", "replay", "unfinished", "promoted", "rolled back")
 examples = {"timestamp": "2026-03-28T10:00:00Z", "date": "2026-03-28"}
 
 

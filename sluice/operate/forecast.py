@@ -87,9 +87,10 @@ def step_of_dataset(lake: Lake, dataset: Dataset, above: Mapping[str, Step], *, 
     cause = why(lake, dataset, known, versions, rebuild=False, backfill=None)
     if cause == "first build":
         return replace(step, action="build", because=cause)
-    if cause in ("declaration changed", "input rebuilt", "unfinished"):
-        fields = known.entry.changed_fields(dataset.declared) if known and cause == "declaration changed" else ()
-        return replace(step, action="recompute", because=cause, fields=fields)
+    if known and cause in ("declaration changed", "input rebuilt", "unfinished", "altered"):
+        fields = known.entry.changed_fields(dataset.declared) if cause == "declaration changed" else ()
+        by = lake.altered_by(dataset.name, known) if cause == "altered" else None
+        return replace(step, action="recompute", because=by or cause, fields=fields)
     moving = {each.source.name for each in dataset.inputs.values() if above[each.source.name].is_change}
     newer = {name for name, now in versions.items() if known and not known.entry.seen(name, now).is_state(now)}
     if moving or newer:

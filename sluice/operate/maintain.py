@@ -59,7 +59,7 @@ def repeat_entry(lake: Lake, table: str) -> None:
     known = lake.last_commit(table)
     if known is None or known.entry.dataset != table or known.version == lake.newest_version(table):
         return
-    lake.move_cursor(table, known.repeated(), known.fence)
+    lake.move_cursor(table, known.repeated(lake.accounted_until(table, known)), known.fence)
 
 
 @dataclass(frozen=True)

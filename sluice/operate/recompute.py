@@ -124,7 +124,7 @@ def recompute_dataset(evaluation: Evaluation, known: Commit, share: float, seed:
 
 def others_of(evaluation: Evaluation, known: Commit) -> tuple[str, ...]:
     """The commits to the dataset's own table that are not from an evaluation, since the last one."""
-    others = evaluation.lake.written_by_others(evaluation.dataset.name, known.version)
+    others = evaluation.lake.written_by_others(evaluation.dataset.name, known.accounts_until)
     return tuple(f"version {each['version']} is {each.get('operation')} by another program" for each in others)
 
 

@@ -112,7 +112,8 @@ def entry_of_copy(shadow: Shadow, entry: Entry, cuts: Mapping[str, Cut]) -> Entr
         copied = shadow.last_commit(name) if name in cuts else None
         is_as_seen = copied is None or cuts[name].commit.as_input.is_state(seen)
         inputs[name] = (copied.as_input if copied else seen) if is_as_seen else InputVersion(epoch="", version=0)
-    return entry.model_copy(update={"inputs": inputs, "beside": {}, **changed_here, "epoch_from": 0, "rejected": None})
+    nothing: dict[str, object] = {"beside": {}, "read_at": None, "epoch_from": 0, "rejected": None}
+    return entry.model_copy(update={"inputs": inputs, **nothing, **changed_here})
 
 
 def pinned(shadow: Shadow, dataset: Dataset, seen_by: Commit | None) -> dict[str, Commit]:

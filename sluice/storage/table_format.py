@@ -39,6 +39,12 @@ class TableFormat(Protocol):
     def written_by_others(self, table: str, after: int) -> list[dict[str, Any]]:
         """The commits after a version that no ledger entry explains, without upkeep; the newest first."""
 
+    def altered_by(self, table: str, known: Commit) -> str | None:
+        """What another program did to the rows of a table that its newest entry does not account for; None: nothing."""
+
+    def accounted_until(self, table: str, known: Commit) -> int:
+        """The version up to which a table's rows are accounted for, also by a commit that leaves them as they are."""
+
     def fence(self, table: str, dataset: str) -> int:
         """The number of the newest commit that a dataset made to a table; a commit after it must name this number."""
 

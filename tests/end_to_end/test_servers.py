@@ -155,7 +155,7 @@ class Shop:
         while not self.stop.wait(0.2):
             try:
                 do()
-            except (LogUnreachable, psycopg2.OperationalError):
+            except (LogUnreachable, psycopg2.OperationalError, psycopg2.InterfaceError):
                 continue
 
     def place_order(self) -> None:

@@ -62,7 +62,7 @@ class Forgetting(Writer):
 
     def begin_history(self, table: str, known: Commit) -> None:
         """A commit of nothing but an entry like the last one."""
-        entry = known.repeated("older versions were removed by an erasure")
+        entry = known.repeated(self.accounted_until(table, known), "older versions were removed by an erasure")
         if known.entry.dataset != table:
             # In a shared table the numbers of commits say which rows of it belong to which of another table.
             metadata = {"userMetadata": entry.to_json()}

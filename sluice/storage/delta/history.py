@@ -118,8 +118,9 @@ class History(Tables):
 
     def row_counts(self, table: str, since: int, until: int) -> RowCounts:
         """How many rows the ledger says were inserted, updated and deleted after version `since`, up to `until`."""
-        entries = entries_of(self.commits_between(table, since, until))
-        return sum((each.rows for each in entries if each), no_rows)
+        # Delta's own compaction after a commit repeats what the session says of that.
+        found = [each for each in self.commits_between(table, since, until) if each.get("operation") not in upkeep]
+        return sum((each.rows for each in entries_of(found) if each), no_rows)
 
     def commits_between(self, table: str, since: int, until: int) -> list[dict[str, Any]]:
         """The log's entries for the commits after version `since`, up to `until`, the newest first."""
@@ -138,6 +139,30 @@ class History(Tables):
         found = self.commits_between(table, after, self.newest_version(table))
         changed = [each for each in found if each.get("operation") not in upkeep]
         return [each for each in changed if Entry.from_json(each.get("userMetadata")) is None]
+
+    def altered_by(self, table: str, known: Commit) -> str | None:
+        """What another program did to the rows of a table that its newest entry does not account for; None: nothing."""
+        after = known.accounts_until
+        if after == known.newest_version:
+            return None
+        others = [each for each in self.written_by_others(table, after) if each["version"] <= known.newest_version]
+        for each in reversed(others):
+            if self.may_change_data(table, each["version"]):
+                return f"version {each['version']} is {each.get('operation')} by another program"
+        if after < known.version and self.oldest_version(table) > after + 1:
+            return f"the commits after version {after} are no longer in the log"
+        return None
+
+    def may_change_data(self, table: str, version: int) -> bool:
+        """False of a commit that changes no row, such as one of properties; True when the log no longer has it."""
+        try:
+            return self.commit_file(table, version).changes_data
+        except ChangesLost:
+            return True
+
+    def accounted_until(self, table: str, known: Commit) -> int:
+        """The version up to which a table's rows are accounted for, also by a commit that leaves them as they are."""
+        return known.accounts_until if self.altered_by(table, known) else known.newest_version
 
     def hides_changes(self, table: str) -> bool:  # noqa: ARG002 - a shadow looks at it
         """Whether what is made from a table may lack changes that are in no feed of it."""
@@ -210,6 +235,7 @@ def last_commit_of(table: DeltaTable) -> Commit | None:
                     timestamp_ms=commit["timestamp"],
                     entry=entry,
                     fence=table.transaction_version(entry.dataset) or 0,
+                    newest_version=table.version(),
                 )
     return None
 

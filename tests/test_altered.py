@@ -1,0 +1,248 @@
+"""What another program does to the rows of a table is undone by the next run, whenever it was done, which says so."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from sluice import bronze, gold, silver
+from sluice.engine import commit, touched
+from sluice.engine.backfill import BackfillRange
+from sluice.engine.plan import Plan
+from sluice.model import small_frames
+from sluice.model.ledger import Commit, RowCounts
+from sluice.operate.explain import Explainer
+from sluice.operate.forecast import forecast
+from sluice.operate.maintain import maintain_table
+from sluice.operate.recompute import recompute
+from sluice.storage.delta.opened import rows_in
+from sluice.storage.table_format import TableFormat
+from tests.damage import damage
+from tests.kit import Lakehouse, Row, at, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+sales = silver.events(
+    "sales",
+    source=bronze.topic("sales"),
+    schema="sale_id int, shop string, amount int, sold_at timestamp",
+    keys=["sale_id"],
+    event_time="sold_at",
+)
+shops = silver.history(
+    "shops",
+    source=bronze.topic("shops"),
+    schema="shop string, region string, changed_at timestamp",
+    keys=["shop"],
+    sequence_by="changed_at",
+)
+sold = silver.as_of("sold", facts=sales, event_time="sold_at", dimensions={"place": shops})
+large = gold.view("large", inputs={"sold": sold}, shape="SELECT sale_id, amount FROM sold WHERE amount > 1")
+totals = gold.aggregate(
+    "totals", source=sold, group_by=["place.region"], measures={"sales": "count(*)", "amount": "sum(amount)"}
+)
+tables = [each.name for each in (sales, shops, sold, large, totals)]
+# Rows that no later record of a test touches.
+some = {
+    "silver.sales": "sale_id < 4",
+    "silver.shops": "shop = 's1'",
+    "silver.sold": "sale_id < 4",
+    "gold.large": "sale_id < 4",
+    "gold.totals": "region = 'south'",
+}
+changes = dict.fromkeys(tables, "amount = 77") | {"silver.shops": "region = 'moon'"}
+
+
+def sale(number: int, amount: int = 2, shop: int = 0) -> dict[str, Any]:
+    return {"sale_id": number, "shop": f"s{shop}", "amount": amount, "sold_at": text(2 + number / 60)}
+
+
+@pytest.fixture(scope="module")
+def base(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """Twenty sales of three shops, after a run."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("base")).declare(large, totals)
+    regions = ["north", "south", "west"]
+    versions = [{"shop": f"s{n}", "region": each, "changed_at": text(1)} for n, each in enumerate(regions)]
+    lakehouse.publish("shops", *versions)
+    lakehouse.publish("sales", *[sale(number, 1 + number % 3, number % 2) for number in range(20)], hours=3).run()
+    return lakehouse
+
+
+@pytest.fixture
+def begun(base: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
+    monkeypatch.setattr(touched, "rebuild_share", 1e9)
+    return base.copied_to(tmp_path / "copy")
+
+
+def state(lakehouse: Lakehouse) -> dict[str, list[Row]]:
+    return {name: lakehouse.rows(name) for name in tables}
+
+
+def delete(lakehouse: Lakehouse, table: str) -> None:
+    damage(lakehouse.lake, table, f"DELETE WHERE {some[table]}")
+
+
+def update(lakehouse: Lakehouse, table: str) -> None:
+    damage(lakehouse.lake, table, f"UPDATE SET {changes[table]} WHERE {some[table]}")
+
+
+def all_of(lakehouse: Lakehouse, table: str) -> pa.Table:
+    found = rows_in(DeltaTable(lakehouse.lake.path(table)))
+    assert found is not None
+    return found
+
+
+def double(lakehouse: Lakehouse, table: str) -> None:
+    write_deltalake(lakehouse.lake.path(table), all_of(lakehouse, table).slice(0, 2), mode="append")
+
+
+def restore(lakehouse: Lakehouse, table: str) -> None:
+    """Back to the state before the newest sale."""
+    found = DeltaTable(lakehouse.lake.path(table))
+    found.restore(found.version() - 1)
+
+
+def to_no_effect(lakehouse: Lakehouse, table: str) -> None:
+    """Rows are taken away, and put back."""
+    found = all_of(lakehouse, table)
+    DeltaTable(lakehouse.lake.path(table)).delete()
+    write_deltalake(lakehouse.lake.path(table), found, mode="append")
+
+
+@contextmanager
+def while_it_is_written(table: str, do: Callable[[], None]) -> Iterator[None]:
+    """Does something once, between the reading of a table's rows and the commit of a refresh."""
+    original, waiting = commit.write, [do]
+
+    def write(lake: TableFormat, plan: Plan) -> RowCounts:
+        if plan.output.table == table and waiting:
+            waiting.pop()()
+        return original(lake, plan)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(commit, "write", write)
+        yield
+    assert not waiting, f"nothing was committed to {table}"
+
+
+@pytest.mark.parametrize(
+    ("alter", "altered"),
+    [*((delete, [table]) for table in tables), *((each, tables) for each in (update, double, restore, to_no_effect))],
+)
+def test_what_was_done_between_two_runs_is_undone_though_no_record_came(
+    begun: Lakehouse, alter: Callable[[Lakehouse, str], None], altered: list[str]
+) -> None:
+    begun.publish("sales", sale(20)).publish("shops", {"shop": "s2", "region": "east", "changed_at": text(5)}).run()
+    right = state(begun)
+    for table in altered:
+        alter(begun, table)
+        assert (begun.rows(table) == right[table]) == (alter is to_no_effect)
+    done = begun.run()
+    assert {name for name, event in done.items() if event.cause == "altered"} == set(altered)
+    assert state(begun) == right
+    assert begun.run() == {}
+    found = [*recompute(begun.spark, begun.lake, begun.catalogue.datasets, 1, 0)]
+    assert not any(each.wrong or each.others for each in found)
+
+
+@pytest.mark.parametrize("rows_max", [-1, 20_000], ids=["by Spark", "by the driver"])
+def test_what_is_done_while_a_run_commits_is_undone_by_the_next(
+    begun: Lakehouse, monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    monkeypatch.setattr(small_frames, "rows_max", rows_max)
+    begun.publish("sales", sale(20)).publish("shops", {"shop": "s2", "region": "east", "changed_at": text(5)})
+    with ExitStack() as meanwhile:
+        for table in tables:
+            meanwhile.enter_context(while_it_is_written(table, partial(delete, begun, table)))
+        first = begun.run()
+    later = {**first, **begun.run()}
+    assert {later[table].cause for table in tables} == {"altered"}
+    assert begun.changed_by_rebuild() == {}
+    assert begun.run() == {}
+
+
+def test_a_ledger_that_forgets_what_a_refresh_has_read_is_noticed(
+    begun: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Commit, "accounts_until", property(lambda commit: commit.version))
+    begun.publish("sales", sale(20))
+    with while_it_is_written("silver.sold", lambda: delete(begun, "silver.sold")):
+        begun.run()
+    begun.run()
+    assert begun.changed_by_rebuild()["silver.sold"] > 0
+
+
+def test_a_cursor_that_moves_hides_nothing(begun: Lakehouse) -> None:
+    right = begun.rows("gold.large")
+    begun.publish("sales", sale(21, amount=1))
+    with while_it_is_written("gold.large", lambda: update(begun, "gold.large")):
+        begun.run()
+    begun.run()
+    assert begun.rows("gold.large") == right
+
+
+@pytest.mark.parametrize("what", ["a range that is recomputed", "upkeep", "an erasure"])
+def test_a_commit_that_leaves_the_rows_hides_nothing(begun: Lakehouse, what: str) -> None:
+    right = state(begun)
+    delete(begun, "gold.large")
+    match what:
+        case "a range that is recomputed":
+            begun.runner().recompute_range([large], BackfillRange(since=at(2.2), until=at(2.3)))
+        case "upkeep":
+            DeltaTable(begun.lake.path("gold.large")).optimize.compact()
+            maintain_table(begun.spark, begun.lake, "gold.large")
+        case _:
+            begun.lake.forget_history(begun.spark, "gold.large")
+    assert begun.rows("gold.large") != right["gold.large"]
+    assert begun.run()["gold.large"].cause == "altered"
+    assert state(begun) == right
+    assert begun.run() == {}
+
+
+def test_what_changes_no_row_is_no_alteration(begun: Lakehouse) -> None:
+    for table in tables:
+        path = begun.lake.path(table)
+        begun.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
+        begun.spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+        DeltaTable(path).vacuum(dry_run=False)
+    assert begun.run() == {}
+    assert "altered" not in {each.cause for each in begun.publish("sales", sale(20)).run().values()}
+
+
+def test_it_is_said_in_the_plan_and_in_what_explains_the_row(begun: Lakehouse) -> None:
+    update(begun, "gold.totals")
+    version = begun.lake.newest_version("gold.totals")
+    said = f"version {version} is UPDATE by another program"
+    steps = {each.name: each for each in forecast(begun.lake, begun.log, begun.catalogue)}
+    assert (steps["gold.totals"].action, steps["gold.totals"].because) == ("recompute", said)
+    begun.run()
+    *_, wrong, right = Explainer(begun.spark, begun.lake).explain(totals, {"region": "south"})
+    assert (wrong.cause, right.cause) == ("another program", "altered")
+    assert right.origins[0].detail == {"because": said}
+
+
+def test_an_entry_of_a_compaction_counts_no_rows_again(begun: Lakehouse) -> None:
+    """Delta's compaction after a commit takes over what the session says of it, which is its entry."""
+    begun.publish("sales", sale(20)).run()
+    known = begun.lake.last_commit("silver.sales")
+    assert known is not None
+    before = begun.lake.row_counts("silver.sales", -1, known.version)
+    spark, path = begun.spark, begun.lake.path("silver.sales")
+    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", known.entry.to_json())
+    try:
+        spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+    finally:
+        spark.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
+    again = begun.lake.last_commit("silver.sales")
+    assert again is not None
+    assert again.version == known.version + 1
+    assert begun.lake.row_counts("silver.sales", -1, again.version) == before
+    delete(begun, "silver.sales")
+    assert begun.run()["silver.sales"].cause == "altered"

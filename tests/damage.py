@@ -2,7 +2,7 @@
 
 import re
 
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
 
 from sluice.model.ledger import changed_here
 from sluice.storage.delta import Lake
@@ -11,22 +11,25 @@ update = re.compile(r"UPDATE SET (?P<changes>.+?)(?: WHERE (?P<where>.+))?")
 delete = re.compile(r"DELETE(?: WHERE (?P<where>.+))?")
 
 
-def damage(lake: Lake, table: str, statement: str) -> None:
-    """Does `UPDATE SET column = value, … WHERE …` or `DELETE WHERE …` to a table; some row must be meant."""
-    found = DeltaTable(lake.path(table))
+def damage(lake: Lake, table: str, statement: str, entry: str | None = None) -> int:
+    """Does `UPDATE SET column = value, … WHERE …` or `DELETE WHERE …` to a table; how many rows, at least one."""
+    found, said = DeltaTable(lake.path(table)), {} if entry is None else {"userMetadata": entry}
+    properties = CommitProperties(custom_metadata=said)
     if changed := update.fullmatch(statement):
         values = dict(each.split(" = ", 1) for each in changed["changes"].split(", "))
-        done = found.update(updates=values, predicate=changed["where"])
-        assert done["num_updated_rows"], statement
+        done = found.update(updates=values, predicate=changed["where"], commit_properties=properties)
+        count = done["num_updated_rows"]
     elif gone := delete.fullmatch(statement):
-        assert found.delete(predicate=gone["where"])["num_deleted_rows"], statement
+        count = found.delete(predicate=gone["where"], commit_properties=properties)["num_deleted_rows"]
     else:
         raise ValueError(statement)
+    assert count, statement
+    return int(count)
 
 
-def wrong_since_computed(lake: Lake, table: str, statement: str) -> None:
-    """The same, as if Sluice had computed the rows so: the next run sees no other program's doing."""
-    damage(lake, table, statement)
+def computed_wrong(lake: Lake, table: str, statement: str) -> int:
+    """The same in a commit of Sluice's, as if its rows had been computed so: no run undoes it."""
     known = lake.last_commit(table)
     assert known is not None
-    lake.move_cursor(table, known.repeated(known.newest_version).model_copy(update=changed_here), known.fence)
+    entry = known.repeated(known.newest_version).model_copy(update=changed_here)
+    return damage(lake, table, statement, entry.to_json())

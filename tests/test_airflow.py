@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from infra.servers import Postgres, free_port, running
 from sluice import scaffold
@@ -28,7 +27,7 @@ from sluice.operate.audit import audit
 from sluice.operate.query import query
 from sluice.storage.delta import Lake
 from tests.commands import kept_variables
-from tests.damage import damage
+from tests.damage import computed_wrong
 from tests.waiting import eventually, patience_seconds
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
@@ -445,16 +444,14 @@ def test_a_driver_that_dies_comes_back_and_nothing_is_lost(airflow: Airflow) -> 
 
 
 def test_days_are_filled_back_while_the_continuous_run_goes_on(airflow: Airflow) -> None:
-    """Every row of some days is damaged; the backfill puts them right, and counts what it changed."""
+    """Every row of some days is wrong; the backfill puts them right, and counts what it changed."""
     airflow.order(*range(101, 109), days=range(1, 9))
     airflow.wait(lambda: airflow.orders() == 13, "an order for each day")
     asked = subprocess.run([sluice, "check", "gold.revenue_daily", "--project", airflow.project], check=False)
     assert asked.returncode == 0
     # None beyond: a sample of all rows is recomputed by another test.
-    damaged = DeltaTable(airflow.lake.path("gold.revenue_daily")).update(
-        predicate="revenue_euro > 0 AND window_start < '2026-03-05T00:00:00Z'", updates={"revenue_euro": "0"}
-    )
-    assert damaged["num_updated_rows"] >= 4
+    where = "revenue_euro > 0 AND window_start < '2026-03-05T00:00:00Z'"
+    assert computed_wrong(airflow.lake, "gold.revenue_daily", f"UPDATE SET revenue_euro = 0 WHERE {where}") >= 4
     within = "FROM gold.revenue_daily WHERE window_start < TIMESTAMPTZ '2026-03-05 00:00:00Z'"
     rows = query(airflow.lake, f"SELECT count(*) {within}").rows[0][0]
     airflow.unpause_for_others("compute_gold")
@@ -578,7 +575,7 @@ def test_what_is_critical_stops_what_is_downstream_and_only_that(airflow: Airflo
     airflow.wait(lambda: late in airflow.told.read_text(), "the missed deadline to be told")
     airflow.unpause("quality", paused=True)
     # A day whose rows are refused fails, though the task of its note comes last and does not.
-    damage(airflow.lake, "silver.products", "UPDATE SET name = 'Coffee' WHERE product_id = 'tea'")
+    computed_wrong(airflow.lake, "silver.products", "UPDATE SET name = 'Coffee' WHERE product_id = 'tea'")
     airflow.unpause_for_others("compute_silver")
     day = airflow.ask("POST", "/api/v2/dags/compute_silver/dagRuns", {"logical_date": "2026-01-02T06:00:00Z"})
     assert airflow.wait_for_end("compute_silver", day["dag_run_id"]) == "failed"

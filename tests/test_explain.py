@@ -11,7 +11,7 @@ from sluice.model.datasets import Dataset
 from sluice.operate.explain import Explainer, Value
 from sluice.operate.query import query
 from sluice.windows import window
-from tests.damage import damage, wrong_since_computed
+from tests.damage import computed_wrong, damage
 from tests.kit import Lakehouse, at, text
 from tests.shop import priced
 
@@ -85,7 +85,7 @@ def test_what_another_program_wrote_is_no_records_doing(lived: Lakehouse) -> Non
     values = explained(lived, revenue(), **cell)
     assert [(each.cause, each.row and each.row["revenue"]) for each in values[1:]] == [("another program", 99)]
     lived.run()
-    wrong_since_computed(lived.lake, "silver.priced", "UPDATE SET pieces = 3 WHERE id = 'cup'")
+    computed_wrong(lived.lake, "silver.priced", "UPDATE SET pieces = 3 WHERE id = 'cup'")
     lived.publish("sales", sale("other", "cup", 3, 2), key="s", hours=21).run()
     values = explained(lived, revenue(), **cell)
     assert [(each.cause, each.row and each.row["revenue"]) for each in values[1:]] == [

@@ -24,6 +24,7 @@ from sluice.operate import replay
 from sluice.operate.maintain import Retained, maintain, retain
 from sluice.storage.delta import Lake, upkeep
 from sluice.windows import Window, window
+from tests.damage import computed_wrong
 from tests.kit import Lakehouse, Row, at, text
 from tests.shop import sales
 
@@ -167,7 +168,7 @@ def test_a_part_is_recomputed_in_place_and_what_is_outside_stays(lakehouse: Lake
     lakehouse.declare(sold_daily)
     lakehouse.publish("sales", *[sale(number, number) for number in range(4)])
     lakehouse.run()
-    lakehouse.spark.sql(f"UPDATE delta.`{lakehouse.lake.path('gold.sold_daily')}` SET pieces = 99")
+    computed_wrong(lakehouse.lake, "gold.sold_daily", "UPDATE SET pieces = 99")
     runner = lakehouse.runner()
     part = BackfillRange(since=at(24), until=at(72))
     (dataset,) = [each for each in lakehouse.catalogue.datasets if each.name == "gold.sold_daily"]
@@ -193,7 +194,8 @@ def test_a_flow_goes_on_between_the_pieces_of_a_range(lakehouse: Lakehouse, monk
     lakehouse.declare(sold_daily)
     lakehouse.publish("sales", *[sale(number, number % 4) for number in range(12)])
     lakehouse.run()
-    lakehouse.spark.sql(f"UPDATE delta.`{lakehouse.lake.path('gold.sold_daily')}` SET pieces = 99")
+    wrong = "UPDATE SET pieces = 99 WHERE window_start < '2026-01-04T00:00:00Z'"
+    computed_wrong(lakehouse.lake, "gold.sold_daily", wrong)
     seen: list[list[Row]] = []
     runner = lakehouse.runner()
 
@@ -218,7 +220,7 @@ def test_what_only_all_pieces_of_a_range_repair_is_repaired(
     lakehouse.declare(sold_daily)
     lakehouse.publish("sales", *[sale(number, number) for number in range(3)])
     lakehouse.run()
-    lakehouse.spark.sql(f"UPDATE delta.`{lakehouse.lake.path('gold.sold_daily')}` SET pieces = 99")
+    computed_wrong(lakehouse.lake, "gold.sold_daily", "UPDATE SET pieces = 99")
     few = expect("column_values_to_be_between", column="pieces", max_value=50, severity="critical", name="few")
     lakehouse.catalogue = expecting(ordered([sold_daily]), {"gold.sold_daily": suite("gold.sold_daily", few)})
     part = BackfillRange(since=at(0), until=at(72))

@@ -9,7 +9,7 @@ from sluice.errors import UsageError
 from sluice.model import small_frames
 from sluice.operate import quarantine
 from sluice.operate.status import status
-from tests.damage import wrong_since_computed
+from tests.damage import computed_wrong
 from tests.kit import Lakehouse, at, text
 
 readings_topic = bronze.topic("readings")
@@ -168,7 +168,7 @@ def test_a_duplicate_of_a_row_that_is_lost_never_becomes_a_row(
     record = {"fate": "a", "dataset": "x", "event_time": text(1)}
     for topic in (1, 2):
         lakehouse.publish("named_alike", record | {"topic": topic}, key="k", hours=topic).run()
-    wrong_since_computed(lakehouse.lake, "silver.named_alike", "DELETE WHERE fate = 'a'")
+    computed_wrong(lakehouse.lake, "silver.named_alike", "DELETE WHERE fate = 'a'")
     monkeypatch.setattr(small_frames, "rows_max", rows_max)
     lakehouse.publish("named_alike", record | {"topic": 3}, key="k", hours=3)
     said = {event.name: event for event in lakehouse.runner().until_caught_up()}["silver.named_alike"].blocked

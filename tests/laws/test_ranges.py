@@ -18,7 +18,7 @@ from sluice.engine.backfill import BackfillRange
 from sluice.log import Record
 from sluice.model import truncation
 from sluice.model.datasets import Dataset
-from tests.damage import wrong_since_computed
+from tests.damage import computed_wrong
 from tests.kit import Lakehouse, Row, at, text
 from tests.laws.test_windows import visits
 
@@ -65,9 +65,9 @@ def damage_some(lakehouse: Lakehouse, chance: random.Random, table: str, users: 
     names = [f"u{n}" for n in range(users)]
     chance.shuffle(names)
     wrong, missing, vanished = (", ".join(f"'{each}'" for each in names[n::4]) for n in range(3))
-    wrong_since_computed(lakehouse.lake, table, f"UPDATE SET amount = -1 WHERE user IN ({wrong})")
-    wrong_since_computed(lakehouse.lake, table, f"DELETE WHERE user IN ({missing})")
-    wrong_since_computed(lakehouse.lake, table, f"UPDATE SET user = 'nobody ' || user WHERE user IN ({vanished})")
+    computed_wrong(lakehouse.lake, table, f"UPDATE SET amount = -1 WHERE user IN ({wrong})")
+    computed_wrong(lakehouse.lake, table, f"DELETE WHERE user IN ({missing})")
+    computed_wrong(lakehouse.lake, table, f"UPDATE SET user = 'nobody ' || user WHERE user IN ({vanished})")
 
 
 def cuts(chance: random.Random) -> Iterator[tuple[datetime | None, datetime | None]]:

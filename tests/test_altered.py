@@ -212,8 +212,19 @@ def test_what_changes_no_row_is_no_alteration(begun: Lakehouse) -> None:
         begun.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
         begun.spark.sql(f"OPTIMIZE delta.`{path}`").collect()
         DeltaTable(path).vacuum(dry_run=False)
+    begun.lake.forget_history(begun.spark, "gold.large")
     assert begun.run() == {}
     assert "altered" not in {each.cause for each in begun.publish("sales", sale(20)).run().values()}
+
+
+@pytest.mark.parametrize(("change", "mapping"), [("ADD COLUMNS (more int)", "none"), ("DROP COLUMN sales", "name")])
+def test_other_columns_are_an_alteration(begun: Lakehouse, change: str, mapping: str) -> None:
+    right, path = begun.rows("gold.totals"), begun.lake.path("gold.totals")
+    begun.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.columnMapping.mode' = '{mapping}')")
+    begun.spark.sql(f"ALTER TABLE delta.`{path}` {change}")
+    assert begun.run()["gold.totals"].cause == "altered"
+    assert begun.rows("gold.totals") == right
+    assert begun.run() == {}
 
 
 def test_it_is_said_in_the_plan_and_in_what_explains_the_row(begun: Lakehouse) -> None:

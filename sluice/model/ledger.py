@@ -142,7 +142,7 @@ class Entry(BaseModel):
     after the last whose records the log no longer has: Kafka removes them when it compacts.
 
     A table that was promoted or rolled back says by which `replay` and `because` of what, and after a rollback the
-    fingerprint that was `rejected`.
+    fingerprint that was `rejected`. One that was altered says `because` of which commit.
     """
 
     model_config = ConfigDict(frozen=True)

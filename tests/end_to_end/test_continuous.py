@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from sluice import scaffold
 from sluice.log import Log, Record
 from sluice.operate.query import query
 from sluice.storage.delta import Lake
 from tests.commands import sluice_process
+from tests.damage import computed_wrong
 from tests.waiting import eventually, patience_seconds
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
@@ -83,7 +83,7 @@ def use_commands(project: Path, lake: Lake, run: "subprocess.Popen[bytes]") -> N
     answer("quarantine", "release", "silver.orders", "--record", record, "--because", "a test")
     wait_until(lambda: orders(lake) == 5, run)
 
-    DeltaTable(lake.path("gold.revenue_daily")).delete("product = 'Cup'")
+    computed_wrong(lake, "gold.revenue_daily", "DELETE WHERE product = 'Cup'")
     replay = answer("replay", "start", "gold.revenue_daily", "--because", "a test", "--json")["name"]
     assert answer("replay", "show", replay, "--json")["name"] == replay
     assert answer("replay", "promote", replay, "--json")["gold.revenue_daily"] > 0

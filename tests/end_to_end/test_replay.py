@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from sluice.log import Record
 from sluice.storage.delta import Lake
 from tests.commands import sluice
+from tests.damage import computed_wrong
 from tests.end_to_end.scaffolded import Project, content, tables
 from tests.waiting import eventually
 
@@ -92,8 +92,8 @@ def test_a_replay_beside_a_run_under_load_and_a_kill(tmp_path: Path) -> None:
     project.sell_cups_in_summer()
     project.answer("run")
     # A figure of March is lost, and a run does not see it.
-    gold = DeltaTable(project.lake.path("gold.revenue_daily"))
-    gold.delete("product = 'Cup' AND window_start < '2026-03-03T00:00:00Z'")
+    lost = "DELETE WHERE product = 'Cup' AND window_start < '2026-03-03T00:00:00Z'"
+    computed_wrong(project.lake, "gold.revenue_daily", lost)
     with project.under_load():
         run = project.start("run", "--continuous")
         replay = json.loads(project.answer("replay", "start", *march, "--because", "a disk was restored", "--json"))

@@ -34,11 +34,11 @@ class Forgetting(Writer):
         if has_deletion_vectors(self.open(table)):
             # Rows that are only marked as deleted are still in their files.
             spark.sql(f"REORG TABLE delta.`{self.path(table)}` APPLY (PURGE)").collect()
-        known = self.last_commit(table)
         # Of a table to which other processes append, a file that no commit names may be about to be named by one.
-        is_owned = known is not None
+        is_owned = self.last_commit(table) is not None
         # Before the commit that is to be the only one, since it writes some itself.
         self.open_own(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=is_owned)
+        known = self.last_commit(table)
         # Commits of rows list the least and greatest values of the files that they removed. This one lists none.
         if known is None:
             in_turn(table, lambda: append_nothing(self.open_own(table), {}))

@@ -18,6 +18,8 @@ from sluice.storage.files import Files
 
 # The operation of the commit that a vacuum ends with.
 vacuumed = "VACUUM END"
+# The operations that give a table other columns, by Spark and by delta-rs.
+column_changes = ("ADD COLUMNS", "ADD COLUMN", "DROP COLUMNS", "RENAME COLUMN", "REPLACE COLUMNS")
 
 
 class ChangesLost(SluiceError):
@@ -147,7 +149,7 @@ class History(Tables):
             return None
         others = [each for each in self.written_by_others(table, after) if each["version"] <= known.newest_version]
         for each in reversed(others):
-            if self.may_change_data(table, each["version"]):
+            if each.get("operation") in column_changes or self.may_change_data(table, each["version"]):
                 return f"version {each['version']} is {each.get('operation')} by another program"
         if after < known.version and self.oldest_version(table) > after + 1:
             return f"the commits after version {after} are no longer in the log"

@@ -8,10 +8,11 @@ import pytest
 from sluice import bronze, gold, silver
 from sluice.errors import UsageError
 from sluice.model.datasets import Dataset
+from sluice.model.ledger import changed_here
 from sluice.operate.explain import Explainer, Value
 from sluice.operate.query import query
 from sluice.windows import window
-from tests.damage import computed_wrong, damage
+from tests.damage import damage
 from tests.kit import Lakehouse, at, text
 from tests.shop import priced
 
@@ -85,7 +86,12 @@ def test_what_another_program_wrote_is_no_records_doing(lived: Lakehouse) -> Non
     values = explained(lived, revenue(), **cell)
     assert [(each.cause, each.row and each.row["revenue"]) for each in values[1:]] == [("another program", 99)]
     lived.run()
-    computed_wrong(lived.lake, "silver.priced", "UPDATE SET pieces = 3 WHERE id = 'cup'")
+    damage(lived.lake, "silver.priced", "UPDATE SET pieces = 3 WHERE id = 'cup'")
+    # An older release did not notice it.
+    known = lived.lake.last_commit("silver.priced")
+    assert known is not None
+    unnoticed = known.repeated(known.newest_version).model_copy(update=changed_here)
+    lived.lake.move_cursor("silver.priced", unnoticed, known.fence)
     lived.publish("sales", sale("other", "cup", 3, 2), key="s", hours=21).run()
     values = explained(lived, revenue(), **cell)
     assert [(each.cause, each.row and each.row["revenue"]) for each in values[1:]] == [

@@ -20,6 +20,8 @@ from sluice.operate.explain import Explainer
 from sluice.operate.forecast import forecast
 from sluice.operate.maintain import maintain_table
 from sluice.operate.recompute import recompute
+from sluice.operate.replay import rollback
+from sluice.storage.delta import Lake
 from sluice.storage.delta.opened import rows_in
 from sluice.storage.table_format import TableFormat
 from tests.damage import damage
@@ -215,6 +217,56 @@ def test_what_changes_no_row_is_no_alteration(begun: Lakehouse) -> None:
     begun.lake.forget_history(begun.spark, "gold.large")
     assert begun.run() == {}
     assert "altered" not in {each.cause for each in begun.publish("sales", sale(20)).run().values()}
+
+
+def test_what_a_rollback_brings_back_is_undone_too(begun: Lakehouse) -> None:
+    """The state before the rebuild has what another program did, under an entry that says so."""
+    right = begun.rows("gold.totals")
+    update(begun, "gold.totals")
+    maintain_table(begun.spark, begun.lake, "gold.totals")
+    begun.run(rebuild=True)
+    assert begun.rows("gold.totals") == right
+    rollback(begun.spark, begun.lake, begun.catalogue, [totals], "a test")
+    assert begun.rows("gold.totals") != right
+    assert begun.run()["gold.totals"].cause == "altered"
+    assert begun.rows("gold.totals") == right
+    assert begun.run() == {}
+
+
+def test_a_commit_during_an_erasure_leaves_a_table_that_is_put_right(
+    begun: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, checkpoint = begun.rows("gold.large"), Lake.write_checkpoint
+
+    def overtaken(lake: Lake, spark: "SparkSession", table: str) -> None:
+        checkpoint(lake, spark, table)
+        update(begun, table)
+
+    monkeypatch.setattr(Lake, "write_checkpoint", overtaken)
+    begun.lake.forget_history(begun.spark, "gold.large")
+    assert begun.run()["gold.large"].cause == "altered"
+    assert begun.rows("gold.large") == right
+
+
+def test_properties_before_an_erasure_leave_readers_where_they_are(begun: Lakehouse) -> None:
+    path = begun.lake.path("silver.sold")
+    begun.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('my.note' = 'x')")
+    begun.lake.forget_history(begun.spark, "silver.sold")
+    assert begun.run() == {}
+
+
+def test_files_without_statistics_are_counted_by_their_rows(begun: Lakehouse) -> None:
+    right = state(begun)
+    begun.spark.conf.set("spark.databricks.delta.stats.collect", "false")
+    try:
+        for table in ("silver.sales", "gold.large"):
+            path = begun.lake.path(table)
+            begun.spark.sql(f"UPDATE delta.`{path}` SET {changes[table]} WHERE {some[table]}").collect()
+    finally:
+        begun.spark.conf.unset("spark.databricks.delta.stats.collect")
+    begun.run()
+    assert state(begun) == right
+    assert begun.run() == {}
 
 
 @pytest.mark.parametrize(("change", "mapping"), [("ADD COLUMNS (more int)", "none"), ("DROP COLUMN sales", "name")])

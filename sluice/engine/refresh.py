@@ -120,13 +120,17 @@ def judged_rows(
     *,
     gate: Sequence[Expectation],
 ) -> Verdict:
-    """The verdict on tables that are to be equal to rows that are there already (see `plan_of_rows`)."""
+    """The verdict on tables that are to be equal to rows that are there already (see `plan_of_rows`).
+
+    An entry with `read_at` says that these rows are not accounted for after that version.
+    """
     known = lake.last_commit(dataset.name)
     context = EvaluationContext.of(known.entry.watermark if known else None, entry.watermark, datetime.now(UTC))
     entry = entry.model_copy(update={"watermark": context.watermark, "began_ms": context.began_ms})
     fences = fences_of(lake, dataset, known)
     evaluation = Evaluation(spark, lake, dataset, known, entry.inputs, entry.cause, context, fences=fences)
-    entry = entry.model_copy(update={"read_at": evaluation.read_at})
+    read_at = [each for each in (entry.read_at, evaluation.read_at) if each is not None]
+    entry = entry.model_copy(update={"read_at": min(read_at, default=None)})
     return judge(plan_of_rows(evaluation, entry, rows).tables, gate)
 
 

@@ -297,6 +297,7 @@ def verdict_on(
             "because": replay.because,
             **changed_here,
             "epoch_from": 0,
+            "read_at": None,
         }
     )
     live, rows = lake.last_commit(dataset.name), {}
@@ -424,6 +425,9 @@ def verdict_on_former(
         if scope is not None:
             own = None if entry.rejected is None else lake.read(spark, output.table)
             rows[output.table] = taking_place(output, scope, lake.read(spark, output.table, version), own)
+    # What another program had done to those rows comes back with them.
+    was_altered = lake.altered_by(dataset.name, before.model_copy(update={"newest_version": before.version}))
+    entry = entry.model_copy(update={"read_at": before.accounts_until if was_altered else None})
     return judged_rows(spark, lake, dataset, entry, rows, gate=gate)
 
 

@@ -44,12 +44,13 @@ class Forgetting(Writer):
             in_turn(table, lambda: append_nothing(self.open_own(table), {}))
         else:
             self.begin_history(table, known)
+        # Before the checkpoint: what another program commits meanwhile may be in it, or after it.
+        oldest = self.open_own(table).version()
         self.write_checkpoint(spark, table)
-        found = self.open_own(table)
         files = Files(self.path(table))
         for name in files.below("_delta_log"):
             version = of_version.match(name)
-            is_older = version is None or int(version[1]) < found.version()
+            is_older = version is None or int(version[1]) < oldest
             if is_older and not name.endswith("_last_checkpoint"):
                 files.delete(name)
         files.delete_folder(secondary_index.indexes_folder)
@@ -69,7 +70,8 @@ class Forgetting(Writer):
             in_turn(table, lambda: append_nothing(self.open_own(table), metadata))
             return
         entry = entry.model_copy(update={"cause": "erasure"})
-        if self.written_by_others(table, known.as_input.version):
+        others = self.written_by_others(table, known.as_input.version)
+        if any(self.is_alteration(table, each) for each in others):
             # What another program did is in no feed any more, so nothing can go on from the rows before it.
             entry = entry.model_copy(update={**changed_here, "epoch_from": self.newest_version(table) + 1})
         self.move_cursor(table, entry, known.fence)

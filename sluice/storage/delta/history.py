@@ -149,16 +149,16 @@ class History(Tables):
             return None
         others = [each for each in self.written_by_others(table, after) if each["version"] <= known.newest_version]
         for each in reversed(others):
-            if each.get("operation") in column_changes or self.may_change_data(table, each["version"]):
+            if self.is_alteration(table, each):
                 return f"version {each['version']} is {each.get('operation')} by another program"
         if after < known.version and self.oldest_version(table) > after + 1:
             return f"the commits after version {after} are no longer in the log"
         return None
 
-    def may_change_data(self, table: str, version: int) -> bool:
-        """False of a commit that changes no row, such as one of properties; True when the log no longer has it."""
+    def is_alteration(self, table: str, commit: Mapping[str, Any]) -> bool:
+        """False of a commit that leaves rows and columns as they are, as one of properties; True when it is gone."""
         try:
-            return self.commit_file(table, version).changes_data
+            return commit.get("operation") in column_changes or self.commit_file(table, commit["version"]).changes_data
         except ChangesLost:
             return True
 

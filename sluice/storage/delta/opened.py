@@ -227,12 +227,16 @@ class Tables:
 
 
 def count_rows(table: DeltaTable) -> int:
+    """How many rows a table has, by its log; where another program wrote files without statistics, by reading them."""
+    counts = table.get_add_actions(flatten=True)["num_records"].to_pylist()
+    if None in counts:
+        return sum(batch.num_rows for batch in RecordBatchReader.from_stream(table.scan()))
     deleted = 0
     if has_deletion_vectors(table):
         for batch in RecordBatchReader.from_stream(table.deletion_vectors()):
             kept = pc.list_flatten(batch["selection_vector"])
             deleted += len(kept) - int(pc.sum(kept).as_py() or 0)
-    return int(sum(table.get_add_actions(flatten=True)["num_records"].to_pylist())) - deleted
+    return int(sum(counts)) - deleted
 
 
 def rows_in(table: DeltaTable) -> ArrowTable | None:

@@ -379,8 +379,7 @@ class Writer(Reader):
 
     def replaced_file_bytes(self, found: DeltaTable) -> int | None:
         """The size of the files that a replacement writes: small, so that the next one reads little."""
-        files = found.get_add_actions(flatten=True)
-        size, rows = (sum(files[name].to_pylist()) for name in ("size_bytes", "num_records"))
+        size, rows = sum(found.get_add_actions(flatten=True)["size_bytes"].to_pylist()), count_rows(found)
         return size * self.rows_per_file // rows if rows else None
 
     def require_written(self, table: str, entry: Entry) -> None:

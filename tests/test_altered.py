@@ -255,6 +255,32 @@ def test_properties_before_an_erasure_leave_readers_where_they_are(begun: Lakeho
     assert begun.run() == {}
 
 
+def test_a_feed_across_other_columns_is_not_followed(begun: Lakehouse) -> None:
+    """They are as before at its end, and Delta reads no such feed."""
+    begun.publish("sales", sale(20)).run()
+    path, version = begun.lake.path("silver.sold"), begun.lake.newest_version("silver.sold")
+    begun.spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (more int)")
+    update(begun, "silver.sold")
+    DeltaTable(path).restore(version)
+    done = begun.publish("sales", sale(21)).run()
+    assert (done["silver.sold"].cause, done["gold.totals"].cause) == ("altered", "input rebuilt")
+    assert begun.changed_by_rebuild() == {}
+
+
+@pytest.mark.parametrize("is_switched_on", [False, True])
+def test_a_feed_that_was_switched_off_is_not_followed(begun: Lakehouse, *, is_switched_on: bool) -> None:
+    path = begun.lake.path("silver.sold")
+    switched = f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = '%s')"
+    begun.spark.sql(switched % "false")
+    done = begun.publish("sales", sale(20)).run()
+    assert done["gold.totals"].cause == "input rebuilt"
+    if is_switched_on:
+        begun.spark.sql(switched % "true")
+    begun.publish("sales", sale(21)).run()
+    begun.publish("sales", sale(22)).run()
+    assert begun.changed_by_rebuild() == {}
+
+
 def test_files_without_statistics_are_counted_by_their_rows(begun: Lakehouse) -> None:
     right = state(begun)
     begun.spark.conf.set("spark.databricks.delta.stats.collect", "false")

@@ -18,6 +18,7 @@ from sluice.storage.files import Files
 
 # The operation of the commit that a vacuum ends with.
 vacuumed = "VACUUM END"
+feed_property = "delta.enableChangeDataFeed"
 # The operations that give a table other columns, by Spark and by delta-rs.
 column_changes = ("ADD COLUMNS", "ADD COLUMN", "DROP COLUMNS", "RENAME COLUMN", "REPLACE COLUMNS")
 
@@ -198,7 +199,27 @@ class History(Tables):
         if oldest > max(0, then.version):
             return self.kept_instead(table, then.version, then.commit_ms) == oldest
         is_same = then.commit_ms is None or then.commit_ms == self.commit_ms(table, then.version)
-        return is_same and not self.lacks_changes(table, then.version, now.version)
+        if not is_same or self.lacks_changes(table, then.version, now.version):
+            return False
+        others = [each for each in self.written_by_others(table, then.version) if each["version"] <= now.version]
+        return self.keeps_feed(table) and not any(self.breaks_feed(table, each["version"]) for each in others)
+
+    def keeps_feed(self, table: str) -> bool:
+        """Whether the table still has the property by which Delta records changes."""
+        return self.open(table).metadata().configuration.get(feed_property) == "true"
+
+    def breaks_feed(self, table: str, version: int) -> bool:
+        """Whether the change feed cannot be read across a commit of another program.
+
+        Delta reads no feed in which columns differ, though they are as before at its end, nor one that was switched off.
+        """
+        commit = self.commit_file(table, version)
+        if feed_property in json.dumps(commit.info.get("operationParameters", {})):
+            return True
+        columns = columns_of(self.open(table).schema().to_json())
+        return any(
+            columns_of(each["metaData"]["schemaString"]) != columns for each in commit.actions if "metaData" in each
+        )
 
     def lacks_changes(self, table: str, since: int, until: int) -> bool:
         """Whether a vacuum deleted files that the change feed reads after a version, up to another one."""
@@ -223,6 +244,11 @@ class History(Tables):
         """The timestamp in the commit of a version; None when the log no longer has the commit."""
         found = self.commit_info(table, version)
         return int(found["timestamp"]) if found else None
+
+
+def columns_of(schema: str) -> list[tuple[str, object]]:
+    """The names and types of a schema in JSON."""
+    return [(each["name"], each["type"]) for each in json.loads(schema)["fields"]]
 
 
 def last_commit_of(table: DeltaTable) -> Commit | None:

@@ -211,15 +211,17 @@ class History(Tables):
     def breaks_feed(self, table: str, version: int) -> bool:
         """Whether the change feed cannot be read across a commit of another program.
 
-        Delta reads no feed in which columns differ, though they are as before at its end, nor one that was switched off.
+        Delta reads none that was switched off, nor one in which columns differ, though they are as before at its end.
         """
-        commit = self.commit_file(table, version)
+        try:
+            commit = self.commit_file(table, version)
+        except ChangesLost:
+            return True
         if feed_property in json.dumps(commit.info.get("operationParameters", {})):
             return True
         columns = columns_of(self.open(table).schema().to_json())
-        return any(
-            columns_of(each["metaData"]["schemaString"]) != columns for each in commit.actions if "metaData" in each
-        )
+        schemas = [each["metaData"]["schemaString"] for each in commit.actions if "metaData" in each]
+        return any(columns_of(each) != columns for each in schemas)
 
     def lacks_changes(self, table: str, since: int, until: int) -> bool:
         """Whether a vacuum deleted files that the change feed reads after a version, up to another one."""

@@ -4,7 +4,7 @@ import errno
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -170,17 +170,28 @@ class Lakehouse:
 
 
 @contextmanager
-def disk_full_at(table: str) -> Iterator[None]:
-    """Nothing can be written to one table meanwhile, so a dataset's commits end before it."""
+def before_each_commit(table: str, do: Callable[[], None]) -> Iterator[None]:
+    """Does something between the reading of a table's rows and each commit of a refresh to it."""
     original = commit.write
 
-    def full(lake: TableFormat, plan: Plan) -> RowCounts:
+    def write(lake: TableFormat, plan: Plan) -> RowCounts:
         if plan.output.table == table:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            do()
         return original(lake, plan)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(commit, "write", full)
+        patched.setattr(commit, "write", write)
+        yield
+
+
+@contextmanager
+def disk_full_at(table: str) -> Iterator[None]:
+    """Nothing can be written to one table meanwhile, so a dataset's commits end before it."""
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with before_each_commit(table, full):
         yield
 
 

@@ -11,11 +11,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sluice import bronze, gold, silver
-from sluice.engine import commit, touched
+from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
-from sluice.engine.plan import Plan
 from sluice.model import small_frames
-from sluice.model.ledger import Commit, RowCounts
+from sluice.model.ledger import Commit
 from sluice.operate.explain import Explainer
 from sluice.operate.forecast import forecast
 from sluice.operate.maintain import maintain_table
@@ -23,9 +22,8 @@ from sluice.operate.recompute import recompute
 from sluice.operate.replay import rollback
 from sluice.storage.delta import Lake
 from sluice.storage.delta.opened import rows_in
-from sluice.storage.table_format import TableFormat
 from tests.damage import damage
-from tests.kit import Lakehouse, Row, at, text
+from tests.kit import Lakehouse, Row, at, before_each_commit, text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,15 +119,13 @@ def to_no_effect(lakehouse: Lakehouse, table: str) -> None:
 @contextmanager
 def while_it_is_written(table: str, do: Callable[[], None]) -> Iterator[None]:
     """Does something once, between the reading of a table's rows and the commit of a refresh."""
-    original, waiting = commit.write, [do]
+    waiting = [do]
 
-    def write(lake: TableFormat, plan: Plan) -> RowCounts:
-        if plan.output.table == table and waiting:
+    def once() -> None:
+        if waiting:
             waiting.pop()()
-        return original(lake, plan)
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(commit, "write", write)
+    with before_each_commit(table, once):
         yield
     assert not waiting, f"nothing was committed to {table}"
 

@@ -6,7 +6,7 @@ is no checkpoint to lose.
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -206,6 +206,11 @@ class Entry(BaseModel):
             return cls.model_validate_json(text or "")
         except ValidationError:
             return None
+
+
+def by_another_program(commit: Mapping[str, Any]) -> str:
+    """Which commit of a table's log is another program's."""
+    return f"version {commit['version']} is {commit.get('operation')} by another program"
 
 
 # A commit that repeats the entry of another has changed rows itself.

@@ -16,7 +16,7 @@ from sluice.engine.evaluation import Evaluation, union
 from sluice.engine.touched import keys_of
 from sluice.model.completeness import EvaluationContext
 from sluice.model.datasets import Dataset, Output
-from sluice.model.ledger import Commit, InputVersion
+from sluice.model.ledger import Commit, InputVersion, by_another_program
 from sluice.model.scope import Scope, collect, everything
 from sluice.quality.collected import collected
 from sluice.shapes.difference import change_columns, differing_pairs, doubled
@@ -125,7 +125,7 @@ def recompute_dataset(evaluation: Evaluation, known: Commit, share: float, seed:
 def others_of(evaluation: Evaluation, known: Commit) -> tuple[str, ...]:
     """The commits to the dataset's own table that are not from an evaluation, since the last one."""
     others = evaluation.lake.written_by_others(evaluation.dataset.name, known.accounts_until)
-    return tuple(f"version {each['version']} is {each.get('operation')} by another program" for each in others)
+    return tuple(by_another_program(each) for each in others)
 
 
 def added(left: Recomputed, right: Recomputed) -> Recomputed:

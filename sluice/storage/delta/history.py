@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from sluice.errors import SluiceError
-from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows
+from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, by_another_program, no_rows
 from sluice.storage.delta.opened import Tables, once, upkeep
 from sluice.storage.files import Files
 
@@ -129,29 +129,32 @@ class History(Tables):
         """The log's entries for the commits after version `since`, up to `until`, the newest first."""
         if until <= since:
             return []
+        return [each for each in self.commits_after(table, since) if each["version"] <= until]
+
+    def commits_after(self, table: str, since: int) -> list[dict[str, Any]]:
+        """The log's entries for all commits after a version, the newest first."""
         # Of an older version delta-rs gives the history with wrong numbers.
         newest = self.open(table)
+        if newest.version() <= since:
+            return []
         found = once(newest, ("commits after", since), lambda: newest.history(newest.version() - since))
-        return [each for each in found if since < each["version"] <= until]
+        return [each for each in found if since < each["version"]]
 
     def written_by_others(self, table: str, after: int) -> list[dict[str, Any]]:
         """The commits after a version that no ledger entry explains, the newest first: another program wrote them.
 
         Upkeep, which leaves all rows as they are, is not among them.
         """
-        found = self.commits_between(table, after, self.newest_version(table))
-        changed = [each for each in found if each.get("operation") not in upkeep]
-        return [each for each in changed if Entry.from_json(each.get("userMetadata")) is None]
+        return of_others(self.commits_after(table, after))
 
     def altered_by(self, table: str, known: Commit) -> str | None:
         """What another program did to the rows of a table that its newest entry does not account for; None: nothing."""
         after = known.accounts_until
         if after == known.newest_version:
             return None
-        others = [each for each in self.written_by_others(table, after) if each["version"] <= known.newest_version]
-        for each in reversed(others):
+        for each in reversed(of_others(self.commits_between(table, after, known.newest_version))):
             if self.is_alteration(table, each):
-                return f"version {each['version']} is {each.get('operation')} by another program"
+                return by_another_program(each)
         if after < known.version and self.oldest_version(table) > after + 1:
             return f"the commits after version {after} are no longer in the log"
         return None
@@ -199,10 +202,13 @@ class History(Tables):
         if oldest > max(0, then.version):
             return self.kept_instead(table, then.version, then.commit_ms) == oldest
         is_same = then.commit_ms is None or then.commit_ms == self.commit_ms(table, then.version)
-        if not is_same or self.lacks_changes(table, then.version, now.version):
+        if not (is_same and self.keeps_feed(table)):
             return False
-        others = [each for each in self.written_by_others(table, then.version) if each["version"] <= now.version]
-        return self.keeps_feed(table) and not any(self.breaks_feed(table, each["version"]) for each in others)
+        later = self.commits_after(table, then.version)
+        if any(each.get("operation") == vacuumed for each in later) and self.lacks_files(table, then, now):
+            return False
+        others = [each["version"] for each in of_others(later) if each["version"] <= now.version]
+        return not any(self.breaks_feed(table, version) for version in others)
 
     def keeps_feed(self, table: str) -> bool:
         """Whether the table still has the property by which Delta records changes."""
@@ -223,12 +229,10 @@ class History(Tables):
         schemas = [each["metaData"]["schemaString"] for each in commit.actions if "metaData" in each]
         return any(columns_of(each) != columns for each in schemas)
 
-    def lacks_changes(self, table: str, since: int, until: int) -> bool:
-        """Whether a vacuum deleted files that the change feed reads after a version, up to another one."""
-        commits = self.commits_between(table, since, self.newest_version(table))
-        if all(each.get("operation") != vacuumed for each in commits):
-            return False
-        read = {path for version in range(since + 1, until + 1) for path in self.commit_file(table, version).feed_files}
+    def lacks_files(self, table: str, then: InputVersion, now: InputVersion) -> bool:
+        """Whether files are gone that the change feed reads after a version, up to another one."""
+        versions = range(then.version + 1, now.version + 1)
+        read = {path for version in versions for path in self.commit_file(table, version).feed_files}
         return not read <= set(Files(self.path(table)).below(""))
 
     def commit_file(self, table: str, version: int) -> CommitFile:
@@ -268,6 +272,12 @@ def last_commit_of(table: DeltaTable) -> Commit | None:
                     newest_version=table.version(),
                 )
     return None
+
+
+def of_others(commits: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The commits that no ledger entry explains, without upkeep."""
+    changed = [each for each in commits if each.get("operation") not in upkeep]
+    return [each for each in changed if Entry.from_json(each.get("userMetadata")) is None]
 
 
 def entries_of(commits: Sequence[Mapping[str, Any]]) -> list[Entry | None]:

@@ -316,15 +316,14 @@ class Writer(Reader):
             if instead_of is None:
                 write_deltalake(found, rows, mode="append", commit_properties=said)
                 return
+            count = count_rows(found)
             write_deltalake(
                 found,
                 rows,
                 mode="overwrite",
                 predicate=instead_of,
-                target_file_size=self.replaced_file_bytes(found),
-                writer_properties=writer_properties(
-                    spark_types(found), find_by, min(count_rows(found), self.rows_per_file)
-                ),
+                target_file_size=self.replaced_file_bytes(found, count),
+                writer_properties=writer_properties(spark_types(found), find_by, min(count, self.rows_per_file)),
                 commit_properties=said,
             )
 
@@ -377,9 +376,9 @@ class Writer(Reader):
             storage_options=self.storage_options,
         )
 
-    def replaced_file_bytes(self, found: DeltaTable) -> int | None:
+    def replaced_file_bytes(self, found: DeltaTable, rows: int) -> int | None:
         """The size of the files that a replacement writes: small, so that the next one reads little."""
-        size, rows = sum(found.get_add_actions(flatten=True)["size_bytes"].to_pylist()), count_rows(found)
+        size = sum(found.get_add_actions(flatten=True)["size_bytes"].to_pylist())
         return size * self.rows_per_file // rows if rows else None
 
     def require_written(self, table: str, entry: Entry) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -277,11 +278,80 @@ def test_the_driver_and_spark_read_the_same_records(
     for record in odd:
         log.append("t", [record])
     batch = log.next_batch("t", {}, 100)
-    assert batch.few() is not None
+    few = batch.few()
+    assert few is not None
+    assert few.equals(streamed(batch).combine_chunks())
     found = rows_as_text(batch.rows(spark))
     monkeypatch.setattr(segment_batch, "few_records_max", 0)
     assert found == rows_as_text(batch.rows(spark))
     assert len(found) == len(odd)
+
+
+texts = st.text(st.characters(codec="utf-8"))
+plain_records = st.builds(
+    Record,
+    st.one_of(st.none(), texts.map(str.encode), st.just(b'\\",\\"headers\\":{},"headers":{}')),
+    st.one_of(st.none(), texts),
+    st.datetimes(timezones=st.just(UTC)),
+)
+
+
+@given(records=st.lists(plain_records, min_size=1, max_size=5))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_arrow_reads_what_the_log_decodes(tmp_path_factory: pytest.TempPathFactory, records: list[Record]) -> None:
+    log, _ = log_of(tmp_path_factory.mktemp("log"), records)
+    assert read_as_decoded(log)
+
+
+@pytest.mark.parametrize("odd", [Record(b"\xff"), Record(b"{}", headers={"h": "1"})])
+def test_arrow_leaves_a_segment_alone_that_has_more_than_texts(tmp_path: Path, odd: Record) -> None:
+    log, path = log_of(tmp_path, [Record(b"{}"), odd])
+    assert segment_batch.read_by_arrow(log.segments("t")[0], path.read_bytes()) is None
+
+
+def test_without_a_look_at_the_headers_they_would_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, _ = log_of(tmp_path, [Record(b"{}", headers={"h": "1"})])
+    monkeypatch.setattr(segment_batch, "no_headers", b"\n")
+    assert not read_as_decoded(log)
+
+
+def test_a_line_that_is_longer_than_arrow_reads_at_once_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, path = log_of(tmp_path, [Record(b"x" * 2_000), Record(b"y")])
+    monkeypatch.setattr(segment_batch, "arrow_block_bytes", 1_000)
+    monkeypatch.setattr(segment_batch, "arrow_bytes_min", 0)
+    assert segment_batch.read_by_arrow(log.segments("t")[0], path.read_bytes()) is None
+    assert streamed(log.next_batch("t", {}, 10))["value"].to_pylist() == [b"x" * 2_000, b"y"]
+
+
+def test_a_segment_that_changes_before_it_is_streamed_is_an_error(tmp_path: Path) -> None:
+    log, path = log_of(tmp_path, some)
+    batch = log.next_batch("t", {}, 100)
+    path.write_bytes(path.read_bytes().replace(b'"n\\":1', b'"n\\":2'))
+    with pytest.raises(LogError, match="has another checksum"):
+        list(batch.parts())
+
+
+def test_lines_without_checksums_are_not_streamed(tmp_path: Path) -> None:
+    log, path = log_of(tmp_path, some)
+    assert log.next_batch("t", {}, 100).stream() is not None
+    path.write_bytes(b"".join(lines_without_checksums(path)))
+    assert log.next_batch("t", {}, 100).stream() is None
+
+
+def read_as_decoded(log: Log) -> bool:
+    """Whether Arrow reads the rows that the log's own reader finds in the only segment."""
+    [segment] = log.segments("t")
+    found = segment_batch.read_by_arrow(segment, segment.path.read_bytes())
+    return found is not None and bool(found.equals(segment_batch.table_of(read(log))))
+
+
+def streamed(batch: segment_batch.SegmentBatch) -> pa.Table:
+    """The rows of a stream, read as delta-rs reads them."""
+    stream = batch.stream()
+    assert stream is not None
+    return pa.RecordBatchReader.from_stream(stream).read_all()
 
 
 def test_records_that_are_large_once_they_are_decompressed_are_left_to_spark(

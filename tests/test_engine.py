@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice import bronze, gold, silver
+from sluice.engine import land as land_module
 from sluice.engine.land import land
 from sluice.engine.refresh import refresh
 from sluice.errors import LogError, LogGap, LogRecreated, Superseded
+from sluice.log import Record, segment_batch
 from sluice.model import small_frames
 from sluice.model.datasets import Dataset, Topic
 from sluice.shapes import fates
@@ -18,7 +20,7 @@ from sluice.shapes.parse import parse
 from sluice.storage.delta import Lake
 from sluice.windows import window
 from tests.damage import damage
-from tests.kit import Lakehouse, text
+from tests.kit import Lakehouse, at, before_each_commit, rows_of, statements, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -147,6 +149,57 @@ def test_records_land_in_bounded_batches_each_once(lakehouse: Lakehouse) -> None
     runner.until_caught_up()
     assert lakehouse.rows("bronze.readings", "partition", "offset") == [(0, 0), (0, 1), (0, 2)]
     assert lakehouse.versions()["bronze.readings"] == 2
+
+
+def test_many_records_land_without_spark_as_they_do_with_it(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first landing and in the next; hostile records too, some of which Arrow leaves to the log's reader."""
+    monkeypatch.setattr(small_frames, "rows_max", 2)
+    monkeypatch.setattr(land_module, "rows_max", 2)
+    monkeypatch.setattr(segment_batch, "few_records_max", 2)
+    monkeypatch.setattr(segment_batch, "arrow_bytes_min", 0)
+    by_driver, by_spark = Lakehouse(spark, tmp_path / "driver"), Lakehouse(spark, tmp_path / "spark")
+    for each in (by_driver, by_spark):
+        each.declare(readings)
+        for hour in range(2):
+            each.publish("readings", reading("a", hour), b"\x00\xff", None, key='"\u2028').log.append(
+                "readings", [Record(b"{}", headers={"h": "1"}, timestamp=at(hour)), Record(b"", timestamp=at(hour))]
+            )
+            each.publish("readings", *[reading(str(number), number) for number in range(9)], hours=hour)
+            if each is by_spark:
+                monkeypatch.setattr(segment_batch.SegmentBatch, "stream", lambda _: None)
+            newest = max(statements(spark, -1), default=-1)
+            each.run()
+            assert any("readings" in said for said in statements(spark, newest).values()) == (each is by_spark)
+    columns = ("partition", "offset", "key", "value", "timestamp", "headers")
+    found = by_driver.table("bronze.readings")
+    assert rows_of(found, *columns) == rows_of(by_spark.table("bronze.readings"), *columns)
+    assert found.dtypes == by_spark.table("bronze.readings").dtypes
+    assert found.where("landed_at IS NULL").count() == 0
+    assert by_driver.versions() == by_spark.versions()
+    configurations = [each.lake.open("bronze.readings").metadata().configuration for each in (by_driver, by_spark)]
+    assert configurations[0] == configurations[1]
+
+
+def test_a_segment_that_is_damaged_while_it_lands_is_named_and_nothing_lands(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(land_module, "rows_max", 0)
+    lakehouse.declare(readings)
+    for number in range(3):
+        lakehouse.publish("readings", reading(str(number), number), key="k")
+    path = lakehouse.log.segments("readings")[1].path
+
+    def damage_it() -> None:
+        path.write_bytes(path.read_bytes().replace(b'value\\": 1', b'value\\": 2'))
+
+    with (
+        before_each_commit("bronze.readings", damage_it),
+        pytest.raises(LogError, match="line 1, has another checksum"),
+    ):
+        lakehouse.run()
+    assert "bronze.readings" not in lakehouse.versions()
 
 
 def test_a_segment_that_is_gone_before_it_landed_is_an_error_that_names_the_offsets(begun: Lakehouse) -> None:

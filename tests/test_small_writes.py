@@ -106,11 +106,11 @@ def test_of_two_that_follow_the_same_state_one_writes(begun: Lakehouse) -> None:
     lake, rows = begun.lake, begun.lake.read(begun.spark, "silver.sales")
     fence = lake.fence("silver.sales", "silver.sales")
     entry = Entry(dataset="silver.sales", rows=RowCounts(inserted=1), because="the first")
-    lake.append_rows(rows, "silver.sales", entry, fence, small=small_rows(rows))
+    lake.append_rows(rows, "silver.sales", entry, fence, in_arrow=small_rows(rows))
     version = lake.newest_version("silver.sales")
     second = entry.model_copy(update={"because": "the second"})
     with pytest.raises(Superseded):
-        lake.append_rows(rows, "silver.sales", second, fence, small=small_rows(rows))
+        lake.append_rows(rows, "silver.sales", second, fence, in_arrow=small_rows(rows))
     assert lake.newest_version("silver.sales") == version
 
 
@@ -120,7 +120,9 @@ def test_a_late_note_does_not_hide_rows_that_another_driver_wrote(begun: Lakehou
     assert known is not None
     late = known.unchanged(known.entry.model_copy(update={"because": "nothing changed"}))
     rows = lake.read(begun.spark, name)
-    lake.append_rows(rows, name, Entry(dataset=name, rows=RowCounts(inserted=1)), known.fence, small=small_rows(rows))
+    lake.append_rows(
+        rows, name, Entry(dataset=name, rows=RowCounts(inserted=1)), known.fence, in_arrow=small_rows(rows)
+    )
     written = lake.last_commit(name)
     assert written is not None
     with pytest.raises(Superseded):
@@ -132,7 +134,7 @@ def test_a_late_note_does_not_hide_rows_that_another_driver_wrote(begun: Lakehou
     assert noted is not None
     assert noted.as_input == written.as_input
     with pytest.raises(Superseded):
-        lake.append_rows(rows, name, Entry(dataset=name, because="late"), written.fence, small=small_rows(rows))
+        lake.append_rows(rows, name, Entry(dataset=name, because="late"), written.fence, in_arrow=small_rows(rows))
 
 
 def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(begun: Lakehouse) -> None:
@@ -148,8 +150,10 @@ def test_what_is_added_to_a_shared_table_meanwhile_only_delays_it(begun: Lakehou
             return next(opened, None) or super().open(name, version)
 
     small = small_rows(rows)
-    lake.append_rows(rows, table, Entry(dataset="silver.others", rows=RowCounts(inserted=1)), 0, small=small)
-    Late(lake.root).append_rows(rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0, small=small)
+    lake.append_rows(rows, table, Entry(dataset="silver.others", rows=RowCounts(inserted=1)), 0, in_arrow=small)
+    Late(lake.root).append_rows(
+        rows, table, Entry(dataset="silver.third", rows=RowCounts(inserted=1)), 0, in_arrow=small
+    )
     assert lake.row_count(table) == 3
     assert (lake.fence(table, "silver.others"), lake.fence(table, "silver.third")) == (1, 1)
 

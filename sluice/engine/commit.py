@@ -23,16 +23,19 @@ def commit(lake: TableFormat, verdict: Verdict) -> RowCounts:
 def write(lake: TableFormat, plan: Plan) -> RowCounts:
     """Does what is planned for one table."""
     output, rows, entry, fence, small = plan.output, plan.rows, plan.entry, plan.fence, plan.small
+    in_arrow = plan.stream if small is None else small
     table, find_by = output.table, output.find_by
     if rows is None:
         move_cursor(lake, plan)
     elif plan.change == "all":
         # Rows that are rolled back may be of a declaration with other columns.
         only, cluster_by = dict(output.slice), tuple(each for each in output.cluster_by if each in rows.columns)
-        lake.replace_rows(rows, table, entry, fence, only=only, cluster_by=cluster_by, find_by=find_by, small=small)
+        lake.replace_rows(
+            rows, table, entry, fence, only=only, cluster_by=cluster_by, find_by=find_by, in_arrow=in_arrow
+        )
         return RowCounts(inserted=lake.row_count(table))
     elif plan.change == "added":
-        lake.append_rows(rows, table, entry, fence, cluster_by=output.cluster_by, find_by=find_by, small=small)
+        lake.append_rows(rows, table, entry, fence, cluster_by=output.cluster_by, find_by=find_by, in_arrow=in_arrow)
     else:
         condition, grain = output.condition(plan.scope, prefix="own."), output.grain
         lake.merge_rows(rows, table, entry, fence, grain=grain, condition=condition, find_by=find_by, small=small)

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.types import TimestampType
 
 from sluice.engine.blocked import unblock
 from sluice.engine.commit import commit
@@ -15,10 +16,11 @@ from sluice.engine.observer import Watch
 from sluice.engine.plan import Plan
 from sluice.errors import SluiceError
 from sluice.log import AnyLog, Batch
+from sluice.model.arrow_stream import ArrowStream
 from sluice.model.datasets import Output, Topic, bronze_columns
 from sluice.model.frames import with_constant
 from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts, no_rows
-from sluice.model.small_frames import small_rows
+from sluice.model.small_frames import made_when_asked, rows_max, small_rows
 from sluice.runtime.session import named_jobs
 from sluice.storage.table_format import TableFormat
 
@@ -64,27 +66,36 @@ def land(
         watch.began(entry.cause)
     try:
         with named_jobs(spark, topic.name) as own:
-            commit(lake, judge([planned(topic, known, entry, bronze_rows(own, batch))], gate=()))
-    except (PySparkException, Py4JError):
+            commit(lake, judge([planned(topic, known, entry, *bronze_rows(own, batch))], gate=()))
+    except Exception:
         batch.blame()
         raise
     return batch.records
 
 
-def planned(topic: Topic, known: Commit | None, entry: Entry, rows: "DataFrame") -> Plan:
+def planned(
+    topic: Topic, known: Commit | None, entry: Entry, rows: "DataFrame", stream: ArrowStream | None = None
+) -> Plan:
     """Adds the rows to the topic's table, or makes it of them."""
     output, counts = Output(topic.name, grain=(), scope_columns=()), entry.rows
-    small = small_rows(rows, counts.inserted)
-    if known is None:
-        return Plan(output, "all", entry, 0, None, is_cursor=True, rows=rows, counts=counts, small=small)
-    return Plan(output, "added", entry, known.fence, known, is_cursor=True, rows=rows, counts=counts, small=small)
+    small = small_rows(rows, counts.inserted) if stream is None else None
+    fence = 0 if known is None else known.fence
+    plan = Plan(output, "added", entry, fence, known, is_cursor=True, rows=rows, counts=counts)
+    return replace(plan, change="all" if known is None else "added", small=small, stream=stream)
 
 
-def bronze_rows(spark: "SparkSession", batch: Batch) -> "DataFrame":
-    """The records of a batch as rows of a bronze table."""
+def bronze_rows(spark: "SparkSession", batch: Batch) -> "tuple[DataFrame, ArrowStream | None]":
+    """The records of a batch as rows of a bronze table; of many, the same as a stream, where the driver reads them."""
     if not batch.records:
-        return spark.createDataFrame([], bronze_schema)
-    return with_constant(batch.rows(spark), "landed_at", datetime.now(UTC))
+        return spark.createDataFrame([], bronze_schema), None
+    landed_at = datetime.now(UTC)
+    stream = batch.stream() if batch.records > rows_max else None
+    if stream is None:
+        return with_constant(batch.rows(spark), "landed_at", landed_at), None
+    stream = stream.with_constant("landed_at", landed_at, to_arrow_type(TimestampType(), timezone="UTC"))
+    schema = from_arrow_schema(stream.schema)
+    rows = made_when_asked(spark, schema, lambda: with_constant(batch.rows(spark), "landed_at", landed_at))
+    return rows, stream
 
 
 def forgotten(log: AnyLog, topic: str, known: Commit | None, batch: Batch) -> str | None:

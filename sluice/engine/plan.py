@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from sluice.engine.evaluation import Evaluation
 from sluice.engine.touched import keys_in_range, scope_of
 from sluice.errors import DeclarationError, SluiceError
+from sluice.model.arrow_stream import ArrowStream
 from sluice.model.datasets import Output, same_names
 from sluice.model.ddl import refused, require_names, signs_of_delta
 from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows, repairs
@@ -27,7 +28,8 @@ class Plan:
 
     `known` is the dataset's last commit, and `fence` the number that the table's next commit must follow. A `change`
     of 'none' writes no rows; the dataset's own table then moves its cursor (`is_cursor`) if that is not there already.
-    For a small write, `small` has the rows in Arrow too; `before` is the table as it is.
+    For a small write, `small` has the rows in Arrow too, and for a large one that needs no Spark, `stream` makes them;
+    `before` is the table as it is.
     """
 
     output: Output
@@ -40,6 +42,7 @@ class Plan:
     scope: Scope = everything
     counts: RowCounts = no_rows
     small: "ArrowTable | None" = None
+    stream: ArrowStream | None = None
     before: "DataFrame | None" = None
 
     def over(self, inputs: Mapping[str, InputVersion]) -> "Plan":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from sluice.log.owned import OwnedTopic
 from sluice.log.records import Record, StoredRecord
 from sluice.log.topic_file import Retention
+from sluice.model.arrow_stream import ArrowStream
 from sluice.model.erasure import Offsets, Removals
 from sluice.model.ledger import LandedPartition
 
@@ -28,6 +29,9 @@ class Batch(Protocol):
 
     def rows(self, spark: "SparkSession") -> "DataFrame":
         """The records as rows of a bronze table, without the time of their landing."""
+
+    def stream(self) -> ArrowStream | None:
+        """The same in Arrow, made while they are written; None where only Spark reads them."""
 
     @property
     def blame(self) -> "Callable[[], None]":

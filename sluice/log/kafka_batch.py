@@ -55,6 +55,9 @@ class KafkaBatch:
         )
         return self.as_left(messages.select(*columns, headers()))
 
+    def stream(self) -> None:
+        """Nothing: Spark reads the records of Kafka."""
+
     def as_left(self, rows: "DataFrame") -> "DataFrame":
         """The records as the erasures leave them, without their tombstones: `kafka_erase.as_left`, by Spark."""
         from pyspark.sql import functions as F

@@ -2,16 +2,28 @@
 
 import io
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 from sluice.errors import LogError, LogGap, LogRecreated, LogTruncated
-from sluice.log.checksums import crc_bytes, is_sealed
-from sluice.log.segments import Segment, content_of, decoded, head_digest, last_offset, records_in, verified_end
+from sluice.log.checksums import crc_bytes, damaged, is_sealed
+from sluice.log.segments import (
+    Segment,
+    content_of,
+    decoded,
+    head_digest,
+    judged,
+    last_offset,
+    records_in,
+    verified_end,
+)
+from sluice.model.arrow_stream import ArrowStream
 from sluice.model.ledger import LandedPartition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyarrow import Table as ArrowTable
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -22,10 +34,16 @@ line_schema = (
     "offset bigint, key string, value string, value_base64 string, timestamp timestamp, headers map<string,string>"
 )
 
-# As many are read by the driver, however many segments they are in: Spark takes 7 s for 8,500 records in 340 segments,
+# As many are in memory at once, however many segments they are in: Spark takes 7 s for 8,500 records in 340 segments,
 # and writes a file of bronze for every few.
-few_records_max = 50_000
+few_records_max = 20_000
 few_bytes_max = 64 * 1024 * 1024
+# To start Arrow's reader costs as much as to decode some tens of records.
+arrow_bytes_min = 16 * 1024
+# A longer line than Arrow reads at once is decoded by itself.
+arrow_block_bytes = 4 * 1024 * 1024
+decoded_records = 1_000
+no_headers = b',"headers":{}'
 
 unsound = "A line of the log has another checksum."
 spark_crc_field = r',"crc32":"([0-9a-f]{8})"\}$'
@@ -39,6 +57,8 @@ class SegmentBatch:
     segments: Sequence[Segment]
     landed: dict[int, LandedPartition]
     records: int
+    # Whether each segment is as this log writes it; else Spark judges the lines.
+    is_sealed: bool
 
     def rows(self, spark: "SparkSession") -> "DataFrame":
         """The records as rows of a bronze table; a few are read here, since Spark takes its time for each segment."""
@@ -51,8 +71,6 @@ class SegmentBatch:
 
     def few(self) -> "ArrowTable | None":
         """The same in memory; None where they are large, or a segment is not as this log writes it: Spark judges it."""
-        import pyarrow as pa
-
         found: list[StoredRecord] = []
         size_bytes = 0
         try:
@@ -65,16 +83,25 @@ class SegmentBatch:
                 found += decoded(segment, io.BytesIO(content))
         except LogError:
             return None
-        columns: dict[str, pa.Array[Any]] = {
-            "topic": pa.array([self.topic] * len(found), pa.string()),
-            "partition": pa.array([each.partition for each in found], pa.int32()),
-            "offset": pa.array([each.offset for each in found], pa.int64()),
-            "key": pa.array([None if each.key is None else each.key.encode() for each in found], pa.binary()),
-            "value": pa.array([each.value for each in found], pa.binary()),
-            "timestamp": pa.array([each.timestamp for each in found], pa.timestamp("us", "UTC")),
-            "headers": pa.array([list(each.headers.items()) for each in found], pa.map_(pa.string(), pa.string())),
-        }
-        return pa.table(list(columns.values()), names=list(columns))
+        return table_of(found)
+
+    def stream(self) -> ArrowStream | None:
+        """The same of any number, segment by segment; None where Spark judges the lines."""
+        return ArrowStream(arrow_schema(), self.parts) if self.is_sealed and self.segments else None
+
+    def parts(self) -> "Iterator[ArrowTable]":
+        """The records of one segment after the other; a LogError for one that is not as it was when it was judged."""
+        for segment in self.segments:
+            content = content_of(segment)
+            if not is_sealed(content):
+                raise damaged(str(segment.path))
+            found = read_by_arrow(segment, content) if len(content) >= arrow_bytes_min else None
+            if found is not None:
+                yield found
+                continue
+            records = decoded(segment, io.BytesIO(content))
+            while some := list(islice(records, decoded_records)):
+                yield table_of(some)
 
     def read_by(self, spark: "SparkSession") -> "DataFrame":
         """The same, read by Spark."""
@@ -103,6 +130,75 @@ class SegmentBatch:
         """Raises the LogError of the first line that is no record; returns when all are."""
         for segment in self.segments:
             deque(records_in(segment), maxlen=0)
+
+
+def arrow_schema() -> "pa.Schema":
+    """The columns of a bronze table but the time of landing."""
+    import pyarrow as pa
+
+    kinds: dict[str, pa.DataType] = {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "headers": pa.map_(pa.string(), pa.string()),
+    }
+    return pa.schema(kinds)
+
+
+def table_of(records: "Sequence[StoredRecord]") -> "ArrowTable":
+    """Decoded records in these columns."""
+    import pyarrow as pa
+
+    columns: dict[str, list[Any]] = {
+        "topic": [each.topic for each in records],
+        "partition": [each.partition for each in records],
+        "offset": [each.offset for each in records],
+        "key": [None if each.key is None else each.key.encode() for each in records],
+        "value": [each.value for each in records],
+        "timestamp": [each.timestamp for each in records],
+        "headers": [list(each.headers.items()) for each in records],
+    }
+    return pa.table(columns, schema=arrow_schema())
+
+
+def read_by_arrow(segment: Segment, content: bytes) -> "ArrowTable | None":
+    """The records of a sealed segment; None where one has headers, a value that is no text, or is very long."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+    from pyarrow import json as arrow_json
+
+    count = content.count(b"\n")
+    # A quotation mark within a text has a backslash before it, so these are members of the lines.
+    if content.count(no_headers) != count or b',"value_base64":"' in content:
+        return None
+    kinds: dict[str, pa.DataType] = {name: pa.string() for name in ("key", "value", "timestamp")}
+    read = pa.schema({"offset": pa.int64(), **kinds})
+    try:
+        found = arrow_json.read_json(
+            io.BytesIO(content),
+            read_options=arrow_json.ReadOptions(block_size=arrow_block_bytes),
+            parse_options=arrow_json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore"),
+        )
+        timestamps = pc.cast(found["timestamp"], pa.timestamp("us", "UTC"))
+    except pa.ArrowInvalid:
+        return None
+    if found.num_rows != count:
+        return None
+    none: pa.Array[Any] = pa.array([], pa.string())
+    headers = pa.MapArray.from_arrays(cast(Any, pa.array([0] * (count + 1), pa.int32())), none, none)
+    columns: dict[str, Any] = {
+        "topic": pa.array([segment.topic] * count, pa.string()),
+        "partition": pa.array([segment.partition] * count, pa.int32()),
+        "offset": found["offset"],
+        "key": found["key"].cast(pa.binary()),
+        "value": found["value"].cast(pa.binary()),
+        "timestamp": timestamps,
+        "headers": headers,
+    }
+    return pa.table(columns, schema=arrow_schema())
 
 
 def is_sound(line: "Column") -> "Column":
@@ -260,14 +356,15 @@ def verified(
     A gap ends the batch: what is before it lands first, and then the gap is an error.
     """
     taken: list[Segment] = []
-    records = 0
+    records, are_sealed = 0, True
     for segment in fresh:
         if records >= records_max:
             break
         before = landed.get(segment.partition)
         if before and segment.base_offset != before.next_offset:
             break
-        end = verified_end(segment)
+        end, has_seal = judged(segment)
+        are_sealed = are_sealed and has_seal
         taken.append(segment)
         records += end - segment.base_offset
         landed[segment.partition] = LandedPartition(
@@ -276,4 +373,4 @@ def verified(
             head=head_digest(segment),
             size_bytes=segment.path.stat().st_size,
         )
-    return SegmentBatch(topic, taken, landed, records)
+    return SegmentBatch(topic, taken, landed, records, are_sealed)

@@ -188,13 +188,18 @@ def verified_end(segment: Segment) -> int:
 
     Reads it whole. Raises LogGap that names the first offset missing in it, and LogError for a line that is no record.
     """
+    return judged(segment)[0]
+
+
+def judged(segment: Segment) -> tuple[int, bool]:
+    """The same, and whether the segment has the checksums of one that this log wrote."""
     content = content_of(segment)
     if is_sealed(content):
         offsets = [int(number) for number in leading_offset.findall(content)]
         if len(offsets) == content.count(b"\n"):
-            return contiguous_end(segment, offsets)
+            return contiguous_end(segment, offsets), True
     # Damaged, of a time before checksums, or of another program: what Spark reads is less strict than a record is.
-    return contiguous_end(segment, (record.offset for record in records_in(segment)))
+    return contiguous_end(segment, (record.offset for record in records_in(segment))), False
 
 
 def contiguous_end(segment: Segment, offsets: Iterable[int]) -> int:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pyarrow import Table as ArrowTable
 
+from sluice.model.arrow_stream import ArrowStream
 from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts
 from sluice.storage.files import Files
 
@@ -75,12 +76,13 @@ class TableFormat(Protocol):
         only: Mapping[str, str] | None = None,
         cluster_by: Sequence[str] = (),
         find_by: Sequence[str] = (),
-        small: ArrowTable | None = None,
+        in_arrow: ArrowTable | ArrowStream | None = None,
     ) -> None:
-        """Writes all rows of a table, or of `only` one slice, in one commit; `small` are the same if they are few.
+        """Writes all rows of a table, or of `only` one slice, in one commit.
 
         Files are made so that the values of the columns `find_by` are found without reading all of them, here and by
-        the other ways to write rows. Superseded when another was faster.
+        the other ways to write rows. `in_arrow` are the same rows, where they can be written without Spark. Superseded
+        when another was faster.
         """
 
     def append_rows(
@@ -92,9 +94,9 @@ class TableFormat(Protocol):
         *,
         cluster_by: Sequence[str] = (),
         find_by: Sequence[str] = (),
-        small: ArrowTable | None = None,
+        in_arrow: ArrowTable | ArrowStream | None = None,
     ) -> None:
-        """Adds rows in one commit; `small` has them for a small write. Superseded when another was faster."""
+        """Adds rows in one commit; `in_arrow` as above. Superseded when another was faster."""
 
     def merge_rows(
         self,

@@ -23,6 +23,7 @@ from pyarrow import parquet
 from sluice import Project
 from sluice.errors import UsageError
 from sluice.ingest import files
+from sluice.ingest.receivers.records import key_in
 from sluice.log import StoredRecord
 from tests.commands import sluice
 from tests.killed_import import killed_import
@@ -96,6 +97,27 @@ def test_parquet_becomes_json_exactly(project: Project, tmp_path: Path) -> None:
     assert (second["at"], second["number"], second["nested"], second["map"]) == ("infinity", "-Infinity", None, {})
     assert [each.key for each in records(project)] == ["12345678901234567890123456789.10", "-0.01"]
     assert records(project)[1].timestamp == datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("name", ["o.jsonl", "o.csv"])
+def test_a_key_has_the_digits_of_the_number_in_the_file(project: Project, tmp_path: Path, name: str) -> None:
+    """The same that a receiver takes from the value."""
+    numbers = ["12345678901234567890123", "12345678901234567890124", "1.10", "1.1", "9007199254740993.0"]
+    lines = [f'{{"id":{each}}}' for each in numbers] if name == "o.jsonl" else ["id", *numbers]
+    (tmp_path / name).write_text("\n".join(lines))
+    types = {} if name == "o.jsonl" else {"id": "json"}
+    project.log.import_files("orders", tmp_path / name, key="id", headers=["id"], types=types)
+    found = records(project)
+    assert [each.key for each in found] == [each.headers["id"] for each in found] == numbers
+    assert [key_in(each.value or b"", "id") for each in found] == numbers
+
+
+def test_a_zero_of_parquet_has_no_exponent(project: Project, tmp_path: Path) -> None:
+    table = pa.table({"zero": pa.array([Decimal("0E-10"), Decimal("1E-10")], pa.decimal128(38, 10))})
+    parquet.write_table(table, tmp_path / "o.parquet")
+    project.log.import_files("orders", tmp_path / "o.parquet", key="zero")
+    assert [each.value for each in records(project)] == [b'{"zero":0.0000000000}', b'{"zero":0.0000000001}']
+    assert [each.key for each in records(project)] == ["0.0000000000", "0.0000000001"]
 
 
 plain = (

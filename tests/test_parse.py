@@ -169,6 +169,44 @@ def test_an_envelope_of_debezium_is_a_change(
         assert (row["_change"], row["id"], row["name"], moved_from, row["_rule"]) == expected
 
 
+decimals = Parsing(
+    schema="whole decimal(38,0), part decimal(38,10), parts array<decimal(38,0)>, id string, x bigint",
+    required=(),
+    event_time=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        # As a double each of these is another number.
+        ('{"whole":9007199254740993e0}', None),
+        ('{"whole":9999999999999999E0}', None),
+        ('{"whole":9007199254740993E2}', None),
+        ('{"part": -9007199254740993e-2}', None),
+        ('{"part":1e-400}', None),
+        ('{"whole":-10.0e-0324}', None),
+        ('{"whole":1e-999999999}', None),
+        ('{"parts":[1,\t9007199254740993e0]}', None),
+        ('{"whole":"9007199254740993e0"}', "9007199254740993"),
+        ('{"whole":123456789012345e0}', "123456789012345"),
+        ('{"part":0E-10}', "0E-10"),
+        ('{"part":0.0e-400}', "0E-10"),
+        ('{"part":1.5e-0000000002}', "0.0150000000"),
+        # What is beside it is no part of it.
+        ('{"part":0E-10,"x":1234567890123456789}', "0E-10"),
+        ('{"part":1.5e2,"id":"12345678901234567e5"}', "150.0000000000"),
+        ('{"part":1.5e2,"id":"1e-400"}', "150.0000000000"),
+    ],
+)
+def test_a_decimal_has_the_digits_that_were_written_or_is_refused(
+    spark: "SparkSession", text: str, found: str | None
+) -> None:
+    (row,) = verdicts(spark, decimals, [text])
+    read = row["whole"] if row["whole"] is not None else row["part"]
+    assert (row["_rule"], None if row["_rule"] else str(read)) == ("wrong_type" if found is None else None, found)
+
+
 widely = Parsing(
     schema="id string, n int, big bigint, ratio double, price decimal(10,2), is_on boolean, at timestamp, "
     "local timestamp_ntz, day date, bytes binary, inner struct<at: timestamp, price: decimal(10,2)>, "

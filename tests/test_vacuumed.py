@@ -84,6 +84,25 @@ def test_tables_that_are_maintained_and_do_not_change_go_on_after_months(
     assert lakehouse.changed_by_rebuild() == {}
 
 
+def test_a_feed_that_is_switched_off_once_the_log_has_forgotten_what_was_read_is_not_followed(
+    lakehouse: Lakehouse,
+) -> None:
+    lakehouse.declare(priced)
+    for number in range(3):
+        lakehouse.publish("prices", price(f"tea{number}", number, number)).publish("sales", sale(number, number)).run()
+    maintain_table(lakehouse.spark, lakehouse.lake, "silver.prices")
+    month_later(lakehouse, 0)
+    assert lakehouse.run() == {}
+    path = lakehouse.lake.path("silver.prices")
+    switched = f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = '%s')"
+    lakehouse.spark.sql(switched % "false")
+    lakehouse.spark.sql(f"DELETE FROM delta.`{path}` WHERE product = 'tea0'").collect()
+    lakehouse.spark.sql(switched % "true")
+    done = lakehouse.publish("prices", price("tea0", 1, 9)).run()
+    assert (done["silver.prices"].cause, done["silver.priced"].cause) == ("altered", "input rebuilt")
+    assert lakehouse.changed_by_rebuild() == {}
+
+
 def test_changes_that_were_deleted_before_they_were_read_are_found_in_the_rows(lakehouse: Lakehouse) -> None:
     """By a vacuum of another program, which keeps nothing that is older than the newest version."""
     lakehouse.declare(priced).publish("prices", price("tea0", 0, 1)).publish("sales", sale(1, 1), sale(5, 5)).run()

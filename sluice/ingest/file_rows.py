@@ -31,6 +31,8 @@ compressions = (".gz", ".zst")
 kinds_of_text = ("text", "number", "boolean", "json")
 rows_at_once = 5_000
 field_characters_max = 64 << 20
+# Of a decimal in Parquet.
+scale_max = 76
 # JSON sets no end to an exponent; what has more digits is in no program's range.
 json_number = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]{1,9})?")
 other_delimiters = ";\t|"
@@ -330,7 +332,9 @@ def encoded(fields: Mapping[str, Any]) -> bytes:
 
 
 def exact(value: Any) -> orjson.Fragment:
-    """A decimal as a number with every digit."""
+    """A decimal as a number with every digit; without an exponent where it has a scale, as a zero of Parquet's has."""
     if isinstance(value, Decimal):
-        return orjson.Fragment(str(value))
+        exponent = value.as_tuple().exponent
+        has_scale = isinstance(exponent, int) and -scale_max <= exponent <= 0
+        return orjson.Fragment(f"{value:f}" if has_scale else str(value))
     raise TypeError

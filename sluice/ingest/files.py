@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from sluice.errors import UsageError
 from sluice.ingest.file_rows import Reading, Row, kinds_of_text, rows_of
-from sluice.ingest.receivers.records import append, key_text
+from sluice.ingest.receivers.records import append, as_written, key_text
 from sluice.log import AnyLog, Record, erasures, require_open
 from sluice.log.durable import replace_file
 from sluice.log.rewriting import is_emptied
@@ -204,7 +205,11 @@ def in_column(row: Row, name: str) -> Any:
     if name not in row.fields:
         raise ValueError(f"it has no {name}")
     value = row.fields[name]
-    return orjson.loads(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else value
+    found = orjson.loads(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else value
+    try:
+        return as_written(row.value, name) if isinstance(found, float | Decimal) else found
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def instant(value: Any) -> datetime:

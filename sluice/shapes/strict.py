@@ -31,6 +31,11 @@ lenient = (
 blank = r"[ \t\n\r]*+"
 an_object_ends_in_an_array = rf"\}}{blank}\]"
 number_text = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+# A number in a text that is read as a double, and has more digits than each double keeps, or may become zero.
+beyond_a_double = (
+    rf"[:\[,]{blank}-?(?:[0-9][0-9.]{{38}}|(?:[0-9]{{16}}|[0-9][0-9.]{{16}})[0-9.]*+[eE]"
+    r"|[0-9.]*[1-9][0-9.]*[eE]-0*+[1-9][0-9]{2})"
+)
 # How Spark writes a number with a fraction, or beyond the range of a double, into a column of text.
 rewritten = r'\A(?:-?[0-9]+\.[0-9]+(?:E-?[0-9]+)?|"-?Infinity")\z'
 
@@ -254,7 +259,7 @@ def as_written(value: "Column") -> "Column":
 
 def is_rounded(number: "Column", text: "Column") -> "Column":
     """Whether a number may have lost digits: a variant is a double beyond 38 of them, or where there is an exponent."""
-    return (F.schema_of_variant(number) == "DOUBLE") & text.rlike("[0-9][0-9.]{16}")
+    return (F.schema_of_variant(number) == "DOUBLE") & text.rlike(beyond_a_double)
 
 
 def decimal_of(text: "Column", kind: T.DecimalType) -> "Column":

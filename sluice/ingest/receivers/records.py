@@ -27,10 +27,14 @@ def key_in(value: bytes, field: str) -> str | None:
     """
     found = (object_in(value) or {}).get(field)
     if isinstance(found, float):
-        # As a number it may have lost digits, and with them what tells it from another.
         with suppress(RecursionError):
-            found = json.loads(value, parse_int=str, parse_float=str)[field]
+            found = as_written(value, field)
     return key_text(found)
+
+
+def as_written(value: bytes, field: str) -> Any:
+    """A field of a JSON object, with its number as text: else it may lose digits, and what tells it from another."""
+    return json.loads(value, parse_int=str, parse_float=str)[field]
 
 
 def key_text(found: Any) -> str | None:

@@ -198,14 +198,15 @@ class History(Tables):
         """
         if then.epoch != now.epoch or then.version > now.version:
             return False
-        oldest = self.oldest_version(table)
-        if oldest > max(0, then.version):
-            return self.kept_instead(table, then.version, then.commit_ms) == oldest
-        is_same = then.commit_ms is None or then.commit_ms == self.commit_ms(table, then.version)
+        oldest, since = self.oldest_version(table), then.version
+        if oldest > max(0, since):
+            is_same, since = self.kept_instead(table, since, then.commit_ms) == oldest, oldest
+        else:
+            is_same = then.commit_ms is None or then.commit_ms == self.commit_ms(table, since)
         if not (is_same and self.keeps_feed(table)):
             return False
-        later = self.commits_after(table, then.version)
-        if any(each.get("operation") == vacuumed for each in later) and self.lacks_files(table, then, now):
+        later = self.commits_after(table, since)
+        if any(each.get("operation") == vacuumed for each in later) and self.lacks_files(table, since, now):
             return False
         others = [each["version"] for each in of_others(later) if each["version"] <= now.version]
         return not any(self.breaks_feed(table, version) for version in others)
@@ -229,9 +230,9 @@ class History(Tables):
         schemas = [each["metaData"]["schemaString"] for each in commit.actions if "metaData" in each]
         return any(columns_of(each) != columns for each in schemas)
 
-    def lacks_files(self, table: str, then: InputVersion, now: InputVersion) -> bool:
+    def lacks_files(self, table: str, since: int, now: InputVersion) -> bool:
         """Whether files are gone that the change feed reads after a version, up to another one."""
-        versions = range(then.version + 1, now.version + 1)
+        versions = range(since + 1, now.version + 1)
         read = {path for version in versions for path in self.commit_file(table, version).feed_files}
         return not read <= set(Files(self.path(table)).below(""))
 

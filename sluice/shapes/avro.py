@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from sluice.model.avro import Parsed, UnusableSchema, ours, parsed
+from sluice.shapes.avro_bytes import Walk, require_value, walk_of
 
 malformed, incompatible, unusable, unknown = (
     "malformed_avro",
@@ -41,15 +42,13 @@ def decoded(body: bytes, writer: str, reader: str | None, bytes_max: int) -> Dec
     written_by, read_by = schema_of(writer), None if reader is None else plain_schema(reader)
     if written_by is None:
         return None, unusable
-    source = io.BytesIO(body)
     try:
-        found = schemaless_reader(source, written_by.schema, read_by.schema if read_by else None)
+        require_value(body, walk_through(writer))
+        found = schemaless_reader(io.BytesIO(body), written_by.schema, read_by.schema if read_by else None)
         text = text_in_json(in_json(found))
     except Exception as error:  # noqa: BLE001 - bytes of others fail in any way
         named = {UnicodeDecodeError: invalid_utf8, SchemaResolutionError: incompatible}
         return None, named.get(type(error), malformed)
-    if source.tell() != len(body):
-        return None, malformed
     return (None, too_large) if len(text) > text_bytes_per_byte * bytes_max else (text, None)
 
 
@@ -86,6 +85,15 @@ def schema_of(record: str) -> Parsed | None:
         return None
 
 
+@lru_cache(maxsize=256)
+def walk_through(record: str) -> Walk:
+    """How values of such a schema are walked through; it is one that they can be read by."""
+    found = schema_of(record)
+    if found is None:
+        raise UnusableSchema("no schema that values can be read by")
+    return walk_of(found)
+
+
 @lru_cache(maxsize=64)
 def plain_schema(text: str) -> Parsed:
     register()
@@ -108,11 +116,13 @@ def of_days(days: int) -> str:
         return f"{days} days"
 
 
-def of_decimal(value: bytes, scale: int) -> str:
-    """The digits of a decimal."""
+def of_decimal(value: bytes, writer: Mapping[str, Any]) -> str:
+    """The digits of a decimal; a ValueError where they are more than its type has."""
     if not value:
         raise ValueError("a number of no bytes")
-    unscaled = int.from_bytes(value, "big", signed=True)
+    scale, unscaled = writer.get("scale", 0), int.from_bytes(value, "big", signed=True)
+    if abs(unscaled) >= 10 ** writer["precision"]:
+        raise ValueError("a number of more digits than its precision")
     digits = str(abs(unscaled)).zfill(scale + 1)
     sign = "-" if unscaled < 0 else ""
     return f"{sign}{digits[:-scale]}.{digits[-scale:]}" if scale else f"{sign}{digits}"
@@ -147,8 +157,8 @@ Reading = Callable[[Any, Any], Any]
 units = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
 readings: dict[str, Reading] = {
     "int-date": lambda value, _: of_days(value),
-    "bytes-decimal": lambda value, writer: of_decimal(value, writer.get("scale", 0)),
-    "fixed-decimal": lambda value, writer: of_decimal(value, writer.get("scale", 0)),
+    "bytes-decimal": of_decimal,
+    "fixed-decimal": of_decimal,
     "string-uuid": lambda value, _: value,
     "fixed-uuid": lambda value, _: str(uuid.UUID(bytes=value)),
     "map-map": lambda value, _: [{"key": key, "value": value[key]} for key in sorted(value)],

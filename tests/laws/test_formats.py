@@ -525,8 +525,9 @@ def test_a_schema_is_stated_where_there_is_no_registry(tmp_path: Path) -> None:
 
 
 def test_extreme_values_keep_their_digits() -> None:
-    assert avro.of_decimal((-(10**38) + 1).to_bytes(16, "big", signed=True), 38) == "-0." + "9" * 38
-    assert avro.of_decimal(b"\xff\xff", 0) == "-1"
+    widest = {"precision": 38, "scale": 38}
+    assert avro.of_decimal((-(10**38) + 1).to_bytes(16, "big", signed=True), widest) == "-0." + "9" * 38
+    assert avro.of_decimal(b"\xff\xff", {"precision": 1}) == "-1"
     assert (avro.of_micros(-1, is_local=True), avro.of_days(-719163)) == ("1969-12-31T23:59:59.999999", "-719163 days")
     assert (avro.in_json(math.nan), avro.in_json(-math.inf)) == ("NaN", "-Infinity")
 
@@ -558,6 +559,57 @@ def protobuf_schema(text: str) -> str:
 
 
 bytes_max = 1 << 20
+
+
+status = {"type": "enum", "name": "Status", "symbols": ["OK", "FAILED"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (["null", "long", "string"], b"\x01\x02x"),
+        (["null", "long"], b"\x04\x02"),
+        (status, b"\x01"),
+        (status, b"\x04"),
+        ("long", b"\xff" * 12 + b"\x01"),
+        ("long", b"\x80" * 9 + b"\x06"),
+        ("int", b"\x80\x80\x80\x80\x80\x01"),
+        ("boolean", b"\x02"),
+        ({"type": "array", "items": "boolean"}, b"\x02\xff\x00"),
+        ({"type": "array", "items": "string"}, b"\x02\x03\x00"),
+        ({"type": "map", "values": "int"}, b"\x04\x02a\x02\x02a\x04\x00"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0}, b"\x04\x7f\xff"),
+    ],
+)
+def test_bytes_that_are_no_value_of_the_schema_are_malformed(kind: Any, content: bytes) -> None:
+    schema = avro_schema({"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]})
+    assert avro.decoded(content, schema, None, bytes_max) == (None, "malformed_avro")
+
+
+def test_without_a_walk_through_the_bytes_an_index_below_zero_is_a_symbol(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = avro_schema({"type": "record", "name": "R", "fields": [{"name": "a", "type": status}]})
+    monkeypatch.setattr(avro, "require_value", lambda *_: None)
+    assert avro.decoded(b"\x01", schema, None, bytes_max) == ('{"a":"FAILED"}', None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "found"),
+    [
+        ("long", b"\xff" * 9 + b"\x01", -(2**63)),
+        ("int", b"\xfe\xff\xff\xff\x0f", 2**31 - 1),
+        # Of two blocks, the second one with its size in bytes.
+        ({"type": "array", "items": "int"}, b"\x02\x02\x01\x02\x04\x00", [1, 2]),
+        (
+            {"type": "map", "values": status},
+            b"\x02\x02a\x02\x02\x02b\x00\x00",
+            [{"key": "a", "value": "FAILED"}, {"key": "b", "value": "OK"}],
+        ),
+    ],
+)
+def test_values_at_the_limits_of_their_types_are_read(kind: Any, content: bytes, found: object) -> None:
+    schema = avro_schema({"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]})
+    text, fault = avro.decoded(content, schema, None, bytes_max)
+    assert (fault, json.loads(text or "{}")) == (None, {"a": found})
 
 
 def test_a_name_that_is_no_unicode_stops_no_table() -> None:

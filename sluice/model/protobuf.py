@@ -54,6 +54,8 @@ class Compiled:
         found = list(self.file.message_types_by_name.values())[places[0]]
         for place in places[1:]:
             found = found.nested_types[place]
+        if found.GetOptions().map_entry:
+            raise IndexError("an entry of a map is no message")
         return found
 
 

@@ -43,7 +43,7 @@ def decoded(body: bytes, writer: str, reader: str | None, bytes_max: int, messag
         kind = written_by.at(places)
         if reader is not None:
             wanted = plain_schema(reader).message(message)
-            if wanted.full_name != kind.full_name:
+            if wanted.full_name != kind.full_name or not takes(wanted, kind):
                 return None, incompatible
             kind = wanted
         return text_of(body[start:], kind, bytes_max)
@@ -51,6 +51,45 @@ def decoded(body: bytes, writer: str, reader: str | None, bytes_max: int, messag
         return None, too_large
     except (DecodeError, IndexError, ValueError, RecursionError):
         return None, malformed
+
+
+# By the numbers of FieldDescriptor.TYPE_…: the types by which a writer's can be read, as all of its values are the same
+# there. Protobuf reads others, too, as other values or as if they were not set.
+boolean, string, content, enumeration = 8, 9, 12, 14
+int32, int64, uint32, uint64, sint32, sint64 = 5, 3, 13, 4, 17, 18
+wider = {
+    int32: (int64, enumeration),
+    uint32: (uint64, int64),
+    sint32: (sint64,),
+    boolean: (int32, int64, uint32, uint64),
+    enumeration: (int32, int64),
+    string: (content,),
+    content: (string,),
+}
+
+
+@lru_cache(maxsize=256)
+def takes(reader: Descriptor, writer: Descriptor) -> bool:
+    """Whether the values of a writer's message can be read by a reader's, field by field of the same number."""
+    return is_taken(writer, reader, set())
+
+
+def is_taken(writer: Descriptor, reader: Descriptor, seen: set[tuple[str, str]]) -> bool:
+    pair = writer.full_name, reader.full_name
+    if pair in seen:
+        return True
+    seen.add(pair)
+    both = [(each, reader.fields_by_number.get(each.number)) for each in writer.fields]
+    return all(is_field_taken(one, other, seen) for one, other in both if other is not None)
+
+
+def is_field_taken(writer: Descriptor, reader: Descriptor, seen: set[tuple[str, str]]) -> bool:
+    # Of several values one would be left.
+    if (writer.is_repeated and not reader.is_repeated) or is_map(writer) != is_map(reader):
+        return False
+    if writer.type != reader.type:
+        return reader.type in wider.get(writer.type, ())
+    return writer.message_type is None or is_taken(writer.message_type, reader.message_type, seen)
 
 
 def decoded_plain(body: bytes, schema: str, bytes_max: int, message: str | None) -> Decoded:

@@ -612,6 +612,48 @@ def test_values_at_the_limits_of_their_types_are_read(kind: Any, content: bytes,
     assert (fault, json.loads(text or "{}")) == (None, {"a": found})
 
 
+@pytest.mark.parametrize(
+    ("writer", "content", "reader", "found"),
+    [
+        ("int32 a = 1;", b"\x08\x05", "int64 b = 1;", {"b": 5}),
+        ("int32 a = 1;", b"\x08\x05", "repeated int32 a = 1;", {"a": [5]}),
+        ("int32 a = 1;", b"\x08\x05", "int32 other = 2;", {"other": 0}),
+        ("bool a = 1;", b"\x08\x01", "int32 a = 1;", {"a": 1}),
+        ("string a = 1;", b"\x0a\x01x", "bytes a = 1;", {"a": "eA=="}),
+        (
+            "map<string, int32> a = 1;",
+            b"\x0a\x05\x0a\x01k\x10\x05",
+            "map<string, int64> a = 1;",
+            {"a": [{"key": "k", "value": 5}]},
+        ),
+        ("int32 a = 1;", b"\x08\x05", "sint32 a = 1;", None),
+        ("int32 a = 1;", b"\x08\x05", "double a = 1;", None),
+        ("int32 a = 1;", b"\x08\x05", "string a = 1;", None),
+        ("string a = 1;", b"\x0a\x015", "repeated int32 a = 1;", None),
+        ("int64 a = 1;", b"\x08\x85\x80\x80\x80\x10", "int32 a = 1;", None),
+        ("repeated int32 a = 1;", b"\x0a\x02\x01\x02", "int32 a = 1;", None),
+        ("double a = 1;", b"\x09\0\0\0\0\0\0\xf0\x3f", "fixed64 a = 1;", None),
+        ("map<string, int32> a = 1;", b"\x0a\x05\x0a\x01k\x10\x05", "map<string, sint32> a = 1;", None),
+        ("message N { int32 x = 1; } N a = 1;", b"\x0a\x02\x08\x05", "message N { sint32 x = 1; } N a = 1;", None),
+    ],
+)
+def test_a_readers_protobuf_takes_values_that_are_the_same_there(
+    writer: str, content: bytes, reader: str, found: object
+) -> None:
+    text, fault = protobuf.decoded(
+        b"\0" + content,
+        protobuf_schema(f"message M {{ {writer} }}"),
+        f'syntax = "proto3"; message M {{ {reader} }}',
+        bytes_max,
+    )
+    assert (fault, text and json.loads(text)) == ((None, found) if found is not None else ("incompatible_schema", None))
+
+
+def test_an_entry_of_a_map_is_no_message_of_a_record() -> None:
+    writer = protobuf_schema("message A { map<string, int32> m = 1; }")
+    assert protobuf.decoded(b"\x04\x00\x00", writer, None, bytes_max) == (None, "malformed_protobuf")
+
+
 def test_a_name_that_is_no_unicode_stops_no_table() -> None:
     fields = '[{"name": "id", "type": "int"}, {"name": "\\ud800", "type": "int"}]'
     named = avro_schema(f'{{"type": "record", "name": "R", "fields": {fields}}}')

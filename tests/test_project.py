@@ -1,6 +1,7 @@
 """The API: what `sluice` does, from Python, with a session of the tests or one of its own."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -174,6 +175,21 @@ def test_settings_are_overridden(tmp_path: Path) -> None:
         Project(tmp_path / "a", {"laek": "x"})
     with pytest.raises(UsageError, match="SLUICE_PARALLEL='0'"):
         Project(tmp_path / "a", {"parallel": 0})
+
+
+def test_numbers_that_json_lacks_are_appended_as_text_and_not_as_null(tmp_path: Path) -> None:
+    project = Project(tmp_path, any_folder=True)
+    values: list[Any] = [
+        {"a": math.nan, "b": None},
+        {"a": [1.5, (-math.inf,)], "b": {"c": math.inf, "d": Decimal("0E-10")}},
+    ]
+    project.append("t", values)
+    assert [each.value for each in project.log.tail("t")] == [
+        b'{"a":"NaN","b":null}',
+        b'{"a":[1.5,["-Infinity"]],"b":{"c":"Infinity","d":0.0000000000}}',
+    ]
+    with pytest.raises(UsageError, match="it is 5, and neither a mapping nor text, bytes or None"):
+        project.append("t", [*values, 5])
 
 
 def test_records_of_every_kind_are_appended(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """The log of a project."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from sluice.engine.catalogue import is_project
 from sluice.errors import SluiceError, UsageError, suggestion
 from sluice.ingest.file_rows import Reading
 from sluice.ingest.files import Imported, Options, import_file
-from sluice.ingest.receivers.records import key_in
+from sluice.ingest.receivers.records import exact, key_in
 from sluice.log import Record, Retention, StoredRecord, Verified, is_reserved, require_open
 from sluice.operate import requests
 from sluice.operate.schemas import add_schema
@@ -37,12 +37,12 @@ class ProjectLog:
     ) -> dict[int, int]:
         """Appends records to a topic, which is made when it is not there; they are durable when it returns.
 
-        A mapping becomes JSON, with a Decimal as the number that it is; text and bytes are appended as they are; a
-        Record has its own key, timestamp and headers. `key` is the key of every other record, or else each takes its
-        own from the field `key_field` of its JSON; if none has it, that is a warning, and so is a new topic that no
-        dataset reads. Records of one key keep their order. Returns the next offset of each partition that got some. A
-        UsageError for a value that is no JSON, for one record instead of several, or a topic reserved for Sluice; a
-        LogError when the log cannot be written.
+        A mapping becomes JSON, with a Decimal as the number that it is, and NaN and the infinities as text; text and
+        bytes are appended as they are; a Record has its own key, timestamp and headers. `key` is the key of every other
+        record, or else each takes its own from the field `key_field` of its JSON; if none has it, that is a warning,
+        and so is a new topic that no dataset reads. Records of one key keep their order. Returns the next offset of
+        each partition that got some. A UsageError for a value that is no JSON, for one record instead of several, or a
+        topic reserved for Sluice; a LogError when the log cannot be written.
         """
         require_open(topic)
         is_new = not self._here.log.exists(topic)
@@ -207,13 +207,26 @@ def encoded(value: Mapping[str, Any] | str | bytes | None) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     try:
-        return value.encode() if isinstance(value, str) else orjson.dumps(value, default=exact)
+        return value.encode() if isinstance(value, str) else in_json(value)
     except (TypeError, UnicodeEncodeError) as error:
         raise UsageError(f"A record cannot be written: {error}.") from error
 
 
-def exact(value: Any) -> orjson.Fragment:
-    """A Decimal as a JSON number, with every digit."""
-    if isinstance(value, Decimal) and value.is_finite():
-        return orjson.Fragment(str(value))
-    raise TypeError
+def in_json(value: Mapping[str, Any]) -> bytes:
+    """An object with every digit, and what JSON has no number for as text, as `sluice log import` writes it."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"it is {value!r:.100}, and neither a mapping nor text, bytes or None")
+    found = orjson.dumps(value, default=exact)
+    # orjson makes a null of it.
+    return orjson.dumps(with_numbers_as_text(value), default=exact) if b"null" in found else found
+
+
+def with_numbers_as_text(value: Any) -> Any:
+    """A value in which NaN and the infinities are `"NaN"`, `"Infinity"` and `"-Infinity"`."""
+    if isinstance(value, Mapping):
+        return {key: with_numbers_as_text(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_numbers_as_text(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -24,6 +24,7 @@ from pyarrow import parquet
 from pyarrow.lib import ArrowException
 
 from sluice.errors import UsageError
+from sluice.ingest.receivers.records import exact
 from sluice.log.segments import Chunks, decompressed
 
 formats = {".csv": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -31,8 +32,6 @@ compressions = (".gz", ".zst")
 kinds_of_text = ("text", "number", "boolean", "json")
 rows_at_once = 5_000
 field_characters_max = 64 << 20
-# Of a decimal in Parquet.
-scale_max = 76
 # JSON sets no end to an exponent; what has more digits is in no program's range.
 json_number = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]{1,9})?")
 other_delimiters = ";\t|"
@@ -329,12 +328,3 @@ def encoded(fields: Mapping[str, Any]) -> bytes:
     except TypeError as error:
         why = "it has text that is not UTF-8" if "UTF-8" in str(error) else f"it cannot be JSON: {error}"
         raise BadRow(why) from error
-
-
-def exact(value: Any) -> orjson.Fragment:
-    """A decimal as a number with every digit; without an exponent where it has a scale, as a zero of Parquet's has."""
-    if isinstance(value, Decimal):
-        exponent = value.as_tuple().exponent
-        has_scale = isinstance(exponent, int) and -scale_max <= exponent <= 0
-        return orjson.Fragment(f"{value:f}" if has_scale else str(value))
-    raise TypeError

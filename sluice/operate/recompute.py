@@ -109,7 +109,7 @@ def recompute_dataset(evaluation: Evaluation, known: Commit, share: float, seed:
     """Compares the sampled rows of each table that the dataset writes with what its shape says of them."""
     if evaluation.dataset.is_fold:
         judged = evaluation.folded_from_nothing()
-        scope = everything if share >= 1 else collect(union(sampled_keys(evaluation, judged, share, seed)))
+        scope = everything if share >= 1 else collect(union(sampled_keys(evaluation, known, judged, share, seed)))
         pairs = {
             output: (evaluation.own(output, scope), scope.filter(output.select(judged), output.scope_columns))
             for output in evaluation.dataset.outputs
@@ -144,7 +144,7 @@ def sampled_scope(evaluation: Evaluation, known: Commit, share: float, seed: int
     dataset = evaluation.dataset
     own = evaluation.current[dataset.name]
     tables = {**evaluation.inputs, dataset.name: own}
-    changed = recently_changed(evaluation, dataset.outputs[-1], known.entry.epoch_from)
+    changed = recently_changed(evaluation, dataset.outputs[-1], known)
     chosen = [dataset.scope_of(df) for df in (sampled(own, share, seed), *changed)]
     for name, rows in evaluation.inputs.items():
         as_new = sampled(rows, share, seed).withColumn("_change_type", F.lit("insert"))
@@ -168,17 +168,24 @@ def recently_touched(evaluation: Evaluation, tables: "Mapping[str, DataFrame]") 
             yield dataset.inputs[name].scope(changed, tables)
 
 
-def sampled_keys(evaluation: Evaluation, judged: "DataFrame", share: float, seed: int) -> "list[DataFrame]":
+def sampled_keys(
+    evaluation: Evaluation, known: Commit, judged: "DataFrame", share: float, seed: int
+) -> "list[DataFrame]":
     """The keys of sampled records, and those of sampled rows of the tables, which may stand for no record."""
     chosen = [sampled(judged, share, seed)]
     for output in evaluation.dataset.outputs:
-        chosen += [sampled(evaluation.own(output, everything), share, seed), *recently_changed(evaluation, output, 0)]
+        chosen += [
+            sampled(evaluation.own(output, everything), share, seed),
+            *recently_changed(evaluation, output, known),
+        ]
     return [keys_of(evaluation.dataset, df) for df in chosen]
 
 
-def recently_changed(evaluation: Evaluation, output: Output, epoch_from: int) -> "Iterator[DataFrame]":
-    """The rows of a table that its last commits changed, also those of other programs."""
+def recently_changed(evaluation: Evaluation, output: Output, known: Commit) -> "Iterator[DataFrame]":
+    """The rows of a table that its last commits changed, also those of other programs, since it has its columns."""
     newest = evaluation.lake.newest_version(output.table)
+    # No feed is read across a change of columns; a table that datasets share has the same ones for ever.
+    epoch_from = known.entry.epoch_from if output.table == known.entry.dataset else 0
     since = max(newest - recent_commits, evaluation.lake.oldest_version(output.table), epoch_from)
     if newest > since:
         changed = evaluation.lake.changes(evaluation.spark, output.table, since, newest)

@@ -3,12 +3,16 @@
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import orjson
 
 from sluice.errors import LogError
 from sluice.log import AnyLog, Record
+
+# Of a decimal in Parquet.
+scale_max = 76
 
 
 def append(log: AnyLog, topic: str, records: Sequence[Record]) -> dict[int, int]:
@@ -47,6 +51,14 @@ def key_text(found: Any) -> str | None:
         return orjson.dumps(found, option=orjson.OPT_SORT_KEYS).decode()
     except orjson.JSONEncodeError:
         return None
+
+
+def exact(value: Any) -> orjson.Fragment:
+    """A Decimal as a JSON number with every digit, for orjson; without an exponent where it has a scale (`0E-10`)."""
+    if isinstance(value, Decimal) and value.is_finite():
+        has_scale = -scale_max <= int(value.as_tuple().exponent) <= 0
+        return orjson.Fragment(f"{value:f}" if has_scale else str(value))
+    raise TypeError
 
 
 def with_field(value: bytes, field: str, text: str) -> bytes:

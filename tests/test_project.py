@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -189,7 +189,7 @@ def test_numbers_that_json_lacks_are_appended_as_text_and_not_as_null(tmp_path: 
         b'{"a":[1.5,["-Infinity"]],"b":{"c":"Infinity","d":0.0000000000}}',
     ]
     with pytest.raises(UsageError, match="it is 5, and neither a mapping nor text, bytes or None"):
-        project.append("t", [*values, 5])
+        project.append("t", values + [5])  # noqa: RUF005 - the types of a list that has anything
 
 
 def test_records_of_every_kind_are_appended(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def boolean(body: bytes, at: int) -> int:
 
 
 def number(body: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length, and where it ends."""
+    """A number in variable length and zigzag, and where it ends; an IndexError where it does not."""
     found = 0
     for place in range(varint_bytes_max):
         byte = body[at + place]

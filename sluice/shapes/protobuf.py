@@ -21,6 +21,7 @@ from sluice.shapes.avro import (
     too_large,
     unusable,
 )
+from sluice.shapes.avro_bytes import number
 
 malformed = "malformed_protobuf"
 # As in `"a":0,`.
@@ -166,30 +167,18 @@ def of_value(value: Any, field: Descriptor, left: Left) -> Any:
 
 def places_of(body: bytes) -> tuple[list[int], int]:
     """The places of a message among those of its file, each inside of the one before, and where the message begins."""
-    count, start = number_at(body, 0)
+    count, start = number(body, 0)
     if count == 0:
         return [0], start
     places = []
     if not 0 < count <= len(body):
         raise ValueError("no number of places")
     for _ in range(count):
-        place, start = number_at(body, start)
+        place, start = number(body, start)
         if place < 0:
             raise ValueError("no place")
         places.append(place)
     return places, start
-
-
-def number_at(body: bytes, start: int) -> tuple[int, int]:
-    """A number in variable length and zigzag, and where it ends; an IndexError where it does not."""
-    found = 0
-    for shift in range(0, 70, 7):
-        byte = body[start]
-        start += 1
-        found |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (found >> 1) ^ -(found & 1), start
-    raise ValueError("a number of more than ten bytes")
 
 
 @lru_cache(maxsize=256)

@@ -1,5 +1,6 @@
 """Checks: what keeps a table from its readers, what is reported afterwards, and where that is kept."""
 
+import itertools
 import json
 import multiprocessing
 import re
@@ -405,6 +406,26 @@ def test_the_volume_of_an_hour_is_compared_with_what_is_usual_then(lakehouse: La
         found = {row["expectation"]: row for row in check(lakehouse)["silver.sales"]}["usual_volume"]
         assert found["verdict"] == verdict
         assert found["observed"] == f"{count} rows in the hour from 2026-01-09 10:00 UTC, usual are 6"
+
+
+def test_hours_that_mostly_have_no_rows_are_compared_with_those_that_have_some(lakehouse: Lakehouse) -> None:
+    """Of eight days two have four and two sales at ten o'clock: twelve are not unusual, and thirteen are."""
+    lakehouse.catalogue = ordered([sales])
+    numbers = itertools.count()
+
+    def sell(day: int, times: int, hour: float = 10.5) -> None:
+        records = [sale(next(numbers), 1) | {"sold_at": text(24 * day + hour)} for _ in range(times)]
+        lakehouse.publish("sales", *records, key="one partition", hours=24 * day + hour)
+
+    sell(0, 4)
+    sell(4, 2)
+    for more, verdict in ((1, "passed"), (11, "passed"), (1, "failed")):
+        sell(8, more)
+        sell(8, 1, hour=11.5)
+        lakehouse.run()
+        found = {row["expectation"]: row for row in check(lakehouse)["silver.sales"]}["usual_volume"]
+        assert found["verdict"] == verdict
+        assert found["observed"].endswith("usual are 0")
 
 
 def test_a_check_looks_at_one_version_whatever_is_committed_meanwhile(opened: Lakehouse) -> None:

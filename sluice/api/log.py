@@ -17,7 +17,7 @@ from sluice.engine.catalogue import is_project
 from sluice.errors import SluiceError, UsageError, suggestion
 from sluice.ingest.file_rows import Reading
 from sluice.ingest.files import Imported, Options, import_file
-from sluice.ingest.receivers.records import exact, key_in
+from sluice.ingest.receivers.records import exact, key_in, non_finite
 from sluice.log import Record, Retention, StoredRecord, Verified, is_reserved, require_open
 from sluice.operate import requests
 from sluice.operate.schemas import add_schema
@@ -228,5 +228,5 @@ def with_numbers_as_text(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [with_numbers_as_text(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return non_finite(value)
     return value

@@ -24,7 +24,7 @@ from pyarrow import parquet
 from pyarrow.lib import ArrowException
 
 from sluice.errors import UsageError
-from sluice.ingest.receivers.records import exact
+from sluice.ingest.receivers.records import exact, non_finite
 from sluice.log.segments import Chunks, decompressed
 
 formats = {".csv": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -293,11 +293,6 @@ def each_once(name: str, pairs: Sequence[tuple[str, Any]]) -> Sequence[tuple[str
     if len({key for key, _ in pairs}) < len(pairs):
         raise BadRow(f"{name} is a map that has a key twice")
     return pairs
-
-
-def non_finite(value: float) -> str:
-    """As change capture writes them: JSON has no such numbers."""
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def time_text(value: int, unit: str) -> str:

@@ -19,16 +19,31 @@ wrappers = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
-# By the numbers of FieldDescriptor.TYPE_….
+# The numbers of FieldDescriptor.TYPE_…, which is not imported where no format is Protobuf.
+double, single, boolean, string, content, enumeration = 1, 2, 8, 9, 12, 14
+int32, uint32, sint32, fixed32, sfixed32 = 5, 13, 17, 7, 15
+int64, uint64, sint64, fixed64, sfixed64 = 3, 4, 18, 6, 16
 simple_types = {
-    1: "double",
-    2: "float",
-    8: "boolean",
-    9: "string",
-    12: "bytes",
-    14: "enum",
-    **dict.fromkeys((5, 15, 17), "int"),
-    **dict.fromkeys((3, 4, 6, 7, 13, 16, 18), "long"),
+    double: "double",
+    single: "float",
+    boolean: "boolean",
+    string: "string",
+    content: "bytes",
+    enumeration: "enum",
+    **dict.fromkeys((int32, sint32, sfixed32), "int"),
+    # An unsigned one of 32 bits is more than an int.
+    **dict.fromkeys((int64, uint64, sint64, fixed64, sfixed64, uint32, fixed32), "long"),
+}
+# The types by which a writer's can be read, as all of its values are the same there. Protobuf reads others, too, as
+# other values or as if they were not set.
+wider = {
+    int32: (int64, enumeration),
+    uint32: (uint64, int64),
+    sint32: (sint64,),
+    boolean: (int32, int64, uint32, uint64),
+    enumeration: (int32, int64),
+    string: (content,),
+    content: (string,),
 }
 
 

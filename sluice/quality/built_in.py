@@ -149,19 +149,20 @@ def volume(scene: Scene) -> Found:
         return Found(0, 0, "no event time is known yet")
     hour = watermark.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
     time, last = f'"{scene.dataset.event_time}"', f"TIMESTAMPTZ '{hour.isoformat()}'"
-    count, usual, days = scene.row(
+    count, usual, most, days = scene.row(
         f"WITH counted AS (SELECT date_trunc('hour', {time}) AS hour, count(*) AS rows FROM {scene.dataset.name} "
         f"WHERE {time} >= {last} - INTERVAL {usual_days} DAY AND {time} < {last} + INTERVAL 1 HOUR GROUP BY 1), "
         f"hours AS (SELECT {last} - INTERVAL 1 DAY * day AS hour FROM range(0, {usual_days} + 1) AS days(day)), "
         "known AS (SELECT hour, coalesce(rows, 0) AS rows FROM hours LEFT JOIN counted USING (hour) "
         f"WHERE hour >= (SELECT min(date_trunc('hour', {time})) FROM {scene.dataset.name})) "
         f"SELECT coalesce(sum(rows) FILTER (hour = {last}), 0), median(rows) FILTER (hour < {last}), "
-        f"count(*) FILTER (hour < {last}) FROM known"
+        f"max(rows) FILTER (hour < {last}), count(*) FILTER (hour < {last}) FROM known"
     )
     said = f"{int(count):,} rows in the hour from {hour:%Y-%m-%d %H:%M} UTC"
     if days < usual_days_seen_min:
         return Found(0, int(count), f"{said}; too few days are known to say what is usual")
-    is_unusual = count > usual * volume_ratio_max or count * volume_ratio_max < usual
+    # Where most days have none, those that have some say how many are to be expected.
+    is_unusual = count > (usual or max(most, 1)) * volume_ratio_max or count * volume_ratio_max < usual
     return Found(
         int(count) or 1 if is_unusual else 0, max(int(count), int(is_unusual)), f"{said}, usual are {usual:,.0f}"
     )

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from sluice.model.avro import UnusableSchema
-from sluice.model.protobuf import Compiled, Descriptor, compiled, is_map, timestamp, wrappers
+from sluice.model.protobuf import Compiled, Descriptor, compiled, is_map, timestamp, wider, wrappers
 from sluice.shapes.avro import (
     Decoded,
     in_json,
@@ -52,21 +52,6 @@ def decoded(body: bytes, writer: str, reader: str | None, bytes_max: int, messag
         return None, too_large
     except (DecodeError, IndexError, ValueError, RecursionError):
         return None, malformed
-
-
-# By the numbers of FieldDescriptor.TYPE_…: the types by which a writer's can be read, as all of its values are the same
-# there. Protobuf reads others, too, as other values or as if they were not set.
-boolean, string, content, enumeration = 8, 9, 12, 14
-int32, int64, uint32, uint64, sint32, sint64 = 5, 3, 13, 4, 17, 18
-wider = {
-    int32: (int64, enumeration),
-    uint32: (uint64, int64),
-    sint32: (sint64,),
-    boolean: (int32, int64, uint32, uint64),
-    enumeration: (int32, int64),
-    string: (content,),
-    content: (string,),
-}
 
 
 @lru_cache(maxsize=256)

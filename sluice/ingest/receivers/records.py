@@ -1,6 +1,7 @@
 """What all receivers do: append, find a key in a value, and put an identifier where a declaration can reach it."""
 
 import json
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -59,6 +60,11 @@ def exact(value: Any) -> orjson.Fragment:
         has_scale = -scale_max <= int(value.as_tuple().exponent) <= 0
         return orjson.Fragment(f"{value:f}" if has_scale else str(value))
     raise TypeError
+
+
+def non_finite(value: float) -> str:
+    """NaN or an infinity as change capture writes it: JSON has no such numbers."""
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def with_field(value: bytes, field: str, text: str) -> bytes:

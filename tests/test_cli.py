@@ -407,6 +407,11 @@ def test_appending_to_a_topic_that_nothing_reads_says_so_once(tmp_path: Path) ->
     assert said("ordres") == "Warning: The topic ordres is new, and no dataset reads it: did you mean orders?"
     assert "they read orders, products." in said("elsewhere")
     assert (said("ordres"), said("orders")) == ("", "")
-    assert "that no dataset is made from: elsewhere, ordres.\n" in sluice("status", here=project).stdout
+    (project / "rows.jsonl").write_bytes(b"{}\n")
+    imported = [
+        sluice("log", "import", name, "rows.jsonl", here=project).stderr for name in ("odres", "odres", "orders")
+    ]
+    assert ["did you mean orders?" in each for each in imported] == [True, False, False]
+    assert "that no dataset is made from: elsewhere, odres, ordres.\n" in sluice("status", here=project).stdout
     (project / "pipelines" / "broken.py").write_text("from sluice import nothing")
     assert said("new") == ""

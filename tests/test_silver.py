@@ -200,3 +200,20 @@ def test_every_option_that_changes_a_history_changes_its_fingerprint() -> None:
     ]
     prints = {(each.fingerprint, each.inputs["changes"].source.fingerprint) for each in declared}
     assert len(prints) == len(declared)
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        history,
+        of_rows,
+        lambda **options: silver.history_from_snapshots(
+            "z", source=topic, schema=schema, keys=["id"], taken_at="at", **options
+        ),
+    ],
+)
+def test_the_columns_of_a_history_may_name_its_keys_too(declare: Callable[..., Any]) -> None:
+    one, other = declare(column_list=["id", "name"]), declare(column_list=["name"])
+    assert (one.columns, one.fingerprint) == (other.columns, other.fingerprint)
+    with pytest.raises(DeclarationError, match="column_list names at, which"):
+        declare(column_list=["id", "at"])

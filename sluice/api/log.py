@@ -104,12 +104,16 @@ class ProjectLog:
         `key`, `timestamp` and `headers` name columns. Those of CSV are text, unless `types` says that one is `number`,
         `boolean` or `json`; a field that is the text `null` is null. What was imported before, or in part, is not
         imported again. A UsageError names the file and the row that is no record, and nothing of this file is imported;
-        with `skip_bad` such rows are kept in a file instead.
+        with `skip_bad` such rows are kept in a file instead. A new topic that no dataset reads is a warning.
         """
+        is_new = not self._here.log.exists(topic)
         reading = Reading(delimiter, null, types or {})
         options = Options(key, timestamp, tuple(headers), reading, skip_bad)
         folder = Path(self._here.settings.project, ".sluice", "imports")
-        return [import_file(self._here.log, topic, Path(each), options, folder) for each in files]
+        found = [import_file(self._here.log, topic, Path(each), options, folder) for each in files]
+        if is_new and found:
+            self.warn_unread(topic)
+        return found
 
     def add_schema(
         self, number: int, schema: str | Path, *, references: Mapping[str, str | Path] | None = None

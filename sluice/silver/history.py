@@ -173,7 +173,7 @@ def history(
     types = column_types(schema)
     control = {*keys, *sequence, begins, columns_to_update, *tombstones(parsing.record_columns)}
     known = tuple(column for column in parsing.row_columns if column not in control)
-    attributes = lists.attributes(full_name, known)
+    attributes = lists.attributes(full_name, known, keys)
     tracked = lists.tracked(full_name, stored_as_scd_type, attributes)
     rule = History(
         keys=tuple(keys),
@@ -254,7 +254,7 @@ def history_from_snapshots(
     require_columns(full_name, "row_count", (row_count,) if row_count else (), parsing.columns)
     known = tuple(column for column in parsing.row_columns if column not in {*keys, taken_at, row_count})
     lists = Lists(column_list, except_column_list, track_history_column_list, track_history_except_column_list)
-    attributes = lists.attributes(full_name, known)
+    attributes = lists.attributes(full_name, known, keys)
     tracked = lists.tracked(full_name, stored_as_scd_type, attributes)
     rule = History(
         keys=tuple(keys),
@@ -299,8 +299,10 @@ class Lists:
     track: Sequence[str] | None
     track_not: Sequence[str] | None
 
-    def attributes(self, dataset: str, known: tuple[str, ...]) -> tuple[str, ...]:
-        return chosen(dataset, "column_list", known, self.wanted, self.unwanted)
+    def attributes(self, dataset: str, known: tuple[str, ...], keys: Sequence[str]) -> tuple[str, ...]:
+        """The columns of a version besides its keys, which may be named too: AUTO CDC's lists have them."""
+        wanted = None if self.wanted is None else [name for name in self.wanted if name not in keys]
+        return chosen(dataset, "column_list", known, wanted, self.unwanted)
 
     def tracked(self, dataset: str, scd_type: Literal[1, 2], attributes: tuple[str, ...]) -> tuple[str, ...]:
         return tracked_columns(dataset, scd_type, attributes, self.track, self.track_not)
@@ -332,7 +334,7 @@ def history_of_rows(
     options = {"keys": keys, "sequence_by": sequence, "valid_from": (begins,), "columns_to_update": (updated,)}
     for option, wanted in options.items():
         require_columns(name, option, tuple(column for column in wanted if column), columns)
-    attributes = lists.attributes(name, tuple(column for column in columns if column not in control))
+    attributes = lists.attributes(name, tuple(column for column in columns if column not in control), keys)
     rule = History(
         keys=keys,
         sequence_by=(*sequence, tie),

@@ -4,6 +4,7 @@ import errno
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -41,6 +42,19 @@ def at(hours: float) -> datetime:
 def text(hours: float) -> str:
     """The same as RFC 3339."""
     return at(hours).isoformat().replace("+00:00", "Z")
+
+
+@contextmanager
+def in_time_zone(name: str) -> Iterator[None]:
+    """As if the machine were somewhere else."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TZ", name)
+        time.tzset()
+        try:
+            yield
+        finally:
+            environment.undo()
+            time.tzset()
 
 
 def frame(spark: "SparkSession", schema: str, rows: Iterable[Row]) -> "DataFrame":

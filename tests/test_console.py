@@ -10,7 +10,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -45,6 +44,7 @@ from sluice.console.chart import (
 from sluice.errors import UsageError
 from sluice.model.labels import label_of
 from sluice.operate.subscribe import Cursor, Subscription
+from tests.kit import in_time_zone
 from tests.test_project import append_lines
 from tests.waiting import patience_seconds
 
@@ -625,14 +625,9 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         yield found
 
 
-def test_values_are_shown_as_they_are(others: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "America/New_York")
-    time.tzset()
-    try:
+def test_values_are_shown_as_they_are(others: Reader) -> None:
+    with in_time_zone("America/New_York"):
         found = others.json("/api/tables/gold.others/rows", offset=0, known_at="2999-01-01")["rows"]
-    finally:
-        monkeypatch.undo()
-        time.tzset()
     dates = '{"2026-01-01": 1}'
     assert found == [
         ["null", "2026-01-01 05:30:00", "0.30000000000000004", dates, "1", "then"],

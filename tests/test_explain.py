@@ -13,7 +13,7 @@ from sluice.operate.explain import Explainer, Value
 from sluice.operate.query import query
 from sluice.windows import window
 from tests.damage import damage
-from tests.kit import Lakehouse, at, text
+from tests.kit import Lakehouse, at, in_time_zone, text
 from tests.shop import priced
 
 if TYPE_CHECKING:
@@ -65,6 +65,14 @@ def test_a_late_dimension_change_is_named_by_its_offset(lived: Lakehouse) -> Non
     # A cell that the change does not touch has one value.
     assert len(explained(lived, revenue(), product="cup", window_start=text(3))) == 1
     assert len(explained(lived, revenue(), product="tea", window_start=text(2))) == 1
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/St_Johns"])
+def test_the_times_of_a_row_are_those_of_utc_wherever_the_machine_is(lived: Lakehouse, zone: str) -> None:
+    with in_time_zone(zone):
+        (found,) = explained(lived, revenue(), product="cup", window_start=text(3))
+    assert found.row
+    assert (found.row["window_start"], found.row["window_end"]) == (at(3), at(4))
 
 
 def test_a_late_fact_and_one_that_gives_way_are_named(lived: Lakehouse) -> None:

@@ -10,6 +10,7 @@ from sluice.errors import DeclarationError
 from sluice.model.expectations import Expectation, expect, suite, vocabulary
 from sluice.quality.measure import measure
 from tests.gx import table_verdicts
+from tests.kit import in_time_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,6 +130,20 @@ def test_one_that_cannot_be_asked_counts_as_critical_and_spares_the_others(frame
     assert [each.verdict for each in found] == ["error", "passed", "error", "error"]
     assert [each.is_critical for each in found] == [True, False, True, True]
     assert found[0].message == "there is no column wrod; did you mean word?"
+
+
+def test_times_are_those_of_utc_wherever_the_machine_is(spark: "SparkSession") -> None:
+    df = spark.sql("SELECT TIMESTAMP '2026-03-01T23:30:00Z' AS at, TIMESTAMP_NTZ '2026-03-01 23:30:00' AS local")
+    low, high = "2026-03-01T23:00:00Z", "2026-03-02T00:00:00Z"
+    least = critical("column_min_to_be_between", "least", column="at", min_value=low, max_value=high)
+    early = critical("column_values_to_be_between", "early", column="at", max_value="2026-01-01T00:00:00Z")
+    local = datetime(2026, 3, 1, 23, 30)  # noqa: DTZ001 - it has no zone
+    by_then = critical("column_values_to_be_between", "by_then", column="at", max_value=local)
+    with in_time_zone("Asia/Tokyo"):
+        found = measure(df, [least, early, by_then], ["at", "local"])
+    assert [each.verdict for each in found] == ["passed", "failed", "passed"]
+    assert found[0].observed == local.replace(tzinfo=UTC)
+    assert found[1].examples == ({"at": local.replace(tzinfo=UTC), "local": local},)
 
 
 wrong: dict[str, dict[str, Any]] = {

@@ -63,7 +63,7 @@ def find(spark: "SparkSession", lake: TableFormat, dataset: Dataset) -> Culprit 
     if found is None:
         return None
     row = collected(found)[0]
-    return replace(records_of(work, collect(found)), row=plain(row.asDict()))
+    return replace(records_of(work, collect(found)), row=plain(row))
 
 
 def of_scope(work: Evaluation) -> Culprit | None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +135,9 @@ def typed(expectation: "Expectation", kind: str) -> dict[str, Any]:
 
 
 def literal(value: Any, kind: str) -> "Column":
-    """A value as a literal; a bound between two whole numbers stays between them."""
+    """A value as a literal; a bound between two whole numbers stays between them, and a time without a zone is UTC."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
     is_number = "int" in kind or kind in ("long", "float", "double")
     return F.lit(value) if is_number else F.lit(value).cast(kind)
 

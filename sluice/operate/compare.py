@@ -88,9 +88,7 @@ def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataF
             for name in common
             if figures[f"rows {name}"]
         ),
-        examples=tuple(
-            example(row.asDict(recursive=True)) for row in collected(changed.orderBy("key").limit(examples_max))
-        ),
+        examples=tuple(example(row) for row in collected(changed.orderBy("key").limit(examples_max))),
     ).model_copy(update=columns_changed(were, are))
 
 

@@ -94,7 +94,7 @@ class Explainer:
         """What the row became by one commit, and why."""
         here = images.where(F.col("_commit_version") == version)
         after = collected(here.where("_change_type IN ('insert', 'update_postimage')").drop(*change_columns))
-        row = after[0].asDict(recursive=True) if after else None
+        row = after[0] if after else None
         other = self.written_by_others(dataset.name).get(version)
         if other is not None:
             origin = by_another_program(other, (dataset.name,))

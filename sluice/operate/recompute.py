@@ -23,7 +23,7 @@ from sluice.shapes.difference import change_columns, differing_pairs, doubled
 from sluice.storage.delta import Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 examples_max = 10
 recent_commits = 5
@@ -214,9 +214,9 @@ def compared(output: Output, own: "DataFrame", new: "DataFrame") -> Recomputed:
     )
 
 
-def wrong_row(output: Output, pair: "Row") -> WrongRow:
+def wrong_row(output: Output, pair: Mapping[str, Any]) -> WrongRow:
     """A pair of differing rows, in words."""
-    before, after = (row.asDict(recursive=True) if row else {} for row in (pair["before"], pair["after"]))
+    before, after = (row or {} for row in (pair["before"], pair["after"]))
     kind: Literal["missing", "unexpected", "different"] = (
         "missing" if not before else "unexpected" if not after else "different"
     )
@@ -224,7 +224,7 @@ def wrong_row(output: Output, pair: "Row") -> WrongRow:
     return WrongRow(
         table=output.table,
         kind=kind,
-        key=readable(pair["key"].asDict(recursive=True)),
+        key=readable(pair["key"]),
         stored=readable({name: before[name] for name in names if name in before}),
         recomputed=readable({name: after[name] for name in names if name in after}),
     )

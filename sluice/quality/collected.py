@@ -1,22 +1,29 @@
 """Rows brought to Python, whatever times they hold."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from sluice.model import small_frames
+
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
 
-def collected(df: "DataFrame") -> "list[Row]":
-    """The rows; when Python, whose years are 1 to 9999 in any zone, cannot hold a time of theirs, each time as text."""
+def collected(df: "DataFrame") -> list[dict[str, Any]]:
+    """The rows, structs in them as dictionaries too; when Python cannot hold a time of theirs, each time as text.
+
+    By way of Arrow, which keeps times in UTC: `DataFrame.collect` gives those of the machine's time zone, without it.
+    """
     try:
-        return df.collect()
+        return small_frames.collected(df).to_pylist()
     except (ValueError, OverflowError):
+        # Also where a text is no UTF-8, which Arrow cannot read.
         fields = [(field.name, field.dataType) for field in df.schema]
-        return df.select(*[with_texts(F.col(f"`{name}`"), kind).alias(name) for name, kind in fields]).collect()
+        texts = df.select(*[with_texts(F.col(f"`{name}`"), kind).alias(name) for name, kind in fields])
+        return [row.asDict(recursive=True) for row in texts.collect()]
 
 
 def with_texts(value: "Column", kind: "DataType") -> "Column":

@@ -77,9 +77,7 @@ def with_examples(df: "DataFrame", outcome: Outcome, question: Question, grain: 
     arguments = question.expectation.arguments
     named = [arguments[name] for name in ("column", "column_A", "column_B") if name in arguments]
     rows = collected(df.where(question.breaks).select(*dict.fromkeys([*grain, *named])).limit(examples_max))
-    return replace(
-        outcome, examples=tuple({name: plain(value) for name, value in row.asDict().items()} for row in rows)
-    )
+    return replace(outcome, examples=tuple(rows))
 
 
 def asked(df: "DataFrame", expectation: Expectation) -> Question | Outcome:
@@ -108,9 +106,9 @@ def answered(df: "DataFrame", questions: Sequence[Question]) -> list[Outcome]:
         for name in each.aggregates
     ]
     try:
-        row = df.agg(*columns).collect()[0]
+        (row,) = collected(df.agg(*columns))
         return [
-            each.judge({name: plain(row[names[index, name]]) for name in each.aggregates})
+            each.judge({name: row[names[index, name]] for name in each.aggregates})
             for index, each in enumerate(questions)
         ]
     except (DeclarationError, PySparkException, Py4JError) as error:
@@ -131,11 +129,6 @@ def require_columns_there(df: "DataFrame", expectation: Expectation) -> None:
         if column not in df.columns:
             hint = suggestion(column, df.columns, f"there are {', '.join(df.columns)}")
             raise DeclarationError(f"there is no column {column}; {hint}")
-
-
-def plain(value: Any) -> Any:
-    """A value as it is compared and shown: times with their zone."""
-    return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
 def value_of(expectation: Expectation) -> "Column":

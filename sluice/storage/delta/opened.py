@@ -154,10 +154,14 @@ class Tables:
         """A table as it is, opened again only if there was a commit since."""
         known = self.newest.get(table)
         if known is None or not known.is_newest(self.location):
-            found = self.open_own(table)
-            log = f"{table.replace('.', '/')}/_delta_log"
-            known = self.newest[table] = Newest(found, log, self.location.stamp(commit_file(log, found.version())))
+            known = self.keep_newest(table, self.open_own(table))
         return known.table
+
+    def keep_newest(self, table: str, found: DeltaTable) -> Newest:
+        """Keeps a table that its caller has opened, or written, and does not change from now on."""
+        log = f"{table.replace('.', '/')}/_delta_log"
+        kept = self.newest[table] = Newest(found, log, self.location.stamp(commit_file(log, found.version())))
+        return kept
 
     def rows_of_few(self, table: str, found: DeltaTable) -> ArrowTable | None:
         """All rows of an opened table of few, read once, in Spark's types; None where Arrow has no such values."""

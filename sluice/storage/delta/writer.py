@@ -323,17 +323,19 @@ class Writer(Reader):
                 return
             if instead_of is None:
                 write_deltalake(found, rows, mode="append", commit_properties=said, **self.sizes(rows))
-                return
-            count = count_rows(found)
-            write_deltalake(
-                found,
-                rows,
-                mode="overwrite",
-                predicate=instead_of,
-                target_file_size=self.replaced_file_bytes(found, count),
-                writer_properties=writer_properties(spark_types(found), find_by, min(count, 2 * self.replaced_rows)),
-                commit_properties=said,
-            )
+            else:
+                count = count_rows(found)
+                groups = writer_properties(spark_types(found), find_by, min(count, 2 * self.replaced_rows))
+                write_deltalake(
+                    found,
+                    rows,
+                    mode="overwrite",
+                    predicate=instead_of,
+                    target_file_size=self.replaced_file_bytes(found, count),
+                    writer_properties=groups,
+                    commit_properties=said,
+                )
+            self.keep_newest(table, found)
 
         in_turn(table, write)
 
@@ -449,6 +451,8 @@ class Writer(Reader):
                 return
             partition_by = found.metadata().partition_columns
             found.create_write_transaction([], "append", found.schema(), partition_by, commit_properties=said)
+            found.update_incremental()
+            self.keep_newest(table, found)
 
         in_turn(table, write)
 

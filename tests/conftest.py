@@ -1,6 +1,7 @@
 """One Spark session for the whole run, and a new lakehouse for each test that asks for one."""
 
 import os
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,12 +35,18 @@ kept_minutes = "0.25"
 interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
+# Where a machine is, and in which language, changes no figure: so it is in Newfoundland, and speaks Turkish.
+time_zone = "America/St_Johns"
+language = "-Duser.language=tr -Duser.country=TR"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep-durations", action="store_true", help="Keep the seconds of each file for later runs.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ |= {"SLUICE_JAVA_OPTIONS": light, "SLUICE_KEEP_SPARK_MINUTES": kept_minutes}
+    os.environ |= {"SLUICE_JAVA_OPTIONS": light, "SLUICE_KEEP_SPARK_MINUTES": kept_minutes, "TZ": time_zone}
+    time.tzset()
     if config.getoption("--keep-durations") and not hasattr(config, "workerinput"):
         if config.getoption("-m") or config.getoption("-k"):
             raise pytest.UsageError("The durations are those of whole files: run them without -m and -k.")
@@ -86,6 +93,7 @@ def spark(request: pytest.FixtureRequest) -> "Iterator[SparkSession]":
     settings = Settings(log="kafka://127.0.0.1:1", spark="local[2]", driver_memory="3g", java_options=options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "spark_settings", sessions.spark_settings | interpreted)
+        patch.setenv("JAVA_TOOL_OPTIONS", language)
         with sessions.spark_session(settings) as session:
             yield session
 

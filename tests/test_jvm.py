@@ -18,8 +18,11 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from sluice.errors import SluiceError
 from sluice.runtime import calls, session
+from sluice.runtime.connect import require_language
 from sluice.runtime.java import require_java
+from sluice.runtime.jvm import in_utf8
 from sluice.runtime.session import stop
 from tests.kit import Lakehouse, text
 from tests.shop import sales
@@ -283,3 +286,42 @@ def test_archives_that_nobody_uses_are_removed(tmp_path: Path) -> None:
     os.utime(old, (0, 0))
     session.ClassArchive(tmp_path / "classes-3.jsa", made).keep()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["classes-2.jsa", "classes-3.jsa"]
+
+
+def test_letters_are_not_those_of_the_machines_language(spark: "SparkSession") -> None:
+    """The tests' JVM is started as on a Turkish machine."""
+    (row,) = spark.sql("SELECT upper('é i') AS upper, lower('É I') AS lower").collect()
+    assert (row["upper"], row["lower"]) == ("É I", "é i")
+    require_language(spark, "sc://here")
+    util = cast(Any, spark.sparkContext._jvm).java.util
+    # Sessions are in UTC all the same.
+    assert util.TimeZone.getDefault().getID() == os.environ["TZ"] != "UTC"
+    default = util.Locale
+    default.setDefault(default("tr", "TR"))
+    try:
+        with pytest.raises(SluiceError, match="of i it makes İ"):
+            require_language(spark, "sc://here")
+    finally:
+        default.setDefault(default("en", "US"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "then"),
+    [
+        ({}, "C.UTF-8"),
+        ({"LANG": "C"}, "C.UTF-8"),
+        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, "C.UTF-8"),
+        ({"LANG": "tr_TR.UTF-8"}, None),
+        ({"LC_CTYPE": "de_DE.ISO-8859-1", "LANG": "C"}, None),
+    ],
+)
+def test_a_jvm_reads_names_of_files_in_utf8_where_no_locale_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], then: str | None
+) -> None:
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with in_utf8():
+        assert os.environ.get("LC_ALL") == then
+    assert os.environ.get("LC_ALL") == variables.get("LC_ALL")

@@ -47,8 +47,8 @@ labels = gold.view("labels", inputs={"versions": silver.products}, keys=["produc
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A project that ran once, and whose JVM waits."""
-    folder = tmp_path_factory.mktemp("kept") / "shop"
+    """A project that ran once, and whose JVM waits; its name is no ASCII, and no locale says how it is written."""
+    folder = tmp_path_factory.mktemp("kept") / "größe"
     project = Project.create(folder)
     for topic, key in (("products", "product_id"), ("orders", "order_id")):
         project.append(topic, (folder / f"{topic}.jsonl").read_bytes().splitlines(), key_field=key)
@@ -71,6 +71,7 @@ def as_typed(folder: Path) -> Iterator[None]:
     """The folder and the variables of every command; the tests have another variable each."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("LC_ALL", "C")
         patch.delenv("PYTEST_CURRENT_TEST", raising=False)
         yield
 

@@ -24,7 +24,8 @@ def remote_session(address: str, needed: Mapping[str, str], wanted: Mapping[str,
 
     The address may go on with parameters of the protocol (`/;use_ssl=true;token=…`), which no message repeats. A
     SluiceError when none answers, when the server was started without one of the settings that are `needed`, or when it
-    goes on to replace variables in statements. Settings that are `wanted` are set as far as a session may.
+    goes on to replace variables in statements, or has letters of another language. Settings that are `wanted` are set
+    as far as a session may.
     """
     if importlib.util.find_spec("grpc") is None:
         raise SluiceError("Spark Connect needs grpc, which is not installed: pip install 'sluice-lakehouse[connect]'")
@@ -39,6 +40,7 @@ def remote_session(address: str, needed: Mapping[str, str], wanted: Mapping[str,
             if spark.conf.isModifiable(name):
                 spark.conf.set(name, value)
         require_no_substitution(spark, server)
+        require_language(spark, server)
     except PySparkException as error:
         raise SluiceError(f"The Spark at {server} gives no session: {str(error).splitlines()[0]}") from error
     try:
@@ -80,6 +82,16 @@ def require_no_substitution(spark: "SparkSession", server: str) -> None:
         raise SluiceError(
             f"The Spark at {server} replaces variables in SQL, and its sessions cannot change that. "
             "Start it with spark.sql.variable.substitute=false: docs/how-to/run-on-a-cluster.md"
+        )
+
+
+def require_language(spark: "SparkSession", server: str) -> None:
+    """A SluiceError where letters are those of a language that has its own: figures would depend on the machine."""
+    (row,) = spark.sql("SELECT upper('é i') AS text").collect()
+    if row["text"] != "É I":
+        raise SluiceError(
+            f"The Spark at {server} has capital letters of its machine's language: of i it makes {row['text'][-1]}. "
+            "Start it and its executors with -Duser.language=en: docs/how-to/run-on-a-cluster.md"
         )
 
 

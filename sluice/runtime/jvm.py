@@ -143,7 +143,8 @@ def started(conf: "SparkConf", log: Path, descriptors: Sequence[int], scratch: P
         with open(log, "ab") as said:
             # Its own output, too: a pipe of the command's would stay open as long as the JVM.
             popen_kwargs = {"pass_fds": [open_in_jvm, *descriptors], "stdout": said, "stderr": said}
-            gateway = launch_gateway(conf, popen_kwargs=popen_kwargs)  # type: ignore[no-untyped-call]
+            with in_utf8():
+                gateway = launch_gateway(conf, popen_kwargs=popen_kwargs)  # type: ignore[no-untyped-call]
     except BaseException:
         os.close(alive)
         raise
@@ -153,6 +154,22 @@ def started(conf: "SparkConf", log: Path, descriptors: Sequence[int], scratch: P
     (scratch / "pid").write_text(str(gateway.proc.pid))
     reached = gateway.java_parameters
     return Jvm(reached.port, reached.auth_token, gateway.proc, alive, scratch, 1, frugal(gateway))
+
+
+@contextmanager
+def in_utf8() -> Iterator[None]:
+    """Where no locale is set, a JVM knows names of files in ASCII alone, and cannot even start in a folder `größe`."""
+    set_to = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
+    before = os.environ.get("LC_ALL")
+    if set_to in ("C", "POSIX"):
+        os.environ["LC_ALL"] = "C.UTF-8"
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["LC_ALL"] = before
+        elif set_to in ("C", "POSIX"):
+            del os.environ["LC_ALL"]
 
 
 def forget_gateway() -> None:

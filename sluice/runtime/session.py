@@ -96,6 +96,9 @@ compiled_when_hot = (
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 
+# `upper` and `lower` are those of the JVM's language: in Turkish, `é i` is `É İ`. A machine must not change figures.
+one_language = "-Duser.language=en -Duser.country=US -Dfile.encoding=UTF-8"
+
 # Of so many rows no plan is adapted while it runs, and filters of keys have 1 MB: eight bits for each row.
 of_some = {
     "spark.sql.adaptive.enabled": "false",
@@ -423,10 +426,12 @@ def scratch_prefix(settings: Settings) -> str:
 def sized(settings: Settings) -> dict[str, str]:
     """What depends on the machines: one shuffle task per core, memory, and who may reach the driver."""
     log4j = Path(__file__).with_name("log4j2.properties")
-    options = f"-Dlog4j2.configurationFile={log4j} -XX:+UseParallelGC {compiled_when_hot} {settings.java_options}"
+    flags = [one_language, "-XX:+UseParallelGC", compiled_when_hot, settings.java_options]
+    options = f"-Dlog4j2.configurationFile={log4j} {' '.join(flags)}"
     here = {
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": options,
+        "spark.executor.extraJavaOptions": one_language,
         "spark.sql.shuffle.partitions": str(cores(settings)),
     }
     if settings.is_on_cluster:

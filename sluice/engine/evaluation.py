@@ -357,7 +357,6 @@ class Evaluation:
         """The ledger entry of a commit of these rows."""
         # Rows outside a backfill range keep the declaration that they were made by.
         made_by = self.known.entry if self.backfill is not None and self.known is not None else self.dataset
-        is_altered = self.cause == "altered"
         return Entry(
             dataset=self.dataset.name,
             fingerprint=made_by.fingerprint,
@@ -369,7 +368,7 @@ class Evaluation:
             watermark=self.watermark(reached),
             began_ms=self.context.began_ms,
             read_at=self.read_at,
-            because=self.lake.altered_by(self.dataset.name, self.known) if self.known and is_altered else None,
+            because=repaired(self.lake, self.dataset, self.known, self.cause),
         )
 
     def watermark(self, reached: dict[str, Reached]) -> datetime | None:
@@ -380,6 +379,15 @@ class Evaluation:
         now = watermark_of(reached, None if idle_after is None else timedelta(microseconds=idle_after))
         # A partition that wakes up, or is new, must not take time back.
         return later_of(self.context.watermark_before, now)
+
+
+def repaired(lake: TableFormat, dataset: Dataset, known: Commit | None, cause: Cause) -> str | None:
+    """What is repaired where a dataset is computed as a whole; None where the cause says it all."""
+    if known is None or cause not in ("altered", "rebuild"):
+        return None
+    if cause == "altered":
+        return lake.altered_by(dataset.name, known)
+    return next(filter(None, (lake.wrong_bounds(each.table) for each in dataset.outputs)), None)
 
 
 def is_read(changed: "DataFrame") -> bool:

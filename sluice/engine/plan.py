@@ -148,20 +148,10 @@ def planned(
         small = small_rows(new) if evaluation.is_small(scope) else None
         return whole if small is None else replace(whole, rows=local(new, small), small=small)
     own = evaluation.own(output, scope) if own is None else own
-    if own.dtypes != new.dtypes:
+    hindrance = why_whole(evaluation, output, own, new)
+    if hindrance is not None:
         if not scope.is_everything:
-            raise SluiceError(
-                f"{output.table} has columns of other types than its declaration gives, so no part of it can be "
-                f"computed by itself. Compute all of it first: sluice run {evaluation.dataset.name}"
-            )
-        return replace(whole, entry=entry.model_copy(update={"epoch_from": evaluation.known.version + 1}))
-    states = (own, new) if evaluation.cause in ("promoted", "rolled back") else (own,)
-    if evaluation.cause in repairs and any(has_doubled(each, output.grain) for each in states):
-        # No difference by key can take one of two rows away. Another program wrote them, or their key was another one.
-        if not scope.is_everything:
-            raise SluiceError(
-                f"{output.table} has rows twice. Repair it first: sluice run --rebuild {evaluation.dataset.name}"
-            )
+            raise SluiceError(hindrance)
         return replace(whole, entry=entry.model_copy(update={"epoch_from": evaluation.known.version + 1}))
     changed, small = evaluation.difference(own, new, output.grain, scope)
     counts = counts_of(changed, small)
@@ -173,6 +163,25 @@ def planned(
         return replace(found, change="difference", rows=changed, small=small)
     small = None if small is None else small.drop_columns([operation])
     return replace(found, change="added", rows=changed.drop(operation), small=small)
+
+
+def why_whole(evaluation: Evaluation, output: Output, own: "DataFrame", new: "DataFrame") -> str | None:
+    """Why no difference can make `new` rows of a table's `own`, so that all are written again; None where one can."""
+    table, dataset = output.table, evaluation.dataset.name
+    if own.dtypes != new.dtypes:
+        return (
+            f"{table} has columns of other types than its declaration gives, so no part of it can be "
+            f"computed by itself. Compute all of it first: sluice run {dataset}"
+        )
+    # A difference is written to the files in which its rows are found.
+    wrong = evaluation.lake.wrong_bounds(table)
+    if wrong is not None:
+        return f"{table}: {wrong}. Bring it up to date first: sluice run {dataset}"
+    states = (own, new) if evaluation.cause in ("promoted", "rolled back") else (own,)
+    if evaluation.cause in repairs and any(has_doubled(each, output.grain) for each in states):
+        # No difference by key can take one of two rows away. Another program wrote them, or their key was another one.
+        return f"{table} has rows twice. Repair it first: sluice run --rebuild {dataset}"
+    return None
 
 
 def require_storable(table: str, rows: "DataFrame") -> None:

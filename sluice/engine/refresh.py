@@ -217,9 +217,15 @@ def why(
         return "declaration changed"
     if is_half_done(lake, dataset, known, pinned):
         return "unfinished"
-    if backfill is None and lake.altered_by(dataset.name, known):
+    repair = why_repaired(lake, dataset, known) if backfill is None else None
+    return repair or why_followed(lake, known, pinned, backfill)
+
+
+def why_repaired(lake: TableFormat, dataset: Dataset, known: Commit) -> Cause | None:
+    """Why the dataset is computed as a whole though nothing else has changed."""
+    if lake.altered_by(dataset.name, known):
         return "altered"
-    return why_followed(lake, known, pinned, backfill)
+    return "rebuild" if any(lake.wrong_bounds(each.table) for each in dataset.outputs) else None
 
 
 def why_followed(

@@ -6,6 +6,7 @@ from typing import Literal
 
 from sluice.engine.blocked import blocks
 from sluice.engine.catalogue import Catalogue
+from sluice.engine.evaluation import repaired
 from sluice.engine.land import waiting
 from sluice.engine.refresh import is_on_hold, newest_inputs, waits_for, why
 from sluice.log import AnyLog
@@ -87,9 +88,9 @@ def step_of_dataset(lake: Lake, dataset: Dataset, above: Mapping[str, Step], *, 
     cause = why(lake, dataset, known, versions, rebuild=False, backfill=None)
     if cause == "first build":
         return replace(step, action="build", because=cause)
-    if known and cause in ("declaration changed", "input rebuilt", "unfinished", "altered"):
+    if known and cause in ("declaration changed", "input rebuilt", "unfinished", "altered", "rebuild"):
         fields = known.entry.changed_fields(dataset.declared) if cause == "declaration changed" else ()
-        by = lake.altered_by(dataset.name, known) if cause == "altered" else None
+        by = repaired(lake, dataset, known, cause)
         return replace(step, action="recompute", because=by or cause, fields=fields)
     moving = {each.source.name for each in dataset.inputs.values() if above[each.source.name].is_change}
     newer = {name for name, now in versions.items() if known and not known.entry.seen(name, now).is_state(now)}

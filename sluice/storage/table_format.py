@@ -57,6 +57,9 @@ class TableFormat(Protocol):
     def holds_changes(self, table: str, then: InputVersion, now: InputVersion) -> bool:
         """Whether the changes from `then` to `now` can be read."""
 
+    def wrong_bounds(self, table: str) -> str | None:
+        """Why rows of a table may not be found, by what its log says of its files; None: nothing."""
+
     def hides_changes(self, table: str) -> bool:
         """Whether what is made from a table may lack changes that are in no feed of it."""
 

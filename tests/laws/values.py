@@ -112,7 +112,11 @@ def key_kinds(features: Features) -> dict[str, KeyKind]:
     found = {
         "string": KeyKind("string", lambda case: [f"{case}-{ending}" for ending in endings(case)]),
         "int": KeyKind("int", lambda case: [10 * case, 10 * case + 1, 10 * case + 2]),
-        "decimal": KeyKind("decimal(12,2)", lambda case: [Decimal(case), Decimal(case) + Decimal("0.10")]),
+        # As doubles these are one number.
+        "decimal": KeyKind(
+            "decimal(38,18)",
+            lambda case: [Decimal(case) + Decimal(f"0.93661951778562025{digit}") for digit in (7, 8)],
+        ),
         "date": KeyKind("date", lambda case: [date(2000, 1, 1) + timedelta(days=3 * case + day) for day in range(3)]),
     }
     if "imitations" in features:

@@ -14,10 +14,12 @@ from deltalake.exceptions import TableNotFoundError
 from sluice.errors import SluiceError
 from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, by_another_program, no_rows
 from sluice.storage.delta.opened import Tables, once, upkeep
+from sluice.storage.delta.statistics import has_wrong_bounds
 from sluice.storage.files import Files
 
 # The operation of the commit that a vacuum ends with.
 vacuumed = "VACUUM END"
+of_long_decimals = "its log may have wrong bounds of long decimals, which an older release wrote"
 feed_property = "delta.enableChangeDataFeed"
 # The operations that give a table other columns, by Spark and by delta-rs.
 column_changes = ("ADD COLUMNS", "ADD COLUMN", "DROP COLUMNS", "RENAME COLUMN", "REPLACE COLUMNS")
@@ -169,6 +171,14 @@ class History(Tables):
     def accounted_until(self, table: str, known: Commit) -> int:
         """The version up to which a table's rows are accounted for, also by a commit that leaves them as they are."""
         return known.accounts_until if self.altered_by(table, known) else known.newest_version
+
+    def wrong_bounds(self, table: str) -> str | None:
+        """Why rows of a table may not be found, by what its log says of its files; None: nothing."""
+        try:
+            found = self.open(table)
+        except TableNotFoundError:
+            return None
+        return of_long_decimals if has_wrong_bounds(found) else None
 
     def hides_changes(self, table: str) -> bool:  # noqa: ARG002 - a shadow looks at it
         """Whether what is made from a table may lack changes that are in no feed of it."""

@@ -24,6 +24,7 @@ from pyarrow import Schema as ArrowSchema
 from pyarrow import Table as ArrowTable
 from pyarrow import compute as pc
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from sluice.errors import SluiceError, Superseded
 from sluice.model.arrow_stream import ArrowStream
@@ -49,6 +50,7 @@ from sluice.storage.delta.opened import (
     spark_types,
 )
 from sluice.storage.delta.reader import Reader, not_utf8
+from sluice.storage.delta.statistics import properties_in, properties_of
 from sluice.storage.delta.upkeep import retention_days
 from sluice.storage.small_reads import place
 from sluice.storage.small_writes import any_of, has_deletion_vectors
@@ -115,9 +117,10 @@ class Writer(Reader):
             condition = " AND ".join(f"`{name}` = '{value}'" for name, value in only.items())
             options = {"replaceWhere": condition}
         elif self.exists(table):
+            self.forget_statistics(df, table)
             options = {"overwriteSchema": "true"}
         else:
-            options = table_properties
+            options = table_properties | properties_of(df.schema)
         if cluster_by:
             df = df.sortWithinPartitions(*cluster_by)
         writer = df.write.format("delta").mode("overwrite").options(**options)
@@ -125,6 +128,22 @@ class Writer(Reader):
         with bloom_filters(df.sparkSession, dict(df.dtypes), find_by):
             writer.options(**signed(entry, fence)).save(self.path(table))
         self.require_written(table, entry)
+        if not only:
+            self.state_statistics(df, table)
+
+    def forget_statistics(self, df: "DataFrame", table: str) -> None:
+        """Before other columns replace those of a table: Delta refuses a list of columns that are gone."""
+        known = properties_in(self.open(table))
+        if known and known != properties_of(df.schema):
+            names = ", ".join(f"'{name}'" for name in known)
+            df.sparkSession.sql(f"ALTER TABLE delta.`{self.path(table)}` UNSET TBLPROPERTIES ({names})")
+
+    def state_statistics(self, df: "DataFrame", table: str) -> None:
+        """States which columns have statistics, once all rows are those of `df`, which Spark has written."""
+        wanted = properties_of(df.schema)
+        if wanted and wanted != properties_in(self.open(table)):
+            texts = ", ".join(f"'{name}' = '{text}'" for name, text in wanted.items())
+            df.sparkSession.sql(f"ALTER TABLE delta.`{self.path(table)}` SET TBLPROPERTIES ({texts})")
 
     def create_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
         """Makes an empty table for the rows of several datasets, which may all want it at once."""
@@ -366,7 +385,7 @@ class Writer(Reader):
             condition = " AND ".join(f"`{name}` = '{value}'" for name, value in only.items()) if fence else None
             self.commit_small(table, entry, fence, rows, instead_of=condition)
             return
-        configuration: Any = table_properties
+        configuration: Any = table_properties | properties_of(from_arrow_schema(rows.schema))
 
         def write() -> None:
             if self.exists(table):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from deltalake import DeltaTable
@@ -143,8 +143,7 @@ def test_a_table_without_long_decimals_has_no_list(lakehouse: Lakehouse) -> None
 
 def test_the_list_has_the_columns_whose_bounds_are_exact(spark: "SparkSession") -> None:
     def of(schema: str) -> dict[str, str]:
-        found: StructType = StructType.fromDDL(schema)
-        return properties_of(found)
+        return properties_of(cast("StructType", StructType.fromDDL(schema)))
 
     assert of("a int, b decimal(15,2), c decimal(18,0), d struct<e: decimal(15,15)>") == {}
     assert of("a int, b decimal(16,2), ok boolean, t array<int>, raw binary, at timestamp") == {listed: "`a`,`at`"}

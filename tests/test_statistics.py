@@ -3,10 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, WriterProperties, write_deltalake
+from pyarrow.parquet import ParquetFile
 from pyspark.sql.types import StructType
 
 from sluice import bronze, gold, silver
@@ -16,11 +20,14 @@ from sluice.errors import SluiceError
 from sluice.model.datasets import Dataset
 from sluice.operate.forecast import forecast
 from sluice.storage.delta import history, writer
+from sluice.storage.delta.bloom import writer_properties
+from sluice.storage.delta.opened import spark_types
 from sluice.storage.delta.statistics import first, has_wrong_bounds, listed, properties_of
+from sluice.storage.key_filters import rows_min
 from tests.kit import Lakehouse, at
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame
 
 # Keys that delta-rs takes for other numbers: beyond 64 bits, and beyond a double.
 keys = {
@@ -141,7 +148,8 @@ def test_a_table_without_long_decimals_has_no_list(lakehouse: Lakehouse) -> None
     assert listed not in DeltaTable(lakehouse.lake.path("gold.figures")).metadata().configuration
 
 
-def test_the_list_has_the_columns_whose_bounds_are_exact(spark: "SparkSession") -> None:
+@pytest.mark.usefixtures("spark")
+def test_the_list_has_the_columns_whose_bounds_are_exact() -> None:
     def of(schema: str) -> dict[str, str]:
         return properties_of(cast("StructType", StructType.fromDDL(schema)))
 
@@ -161,3 +169,58 @@ def test_a_part_of_a_table_waits_until_all_of_it_is_mended(lakehouse: Lakehouse)
     (known,) = (each for each in lakehouse.catalogue.datasets if each.name == "silver.known")
     with pytest.raises(SluiceError, match=r"silver\.known: its log may have wrong bounds .* sluice run silver\.known"):
         refresh(lakehouse.spark, lakehouse.lake, known, backfill=BackfillRange(since=at(0), until=at(2)))
+
+
+def measured(things: "DataFrame") -> "DataFrame":
+    """Numbers that JSON has none of, in a column and within a struct."""
+    return things.selectExpr("id", "CAST(said AS double) AS ratio", "named_struct('ratio', CAST(said AS float)) AS of")
+
+
+ratios = silver.events("ratios", source=bronze.topic("ratios"), schema="id int, said string, at timestamp", keys=["id"])
+view = gold.view("measured", inputs={"things": ratios}, keys=["id"], shape=measured, grain=["id"])
+above = gold.aggregate("above", source=view, group_by=["id > 0 AS any"], measures={"n": "count(*)"}, where="ratio > 9")
+
+
+def found_by_spark(lakehouse: Lakehouse) -> list[int]:
+    """How many rows have a number that is greater than some, as Spark reads the files: NaN is."""
+    rows = lakehouse.spark.read.format("delta").load(lakehouse.lake.path("gold.measured"))
+    return [rows.where(f"{name} > 9").count() for name in ("ratio", "of.ratio")]
+
+
+def publish_ratios(lakehouse: Lakehouse, *said: tuple[int, str]) -> None:
+    values = [{"id": number, "said": text, "at": at(0).isoformat()} for number, text in said]
+    lakehouse.publish("ratios", *values).run()
+
+
+def test_rows_with_nan_are_found(lakehouse: Lakehouse) -> None:
+    """Beside numbers, when they are written, when others of their file are replaced, and when files become one."""
+    lakehouse.declare(ratios, view, above)
+    publish_ratios(lakehouse, (1, "1"), (2, "NaN"))
+    assert (found_by_spark(lakehouse), lakehouse.rows("gold.above")) == ([1, 1], [(True, 1)])
+    publish_ratios(lakehouse, (3, "3"), (4, "NaN"), (5, "Infinity"))
+    assert (found_by_spark(lakehouse), lakehouse.rows("gold.above")) == ([3, 3], [(True, 3)])
+    DeltaTable(lakehouse.lake.path("gold.measured")).optimize.compact(
+        writer_properties=writer_properties(spark_types(lakehouse.lake.open("gold.measured")), [], 5)
+    )
+    assert found_by_spark(lakehouse) == [3, 3]
+    assert lakehouse.changed_by_rebuild() == {}
+
+
+def test_else_they_are_not(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "writer_properties", lambda *_: WriterProperties(compression="SNAPPY"))
+    lakehouse.declare(ratios, view)
+    publish_ratios(lakehouse, (1, "1"), (2, "NaN"))
+    assert found_by_spark(lakehouse) == [0, 0]
+
+
+def test_other_columns_have_bounds() -> None:
+    types = {"id": "string", "ratio": "double", "of": "struct<a:int,b:float>", "many": "array<double>"}
+    rows = pa.table({"id": ["a", "b"], "ratio": [1.0, 2.0], "of": [{"a": 1, "b": 1.5}] * 2, "many": [[1.0]] * 2})
+    for wanted, without in ((types, {"ratio", "of.a", "of.b", "many.list.item"}), ({"ratio": "double"}, {"ratio"})):
+        with TemporaryDirectory() as folder:
+            write_deltalake(folder, rows, writer_properties=writer_properties(wanted, ["id"], rows_min))
+            (file,) = Path(folder).glob("*.parquet")
+            group = ParquetFile(file).metadata.row_group(0)
+        columns = {group.column(place).path_in_schema: group.column(place) for place in range(group.num_columns)}
+        bounded = {name for name, each in columns.items() if each.statistics and each.statistics.has_min_max}
+        assert {*columns} - bounded == without

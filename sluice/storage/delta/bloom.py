@@ -1,8 +1,9 @@
-"""Bloom filters in Parquet files: whether a file has a value is known from a megabyte of it, not from a column."""
+"""What a Parquet file says of its values: Bloom filters, which are a megabyte instead of a column, and bounds."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from deltalake import BloomFilterProperties, ColumnProperties, WriterProperties
 
@@ -17,6 +18,8 @@ false_positives = 0.00001
 size_bytes_max = 4 * 1024 * 1024
 # The types of keys that may have as many values as a table has rows.
 kinds = ("string", "binary", "bigint", "int")
+# delta-rs leaves NaN out of the bounds that it writes; for Spark it is greater than any number, and would be skipped.
+fractions, fraction_within = ("float", "double"), re.compile(r"struct<.*\b(float|double)\b")
 
 
 @contextmanager
@@ -39,9 +42,23 @@ def bloom_filters(spark: "SparkSession", types: Mapping[str, str], find_by: Sequ
 
 
 def writer_properties(types: Mapping[str, str], find_by: Sequence[str], rows: int) -> WriterProperties:
-    """The same for files of so many rows that delta-rs writes."""
+    """The same for files of so many rows that delta-rs writes, and which columns have bounds there."""
     names = [name for name in find_by if types.get(name) in kinds] if rows >= rows_min else []
-    each = ColumnProperties(
-        bloom_filter_properties=BloomFilterProperties(set_bloom_filter_enabled=True, fpp=false_positives, ndv=rows)
+    bloom = BloomFilterProperties(set_bloom_filter_enabled=True, fpp=false_positives, ndv=rows)
+    without_bounds = ColumnProperties(statistics_enabled="NONE")
+    # A field of a struct cannot be named, so all that are within have none.
+    has_within = any(map(fraction_within.match, types.values()))
+    bounded: Literal["PAGE"] | None = "PAGE" if has_within else None
+    found = {
+        name: ColumnProperties(
+            statistics_enabled="NONE" if kind in fractions else bounded,
+            bloom_filter_properties=bloom if name in names else None,
+        )
+        for name, kind in types.items()
+        if kind in fractions or bounded or name in names
+    }
+    return WriterProperties(
+        compression="SNAPPY",
+        default_column_properties=without_bounds if has_within else None,
+        column_properties=found,
     )
-    return WriterProperties(compression="SNAPPY", column_properties=dict.fromkeys(names, each))

@@ -341,7 +341,7 @@ class Writer(Reader):
                 self.require_written(table, entry)
                 return
             if instead_of is None:
-                write_deltalake(found, rows, mode="append", commit_properties=said, **self.sizes(rows))
+                write_deltalake(found, rows, mode="append", commit_properties=said, **self.form(rows))
             else:
                 count = count_rows(found)
                 groups = writer_properties(spark_types(found), find_by, min(count, 2 * self.replaced_rows))
@@ -358,12 +358,13 @@ class Writer(Reader):
 
         in_turn(table, write)
 
-    def sizes(self, rows: ArrowRows) -> dict[str, Any]:
-        """How large the files and their row groups become: those of a stream are about as Spark makes them."""
-        if not isinstance(rows, ArrowStream):
-            return {}
-        groups = WriterProperties(compression="SNAPPY", max_row_group_size=self.rows_per_file)
-        return {"target_file_size": streamed_file_bytes, "writer_properties": groups}
+    def form(self, rows: ArrowRows) -> dict[str, Any]:
+        """How new files are written; those of a stream, which are rows of the log, are about as large as Spark's."""
+        if isinstance(rows, ArrowStream):
+            groups = WriterProperties(compression="SNAPPY", max_row_group_size=self.rows_per_file)
+            return {"target_file_size": streamed_file_bytes, "writer_properties": groups}
+        types = {each.name: each.dataType.simpleString() for each in from_arrow_schema(rows.schema)}
+        return {"writer_properties": writer_properties(types, (), rows.num_rows)}
 
     def is_makeable(self, table: str, rows: ArrowRows, *, is_shared: bool) -> bool:
         """Whether a table is made without Spark: it is not there yet, or shared and has columns as these are."""
@@ -398,7 +399,7 @@ class Writer(Reader):
                 configuration=configuration,
                 storage_options=self.storage_options,
                 commit_properties=properties(entry, fence),
-                **self.sizes(rows),
+                **self.form(rows),
             )
 
         in_turn(table, write)
@@ -508,7 +509,7 @@ class Writer(Reader):
             storage_options=self.storage_options,
         )
         said = CommitProperties(custom_metadata={"userMetadata": entry.to_json()})
-        write_deltalake(made, rows, mode="append", commit_properties=said)
+        write_deltalake(made, rows, mode="append", commit_properties=said, **self.form(rows))
 
 
 def signed(entry: Entry, fence: int) -> dict[str, str]:

@@ -95,6 +95,8 @@ def spark(request: pytest.FixtureRequest) -> "Iterator[SparkSession]":
         patch.setattr(sessions, "spark_settings", sessions.spark_settings | interpreted)
         patch.setenv("JAVA_TOOL_OPTIONS", language)
         with sessions.spark_session(settings) as session:
+            # Not every program that the tests start can be Turkish.
+            patch.delenv("JAVA_TOOL_OPTIONS")
             yield session
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from infra.servers import jars
 from infra.servers.server import Server, free_port, loopback, private_folder
 from sluice.errors import SluiceError
-from sluice.runtime.java import require_java
+from sluice.runtime.java import one_language, require_java
 
 log4j2 = Path(__file__).with_name("log4j2.xml")
 small = [
+    # In Turkish, Kafka does not find its own settings.
+    *one_language,
     # One thread collects garbage, and only the fast compiler works: start and idle are cheap on a small machine.
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",

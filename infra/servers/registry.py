@@ -13,7 +13,7 @@ from filelock import FileLock
 from infra.servers.server import Server, cache, page, private_folder
 from sluice.errors import SluiceError
 from sluice.runtime.jars import spark_home
-from sluice.runtime.java import require_java
+from sluice.runtime.java import one_language, require_java
 
 # The newest release that runs on Java 17.
 version = "3.0.9"
@@ -57,7 +57,7 @@ class Registry(Server):
     def command(self) -> list[str]:
         if not (home() / program).exists():
             raise SluiceError("The schema registry is not installed. Run: python -m infra.servers install registry")
-        small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        small = [*one_language, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         return ["java", *small, "-jar", str(home() / program)]
 
     def environment(self) -> dict[str, str]:

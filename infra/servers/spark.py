@@ -9,8 +9,8 @@ from infra.servers.s3 import S3
 from infra.servers.server import Server, free_port, loopback, page, private_folder
 from sluice.runtime import jars, logstore
 from sluice.runtime.jars import spark_home
-from sluice.runtime.java import require_java
-from sluice.runtime.session import ClassArchive, one_language, server_settings
+from sluice.runtime.java import one_language, require_java
+from sluice.runtime.session import ClassArchive, server_settings
 from sluice.runtime.settings import Settings
 from sluice.storage import s3 as object_store
 
@@ -127,7 +127,7 @@ class SparkConnect(OfSpark):
         conf = [word for name, value in found.items() for word in ("--conf", f"{name}={value}")]
         main = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         size = ["--master", self.master, "--driver-memory", self.memory]
-        options = ["--driver-java-options", f"{one_language} {quick_start()}"]
+        options = ["--driver-java-options", " ".join([*one_language, quick_start()])]
         return [str(spark_home() / "bin" / "spark-submit"), *size, *options, *main, *conf, "spark-internal"]
 
     def configuration(self) -> dict[str, str]:
@@ -140,7 +140,7 @@ class SparkConnect(OfSpark):
             **of_lake,
             "spark.connect.grpc.binding.address": loopback,
             "spark.connect.grpc.binding.port": str(self.port),
-            "spark.executor.extraJavaOptions": one_language,
+            "spark.executor.extraJavaOptions": " ".join(one_language),
             "spark.jars": ",".join(map(str, files)),
             "spark.ui.enabled": "false",
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),

@@ -10,6 +10,8 @@ from pathlib import Path
 from sluice.errors import UsageError
 
 least_version = 17
+# `upper` and `lower` are those of the JVM's language: in Turkish, `é i` is `É İ`. A machine must not change figures.
+one_language = ("-Duser.language=en", "-Duser.country=US", "-Dfile.encoding=UTF-8")
 advice = (
     "Install Java 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@21; "
     "any system: a build of Eclipse Temurin), or point JAVA_HOME to one."

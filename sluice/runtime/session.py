@@ -25,7 +25,7 @@ from pyspark.logger import PySparkLogger
 
 from sluice.errors import SparkEnded
 from sluice.runtime import connect, jars, logstore
-from sluice.runtime.java import require_java
+from sluice.runtime.java import one_language, require_java
 from sluice.runtime.jvm import Place, forget_gateway, is_used, started, trust
 from sluice.runtime.settings import Settings
 from sluice.storage.lock import Lock
@@ -95,9 +95,6 @@ compiled_when_hot = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-
-# `upper` and `lower` are those of the JVM's language: in Turkish, `é i` is `É İ`. A machine must not change figures.
-one_language = "-Duser.language=en -Duser.country=US -Dfile.encoding=UTF-8"
 
 # Of so many rows no plan is adapted while it runs, and filters of keys have 1 MB: eight bits for each row.
 of_some = {
@@ -426,12 +423,12 @@ def scratch_prefix(settings: Settings) -> str:
 def sized(settings: Settings) -> dict[str, str]:
     """What depends on the machines: one shuffle task per core, memory, and who may reach the driver."""
     log4j = Path(__file__).with_name("log4j2.properties")
-    flags = [one_language, "-XX:+UseParallelGC", compiled_when_hot, settings.java_options]
+    flags = [*one_language, "-XX:+UseParallelGC", compiled_when_hot, settings.java_options]
     options = f"-Dlog4j2.configurationFile={log4j} {' '.join(flags)}"
     here = {
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": options,
-        "spark.executor.extraJavaOptions": one_language,
+        "spark.executor.extraJavaOptions": " ".join(one_language),
         "spark.sql.shuffle.partitions": str(cores(settings)),
     }
     if settings.is_on_cluster:

@@ -22,7 +22,7 @@ from sluice.operate.forecast import forecast
 from sluice.storage.delta import history, writer
 from sluice.storage.delta.bloom import writer_properties
 from sluice.storage.delta.opened import spark_types
-from sluice.storage.delta.statistics import first, has_wrong_bounds, listed, properties_of
+from sluice.storage.delta.statistics import first, has_wrong_bounds, listed, properties_of, to_unset
 from sluice.storage.key_filters import rows_min
 from tests.kit import Lakehouse, at
 
@@ -127,13 +127,19 @@ def test_what_an_older_release_wrote_is_mended_once(lakehouse: Lakehouse) -> Non
     assert lakehouse.changed_by_rebuild() == {}
 
 
+def odd_names(things: "DataFrame") -> "DataFrame":
+    return things.selectExpr("id", "valid_from", r"v AS `it's \\ odd, a.k.a. ``v```")
+
+
 def test_a_column_becomes_a_long_decimal_and_something_else_again(lakehouse: Lakehouse) -> None:
     """The list of columns follows them; what is left of it is of no harm."""
     for number, (kind, key) in enumerate([("int", "7"), ("decimal(16,2)", keys["decimal(16,2)"]), ("string", "7")], 1):
-        lakehouse.declare(*declared(kind))
+        things, *others = declared(kind)
+        odd = gold.view("odd", inputs={"things": things}, keys=["id"], shape=odd_names, grain=["id", "valid_from"])
+        lakehouse.declare(things, *others, odd)
         publish(lakehouse, key, number)
         lakehouse.run()
-        for table in ("silver.things", "silver.known", "gold.figures"):
+        for table in ("silver.things", "silver.known", "gold.figures", "gold.odd"):
             found = DeltaTable(lakehouse.lake.path(table))
             assert not has_wrong_bounds(found)
             names = found.metadata().configuration.get(listed, "").replace("`", "").split(",")
@@ -159,6 +165,29 @@ def test_the_list_has_the_columns_whose_bounds_are_exact() -> None:
     assert of("a decimal(38,0), b boolean") == {first: "0"}
     many = ", ".join(f"c{number} int" for number in range(40))
     assert of(f"{many}, d decimal(38,0)")[listed].count(",") == 31
+
+
+@pytest.mark.parametrize(
+    ("set_by_its_owner", "is_kept"),
+    [("v, at", True), ("`place`.`id`,v", False), ("place", False), ("id", False), ("`at`", True)],
+)
+def test_a_list_of_the_owners_is_kept_where_it_has_no_long_decimals(
+    lakehouse: Lakehouse, set_by_its_owner: str, is_kept: bool
+) -> None:
+    facts = declared("decimal(20,0)")[1]
+    lakehouse.declare(facts)
+    publish(lakehouse, keys["decimal(20,0)"], 1)
+    lakehouse.run()
+    path, schema = lakehouse.lake.path("silver.facts"), lakehouse.table("silver.facts").schema
+    DeltaTable(path).alter.set_table_properties({listed: set_by_its_owner})
+    assert has_wrong_bounds(DeltaTable(path)) is not is_kept
+    lakehouse.run()
+    wanted = set_by_its_owner if is_kept else properties_of(schema)[listed]
+    assert DeltaTable(path).metadata().configuration[listed] == wanted
+    assert to_unset(DeltaTable(path), schema) == []
+    before = lakehouse.versions()
+    lakehouse.run()
+    assert lakehouse.versions() == before
 
 
 def test_a_part_of_a_table_waits_until_all_of_it_is_mended(lakehouse: Lakehouse) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self, TypeVar, cast
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from pyarrow import ArrowInvalid, RecordBatchReader
 from pyarrow import Table as ArrowTable
@@ -267,8 +267,12 @@ def file_sizes(table: DeltaTable) -> list[tuple[int | None, int]] | None:
 
 
 def spark_schema(table: DeltaTable) -> StructType:
-    schema: StructType = StructType.fromJson(json.loads(table.schema().to_json()))
-    return schema
+    return spark_schema_of(table.schema())
+
+
+def spark_schema_of(schema: Schema) -> StructType:
+    found: StructType = StructType.fromJson(json.loads(schema.to_json()))
+    return found
 
 
 def spark_types(table: DeltaTable) -> dict[str, str]:

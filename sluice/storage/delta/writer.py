@@ -24,7 +24,6 @@ from pyarrow import Schema as ArrowSchema
 from pyarrow import Table as ArrowTable
 from pyarrow import compute as pc
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from sluice.errors import SluiceError, Superseded
 from sluice.model.arrow_stream import ArrowStream
@@ -47,10 +46,11 @@ from sluice.storage.delta.opened import (
     file_sizes,
     rows_in,
     spark_schema,
+    spark_schema_of,
     spark_types,
 )
 from sluice.storage.delta.reader import Reader, not_utf8
-from sluice.storage.delta.statistics import properties_in, properties_of
+from sluice.storage.delta.statistics import has_wrong_bounds, properties_of, to_unset
 from sluice.storage.delta.upkeep import retention_days
 from sluice.storage.small_reads import place
 from sluice.storage.small_writes import any_of, has_deletion_vectors
@@ -133,16 +133,15 @@ class Writer(Reader):
 
     def forget_statistics(self, df: "DataFrame", table: str) -> None:
         """Before other columns replace those of a table: Delta refuses a list of columns that are gone."""
-        known = properties_in(self.open(table))
-        if known and known != properties_of(df.schema):
-            names = ", ".join(f"'{name}'" for name in known)
+        names = ", ".join(f"'{name}'" for name in to_unset(self.open(table), df.schema))
+        if names:
             df.sparkSession.sql(f"ALTER TABLE delta.`{self.path(table)}` UNSET TBLPROPERTIES ({names})")
 
     def state_statistics(self, df: "DataFrame", table: str) -> None:
         """States which columns have statistics, once all rows are those of `df`, which Spark has written."""
-        wanted = properties_of(df.schema)
-        if wanted and wanted != properties_in(self.open(table)):
-            texts = ", ".join(f"'{name}' = '{text}'" for name, text in wanted.items())
+        if has_wrong_bounds(self.open(table)):
+            wanted = properties_of(df.schema).items()
+            texts = ", ".join(f"{sql_text(name)} = {sql_text(text)}" for name, text in wanted)
             df.sparkSession.sql(f"ALTER TABLE delta.`{self.path(table)}` SET TBLPROPERTIES ({texts})")
 
     def create_shared(self, df: "DataFrame", table: str, partition_by: Sequence[str]) -> None:
@@ -363,7 +362,8 @@ class Writer(Reader):
         if isinstance(rows, ArrowStream):
             groups = WriterProperties(compression="SNAPPY", max_row_group_size=self.rows_per_file)
             return {"target_file_size": streamed_file_bytes, "writer_properties": groups}
-        types = {each.name: each.dataType.simpleString() for each in from_arrow_schema(rows.schema)}
+        # Arrow has the same names for fractions and structs as Spark, and types that Spark does not know.
+        types = {each.name: str(each.type) for each in rows.schema}
         return {"writer_properties": writer_properties(types, (), rows.num_rows)}
 
     def is_makeable(self, table: str, rows: ArrowRows, *, is_shared: bool) -> bool:
@@ -386,7 +386,7 @@ class Writer(Reader):
             condition = " AND ".join(f"`{name}` = '{value}'" for name, value in only.items()) if fence else None
             self.commit_small(table, entry, fence, rows, instead_of=condition)
             return
-        configuration: Any = table_properties | properties_of(from_arrow_schema(rows.schema))
+        configuration: Any = table_properties | properties_of(spark_schema_of(Schema.from_arrow(rows.schema)))
 
         def write() -> None:
             if self.exists(table):
@@ -522,6 +522,12 @@ def properties(entry: Entry, fence: int) -> CommitProperties:
     return CommitProperties(
         custom_metadata={"userMetadata": entry.to_json()}, app_transactions=[Transaction(entry.dataset, fence + 1)]
     )
+
+
+def sql_text(text: str) -> str:
+    """A text in Spark's SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def nullable(schema: "ArrowSchema") -> "ArrowSchema":

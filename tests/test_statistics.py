@@ -128,7 +128,7 @@ def test_what_an_older_release_wrote_is_mended_once(lakehouse: Lakehouse) -> Non
 
 
 def odd_names(things: "DataFrame") -> "DataFrame":
-    return things.selectExpr("id", "valid_from", r"v AS `it's \\ odd, a.k.a. ``v```")
+    return things.selectExpr("id", "valid_from", r"v AS `it's\odd.``v```")
 
 
 def test_a_column_becomes_a_long_decimal_and_something_else_again(lakehouse: Lakehouse) -> None:

@@ -522,14 +522,14 @@ def with_amounts(kind: str) -> Dataset:
 
 def with_another_type(lakehouse: Lakehouse, *, has_typed_statistics: bool) -> str:
     """The path of a table with a column that is another decimal than in its checkpoint."""
-    of_one_subject(lakehouse, with_amounts("decimal(38,4)"))
+    of_one_subject(lakehouse, with_amounts("decimal(12,4)"))
     path = lakehouse.lake.path("gold.amounts")
     name = "delta.checkpoint.writeStatsAsStruct"
     if has_typed_statistics:
         # As the tables of earlier versions of Sluice have them.
         lakehouse.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{name}' = 'true')")
     delta_log(lakehouse.spark).forTable(cast(Any, lakehouse.spark)._jsparkSession, path).checkpoint()
-    lakehouse.declare(with_amounts("decimal(38,5)")).run()
+    lakehouse.declare(with_amounts("decimal(12,5)")).run()
     return path
 
 

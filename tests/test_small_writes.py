@@ -1,10 +1,12 @@
 """Small writes go without a Spark job: the same rows, the same ledger, and never twice."""
 
 import dataclasses
+import errno
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
+from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -15,6 +17,7 @@ from sluice.model.ledger import Entry, RowCounts
 from sluice.model.small_frames import is_plain, small_rows
 from sluice.shapes.difference import operation, sign
 from sluice.storage.delta import Lake
+from sluice.storage.delta.writer import in_turn
 from tests.kit import Lakehouse, frame, rows_of, text
 from tests.shop import sales
 
@@ -241,3 +244,33 @@ def test_a_small_write_is_of_few_rows_small_ones_and_of_plain_types(spark: Spark
 )
 def test_types_that_may_mean_something_else_outside_of_spark_stay_there(kinds: str, *, expected: bool) -> None:
     assert is_plain(StructType.fromDDL(kinds)) is expected
+
+
+@pytest.mark.parametrize(
+    ("lost", "is_fenced", "writes"), [(1, True, 2), (3, True, 4), (4, True, None), (1, False, None)]
+)
+def test_a_commit_whose_answer_an_object_store_lost_is_looked_for_again(
+    lost: int, is_fenced: bool, writes: int | None
+) -> None:
+    """`test_s3.py` kills the store; here it is away exactly so often."""
+    written = []
+
+    def write() -> int:
+        written.append(1)
+        if len(written) <= lost:
+            raise DeltaError("Generic S3 error: Error performing PUT: error sending request")
+        return len(written)
+
+    if writes is None:
+        with pytest.raises(DeltaError, match="S3 error"):
+            in_turn("gold.x", write, is_fenced=is_fenced)
+    else:
+        assert in_turn("gold.x", write, is_fenced=is_fenced) == writes
+
+
+def test_other_errors_end_a_write() -> None:
+    def write() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        in_turn("gold.x", write)

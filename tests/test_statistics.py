@@ -169,7 +169,7 @@ def test_the_list_has_the_columns_whose_bounds_are_exact() -> None:
 
 @pytest.mark.parametrize(
     ("set_by_its_owner", "is_kept"),
-    [("v, at", True), ("`place`.`id`,v", False), ("place", False), ("id", False), ("`at`", True)],
+    [("v, at", True), ("`place`.`id`,v", False), ("place", False), ("ID", False), ("`at`", True)],
 )
 def test_a_list_of_the_owners_is_kept_where_it_has_no_long_decimals(
     lakehouse: Lakehouse, set_by_its_owner: str, is_kept: bool

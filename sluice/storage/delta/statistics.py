@@ -78,7 +78,8 @@ def leaves_of(schema: T.StructType, path: Path = ()) -> Iterator[tuple[Path, T.D
 
 
 def is_within(path: Path, of: Path) -> bool:
-    return path[: len(of)] == of
+    """Names are the same whatever their case, as they are to Spark."""
+    return [name.casefold() for name in path[: len(of)]] == [name.casefold() for name in of]
 
 
 def quoted(path: Path) -> str:

@@ -167,22 +167,29 @@ def test_the_list_has_the_columns_whose_bounds_are_exact() -> None:
     assert of(f"{many}, d decimal(38,0)")[listed].count(",") == 31
 
 
-@pytest.mark.parametrize(
-    ("set_by_its_owner", "is_kept"),
-    [("v, at", True), ("`place`.`id`,v", False), ("place", False), ("ID", False), ("`at`", True)],
-)
-def test_a_list_of_the_owners_is_kept_where_it_has_no_long_decimals(
-    lakehouse: Lakehouse, set_by_its_owner: str, is_kept: bool
-) -> None:
-    facts = declared("decimal(20,0)")[1]
-    lakehouse.declare(facts)
+owners = [("v, at", True), ("`place`.`id`,v", False), ("place", False), ("ID", False), ("`at`", True), ("", True)]
+
+
+@pytest.mark.parametrize(("list_of_owner", "is_safe"), owners)
+def test_a_list_is_safe_that_has_no_long_decimals(tmp_path: Path, list_of_owner: str, is_safe: bool) -> None:
+    long = pa.decimal128(20, 0)
+    place = pa.struct([pa.field("id", long)])
+    kinds: dict[str, pa.DataType] = {"id": long, "v": pa.int32(), "at": pa.timestamp("us", "UTC"), "place": place}
+    write_deltalake(tmp_path, pa.schema(kinds).empty_table())
+    assert has_wrong_bounds(DeltaTable(tmp_path))
+    DeltaTable(tmp_path).alter.set_table_properties({listed: list_of_owner})
+    assert has_wrong_bounds(DeltaTable(tmp_path)) is not is_safe
+
+
+@pytest.mark.parametrize(("list_of_owner", "is_safe"), owners[:2])
+def test_a_safe_list_of_the_owners_is_kept(lakehouse: Lakehouse, list_of_owner: str, is_safe: bool) -> None:
+    lakehouse.declare(declared("decimal(20,0)")[1])
     publish(lakehouse, keys["decimal(20,0)"], 1)
     lakehouse.run()
     path, schema = lakehouse.lake.path("silver.facts"), lakehouse.table("silver.facts").schema
-    DeltaTable(path).alter.set_table_properties({listed: set_by_its_owner})
-    assert has_wrong_bounds(DeltaTable(path)) is not is_kept
+    DeltaTable(path).alter.set_table_properties({listed: list_of_owner})
     lakehouse.run()
-    wanted = set_by_its_owner if is_kept else properties_of(schema)[listed]
+    wanted = list_of_owner if is_safe else properties_of(schema)[listed]
     assert DeltaTable(path).metadata().configuration[listed] == wanted
     assert to_unset(DeltaTable(path), schema) == []
     before = lakehouse.versions()

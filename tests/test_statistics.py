@@ -143,7 +143,7 @@ def test_a_column_becomes_a_long_decimal_and_something_else_again(lakehouse: Lak
             found = DeltaTable(lakehouse.lake.path(table))
             assert not has_wrong_bounds(found)
             names = found.metadata().configuration.get(listed, "").replace("`", "").split(",")
-            assert ("id" in names) is False
+            assert "id" not in names
         assert lakehouse.changed_by_rebuild() == {}
 
 

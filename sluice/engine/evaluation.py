@@ -387,6 +387,11 @@ def repaired(lake: TableFormat, dataset: Dataset, known: Commit | None, cause: C
         return None
     if cause == "altered":
         return lake.altered_by(dataset.name, known)
+    return wrong_bounds_of(lake, dataset)
+
+
+def wrong_bounds_of(lake: TableFormat, dataset: Dataset) -> str | None:
+    """Why rows of one of a dataset's tables may not be found; None: nothing."""
     return next(filter(None, (lake.wrong_bounds(each.table) for each in dataset.outputs)), None)
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from sluice.engine import touched
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.commit import commit
-from sluice.engine.evaluation import Evaluation
+from sluice.engine.evaluation import Evaluation, wrong_bounds_of
 from sluice.engine.gate import Verdict, judge
 from sluice.engine.observer import Watch
 from sluice.engine.plan import Plan, plan, plan_of_rows
@@ -225,7 +225,7 @@ def why_repaired(lake: TableFormat, dataset: Dataset, known: Commit) -> Cause | 
     """Why the dataset is computed as a whole though nothing else has changed."""
     if lake.altered_by(dataset.name, known):
         return "altered"
-    return "rebuild" if any(lake.wrong_bounds(each.table) for each in dataset.outputs) else None
+    return "rebuild" if wrong_bounds_of(lake, dataset) else None
 
 
 def why_followed(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import functions as F
 
 from sluice import bronze, gold, silver
 from sluice.engine.backfill import BackfillRange
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 new_york = "America/New_York"
+hour_micros = 3_600_000_000
 visits = silver.events(
     "visits",
     source=bronze.topic("visits"),
@@ -124,3 +126,23 @@ def test_every_kind_of_window_follows_what_arrives(
     assert lakehouse.run() == {}
     rebuilt = lakehouse.run(rebuild=True)
     assert {name: event.rows.total for name, event in rebuilt.items() if event.rows.total} == {}
+
+
+@pytest.mark.parametrize(
+    ("length", "every"),
+    [("1 hour", None), ("2 weeks", None), ("2 hours", "30 minutes"), ("3 hours", "2 hours"), ("10 days", "3 days")],
+)
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date"])
+def test_fixed_windows_are_those_of_spark(spark: "SparkSession", length: str, every: str | None, kind: str) -> None:
+    """Also before 1970, at either edge of a window, and without a time."""
+    chance = random.Random(length)
+    edges = [chance.randrange(-400, 400) * hour_micros + beside for _ in range(40) for beside in (-1, 0, 1)]
+    times = [None, *edges, *[chance.randrange(-(10**16), 10**17) for _ in range(80)]]
+    df = spark.createDataFrame([(each,) for each in times], "micros bigint").select(
+        F.expr(f"CAST(timestamp_micros(micros) AS {kind}) AS `at that time`")
+    )
+    theirs = df.select("*", F.window("at that time", length, every or length).alias("each"))
+    expected = theirs.selectExpr("`at that time`", f"each.start AS {windows.start}", f"each.end AS {windows.end}")
+    found = window("at that time", length, every=every).place(df, [])
+    assert found.dtypes == expected.dtypes
+    assert sorted(map(str, found.collect())) == sorted(map(str, expected.collect()))

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 from unittest import mock
@@ -9,6 +10,7 @@ from unittest import mock
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from sluice import bronze, gold, silver
 from sluice.engine import touched
@@ -48,6 +50,8 @@ averages = {
     "amounts": "count(d)",
     "amount": "sum(d)",
 }
+# Longer decimals have no average that follows from sum and count.
+means_up_to = 22
 Row = tuple[object, ...]
 
 
@@ -163,6 +167,51 @@ def test_a_measure_that_forgets_something_is_found(spark: SparkSession, name: st
     rule, attribute, said = mutants[name]
     with mock.patch.object(rule, attribute, said), pytest.raises(AssertionError):
         [compared(spark, groups) for groups in (by_column, uncounted, averaged)]
+
+
+def decimals_compared(spark: SparkSession, precision: int, scale: int) -> None:
+    """Of rows of which some have no value; in some groups only such rows change."""
+    chance, kind = random.Random(precision), f"decimal({precision},{scale})"
+
+    def drawn(group: int, number: int) -> tuple[int, int, Decimal | None]:
+        digits = chance.randrange(10**precision) // 10 ** chance.choice([0, 2, precision // 2])
+        has_value = group % 4 and chance.random() < 0.8
+        return group, number, Decimal(chance.choice([-1, 1]) * digits).scaleb(-scale) if has_value else None
+
+    rows = [drawn(group, number) for group in range(40) for number in range(chance.randrange(1, 60))]
+    rows += [(group, 99, Decimal(1).scaleb(-scale)) for group in range(0, 40, 4)]
+    removed = [each for each in rows if each[1] < 60 and chance.random() < 0.1]
+    added = [drawn(group, 100 + number) for group in range(40) for number in range(chance.randrange(3))]
+    before, leaving, coming = [
+        spark.createDataFrame(each, f"g int, id int, x {kind}") for each in (rows, removed, added)
+    ]
+    mean = {"values": "count(x)", "mean": "avg(x)"} if precision <= means_up_to else {}
+    groups = Groups.of(["g"], {"rows": "count(*)", "total": "sum(x)", **mean})
+    changes = coming.withColumn("_change_type", F.lit("insert")).unionByName(
+        leaving.withColumn("_change_type", F.lit("delete"))
+    )
+    found = groups.adjusted(changes, shaped(groups, before))
+    assert found is not None
+    right = by_key(shaped(groups, before.join(leaving, ["g", "id"], "left_anti").unionByName(coming)), groups)
+    known = {key: row for key, row in by_key(found, groups).items() if row.pop(increment.is_known)}
+    assert known == {key: row for key, row in right.items() if key in known}
+    # An average of so many digits is known of a few rows only.
+    assert len(known) > (30 if precision != means_up_to else 5)
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale"), [(16, 10), (17, 8), (18, 10), (20, 20), (22, 3), (26, 7), (27, 0), (27, 10), (27, 27)]
+)
+def test_sums_of_decimals_keep_all_their_digits(spark: SparkSession, precision: int, scale: int) -> None:
+    decimals_compared(spark, precision, scale)
+
+
+def test_a_part_that_is_added_with_38_digits_is_found(spark: SparkSession) -> None:
+    """The mutant of the test above: Spark rounds the sum, also where only rows without a value came."""
+    usual: Any = vars(increment.Sum)["value"].fget
+    rounded = mock.patch.object(increment.Sum, "value", property(lambda each: usual(replace(each, kind="bigint"))))
+    with rounded, pytest.raises(AssertionError):
+        decimals_compared(spark, 18, 10)
 
 
 @pytest.mark.parametrize(

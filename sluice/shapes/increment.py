@@ -124,13 +124,16 @@ class Count(Measure):
         return f"{self.value} > 0"
 
 
+@dataclass(frozen=True)
 class Sum(Measure):
-    """`sum(x)` of exact numbers; null where no row has a value."""
+    """`sum(x)` of exact numbers, of a `kind`; null where no row has a value."""
+
+    kind: str = ""
 
     def suits(self, kind: str) -> Measure | None:
         # Of a decimal that is as long as can be, the product with a balance would lose digits.
         is_exact = kind == "bigint" or (kind.startswith("decimal(") and not kind.startswith("decimal(38"))
-        return self if is_exact else None
+        return replace(self, kind=kind) if is_exact else None
 
     @property
     def parts(self) -> Mapping[str, str]:
@@ -143,8 +146,10 @@ class Sum(Measure):
 
     @property
     def value(self) -> str:
-        added = f"try_add(coalesce({self.own}, 0), {self.part('sum')})"
-        return f"IF({self.part('changed')} = 0, {self.own}, {added})"
+        part = self.part("sum")
+        # A part has up to 38 digits. Added to as many, Spark would round what comes after the point.
+        exact = part if self.kind == "bigint" else f"try_cast({part} AS {self.kind})"
+        return f"IF({self.part('changed')} = 0, {self.own}, try_add(coalesce({self.own}, 0), {exact}))"
 
     @property
     def holds(self) -> str:
@@ -205,7 +210,7 @@ class Average(Measure):
     on the type.
     """
 
-    total: Measure
+    total: Sum
     count: Measure
     extremes: tuple[Measure, ...]
     quotient: str = ""
@@ -216,14 +221,14 @@ class Average(Measure):
         return f"max({self.argument})"
 
     def suits(self, kind: str) -> Measure | None:
-        total, count = self.total.value, self.count.value
+        count, total = self.count.value, self.sum_of(kind)
         if kind.startswith("decimal("):
-            precision, scale = map(int, kind[len("decimal(") : -1].split(","))
+            precision, scale = digits_of(kind)
             # Spark divides the sum, which has ten digits more. A quotient is rounded twice without harm if it has at
             # least as many digits behind the average's as the count has, and all of them fit into a decimal.
-            digits = 23 - precision
-            divided = f"CAST({total} AS decimal({precision + 14},{scale + 4})) / CAST({count} AS decimal({digits},0))"
-            return replace(self, quotient=divided, rows_max=str(10**digits - 1)) if digits > 0 else None
+            digits, divided = 23 - precision, f"try_cast({total} AS decimal({precision + 14},{scale + 4}))"
+            quotient = f"try_divide({divided}, try_cast({count} AS decimal({digits},0)))"
+            return replace(self, quotient=quotient, rows_max=str(10**digits - 1)) if digits > 0 else None
         quotient = f"try_divide(CAST({total} AS double), CAST({count} AS double))"
         if kind in magnitudes:
             return replace(self, quotient=quotient, rows_max=str(exact_max // magnitudes[kind]))
@@ -231,6 +236,11 @@ class Average(Measure):
             sizes = ", ".join(f"abs(CAST({each.value} AS decimal(20,0)))" for each in self.extremes)
             return replace(self, quotient=quotient, rows_max=f"coalesce({exact_max} / greatest(1, {sizes}), 0)")
         return None
+
+    def sum_of(self, kind: str) -> str:
+        """The sum of values of this type, which has ten digits more if these are decimals."""
+        precision, scale = digits_of(kind) if kind.startswith("decimal(") else (0, 0)
+        return replace(self.total, kind=f"decimal({precision + 10},{scale})" if precision else "bigint").value
 
     @property
     def parts(self) -> Mapping[str, str]:
@@ -248,6 +258,12 @@ class Average(Measure):
     @property
     def shows_rows(self) -> str:
         return "false"
+
+
+def digits_of(kind: str) -> tuple[int, int]:
+    """The precision and the scale of a decimal."""
+    precision, scale = map(int, kind[len("decimal(") : -1].split(","))
+    return precision, scale
 
 
 def measures_of(texts: Mapping[str, str]) -> tuple[Measure, ...]:

@@ -167,7 +167,7 @@ def mean(value: Value, rows: Sequence[Row]) -> Any:
     if not values:
         return None
     found = sum(values) / len(values)
-    return found.quantize(Decimal("0.000001"), ROUND_HALF_UP) if isinstance(found, Decimal) else found
+    return found.quantize(Decimal("1e-14"), ROUND_HALF_UP) if isinstance(found, Decimal) else found
 
 
 def greatest(value: Value, rows: Sequence[Row]) -> Any:

@@ -65,7 +65,9 @@ def attributes(features: Features) -> dict[str, Kind]:
         "x": Kind("string", text),
         "n": Kind("int", number),
         "m": Kind("int", number),
-        "amount": Kind("decimal(12,2)", one_of(None, Decimal("0.10"), Decimal("2.50"), Decimal("-7.00"))),
+        "amount": Kind(
+            "decimal(18,10)", one_of(None, Decimal("0.1000000003"), Decimal("2.5"), Decimal("-7.0000000007"))
+        ),
         "weight": Kind("double", one_of(None, 0.5, -0.25, 1e6)),
         "is_hot": Kind("boolean", one_of(None, True, False)),
     }

@@ -17,6 +17,7 @@ from typer.main import get_command
 from sluice.cli.commands import deciders
 from sluice.errors import SluiceError, UsageError
 from sluice.runtime.heap import return_freed_memory
+from sluice.runtime.pandas_later import import_pandas_later
 
 # The module of each command or group, and its name there.
 commands = {
@@ -65,6 +66,8 @@ class Commands(TyperGroup):
         gc.disable()
         try:
             found = getattr(import_module(module), attribute)
+            if "pyarrow" in sys.modules:
+                import_pandas_later()
         finally:
             gc.enable()
         alone = typer.Typer(add_completion=False, callback=lambda: None)

@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
-from pyspark.sql.types import TimestampType
+from pyspark.sql.types import StructType, TimestampType
 
 from sluice.engine.blocked import unblock
 from sluice.engine.commit import commit
@@ -20,7 +20,7 @@ from sluice.model.arrow_stream import ArrowStream
 from sluice.model.datasets import Output, Topic, bronze_columns
 from sluice.model.frames import with_constant
 from sluice.model.ledger import Commit, Entry, LandedPartition, RowCounts, no_rows
-from sluice.model.small_frames import made_when_asked, rows_max, small_rows
+from sluice.model.small_frames import frame_of, made_when_asked, rows_max, small_rows
 from sluice.runtime.session import named_jobs
 from sluice.storage.table_format import TableFormat
 
@@ -87,7 +87,7 @@ def planned(
 def bronze_rows(spark: "SparkSession", batch: Batch) -> "tuple[DataFrame, ArrowStream | None]":
     """The records of a batch as rows of a bronze table; of many, the same as a stream, where the driver reads them."""
     if not batch.records:
-        return spark.createDataFrame([], bronze_schema), None
+        return frame_of(spark, None, cast(StructType, StructType.fromDDL(bronze_schema))), None
     landed_at = datetime.now(UTC)
     stream = batch.stream() if batch.records > rows_max else None
     if stream is None:

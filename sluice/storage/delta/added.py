@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from sluice.storage.delta.history import ChangesLost, History
 
@@ -42,6 +41,9 @@ def newest_actions(history: History, table: str, version: int, sought: set[str])
 
 def in_checkpoint(path: Path, sought: Iterable[str]) -> dict[str, dict[str, Any]]:
     """The `add` actions of files in a checkpoint. One whose statistics are only columns there is left out."""
+    # Comes with pandas, which would be a fifth of the start of each command.
+    import pyarrow.dataset as ds
+
     rows = ds.dataset(path).filter(ds.field("add", "path").isin(list(sought)))
     # What is parsed of the statistics may be dates that Python does not know.
     names = [each.name for each in rows.schema.field("add").type if not each.name.endswith("_parsed")]

@@ -106,6 +106,12 @@ def test_one_value_stops_one_table_and_what_is_made_from_it(spark: "SparkSession
     require_goes_on_without_the_records(lakehouse)
 
 
+def test_a_long_key_does_not_fill_the_line() -> None:
+    key = {"shop": "é" * 1_000_000, "day": None}
+    found = Block(name="gold.totals", reason="Overflow.", since=at(0), tried_at=at(0), culprit=key)
+    assert str(found) == f"Overflow. At shop={'é' * 100}… (1000000 characters), day=null."
+
+
 def require_stopped(lakehouse: Lakehouse, events: dict[str, Event]) -> None:
     assert "ARITHMETIC_OVERFLOW" in (events["gold.totals"].blocked or "")
     assert events["gold.best"].waits_for == ("gold.totals",)

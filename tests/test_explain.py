@@ -9,7 +9,7 @@ from sluice import bronze, gold, silver
 from sluice.errors import UsageError
 from sluice.model.datasets import Dataset
 from sluice.model.ledger import changed_here
-from sluice.operate.explain import Explainer, Value
+from sluice.operate.explain import Explainer, Value, is_value, value_of
 from sluice.operate.query import query
 from sluice.windows import window
 from tests.damage import damage
@@ -172,6 +172,23 @@ def test_a_table_is_seen_as_it_was_known(lived: Lakehouse) -> None:
     assert query(lived.lake, sql, first.known_at).rows == [(2,)]
     with pytest.raises(UsageError, match="cannot be answered"):
         query(lived.lake, sql, first.known_at.replace(year=2000))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "is_one"),
+    [
+        ("struct<x: double, y: string>", '{"x": 1.5, "y": "a"}', True),
+        ("struct<x: double, y: string>", '{"x": null}', True),
+        ("struct<x: double, y: string>", '{"x": "abc"}', False),
+        ("struct<x: double, y: string>", "x", False),
+        ("array<int>", "[1, null]", True),
+        ("array<int>", '[1, "a"]', False),
+        ("binary", "0g", False),
+        ("int", "3000000000", False),
+    ],
+)
+def test_a_text_is_a_value_of_a_type_or_is_refused(spark: "SparkSession", kind: str, text: str, is_one: bool) -> None:
+    assert is_value(spark, value_of(text, kind)) == is_one
 
 
 def test_a_row_is_named_by_all_that_tells_it_apart(lived: Lakehouse) -> None:

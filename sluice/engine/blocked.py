@@ -37,6 +37,7 @@ classes_of_data = ("java.lang.ArithmeticException", "java.time.DateTimeException
 # Classes of the JVM for what is between it and the servers that it needs.
 of_servers = ("java.net.", "org.apache.hadoop.fs.s3a.", "software.amazon.awssdk.", "org.apache.kafka.")
 reason_characters_max = 2_000
+value_characters_max = 300
 # What is called between Sluice and a shape, and by a shape.
 libraries = (
     str(Path(__file__).parents[1]),
@@ -89,8 +90,9 @@ class Block(BaseModel):
 
 
 def shown(value: object) -> str:
-    """A value as `sluice explain` reads it."""
-    return "null" if value is None else str(value)
+    """A value as `sluice explain` reads it, if it is not too long for a line."""
+    text = "null" if value is None else str(value)
+    return text if len(text) <= value_characters_max else f"{text[:100]}… ({len(text)} characters)"
 
 
 @dataclass

@@ -42,7 +42,7 @@ import pyarrow as pa
 from sluice.runtime import pandas_later
 usual = [*sys.meta_path]
 {before}
-pandas_later.import_pandas_later()
+pandas_later.postpone_for_pyarrow()
 import pandas
 assert pandas.__spec__.loader.__class__.__name__ == "SourceFileLoader"
 print(pa.array(pandas.Series([1.5, None])).null_count, sys.meta_path == usual)

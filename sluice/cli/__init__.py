@@ -17,7 +17,7 @@ from typer.main import get_command
 from sluice.cli.commands import deciders
 from sluice.errors import SluiceError, UsageError
 from sluice.runtime.heap import return_freed_memory
-from sluice.runtime.pandas_later import import_pandas_later
+from sluice.runtime.pandas_later import postpone_for_pyarrow
 
 # The module of each command or group, and its name there.
 commands = {
@@ -67,7 +67,7 @@ class Commands(TyperGroup):
         try:
             found = getattr(import_module(module), attribute)
             if "pyarrow" in sys.modules:
-                import_pandas_later()
+                postpone_for_pyarrow()
         finally:
             gc.enable()
         alone = typer.Typer(add_completion=False, callback=lambda: None)

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any, cast
 
 
-def import_pandas_later() -> None:
-    """Lets PyArrow look for pandas now, and find it once it is imported."""
+def postpone_for_pyarrow() -> None:
+    """PyArrow looks for pandas now, in vain, and finds it once somebody else has imported it."""
     import pyarrow as pa
 
     if "pandas" in sys.modules or PathFinder.find_spec("pandas") is None:
@@ -26,8 +26,8 @@ def import_pandas_later() -> None:
         sys.meta_path.insert(0, Watched())
 
 
-def import_pyspark_without() -> None:
-    """Lets PySpark look now, where pandas is to be imported later."""
+def postpone_for_pyspark() -> None:
+    """PySpark looks for pandas now, in vain, where PyArrow did."""
     if any(isinstance(each, Watched) for each in sys.meta_path):
         with hidden():
             import_module("pyspark.testing.utils")

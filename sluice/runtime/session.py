@@ -27,7 +27,7 @@ from sluice.errors import SparkEnded
 from sluice.runtime import connect, jars, logstore
 from sluice.runtime.java import one_language, require_java
 from sluice.runtime.jvm import Place, forget_gateway, is_used, started, trust
-from sluice.runtime.pandas_later import import_pyspark_without
+from sluice.runtime.pandas_later import postpone_for_pyspark
 from sluice.runtime.settings import Settings
 from sluice.storage.lock import Lock
 from sluice.storage.s3 import log_store
@@ -175,7 +175,7 @@ def spark_session(
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    import_pyspark_without()
+    postpone_for_pyspark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     waited = None if place is None else place.take()
     # A JVM writes the archive when it ends.

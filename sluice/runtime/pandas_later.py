@@ -18,7 +18,7 @@ def postpone_for_pyarrow() -> None:
     """PyArrow looks for pandas now, in vain, and finds it once somebody else has imported it."""
     import pyarrow as pa
 
-    if "pandas" in sys.modules or PathFinder.find_spec("pandas") is None:
+    if "pandas" in sys.modules or is_postponed() or PathFinder.find_spec("pandas") is None:
         return
     with hidden():
         pa.array([None])
@@ -28,9 +28,13 @@ def postpone_for_pyarrow() -> None:
 
 def postpone_for_pyspark() -> None:
     """PySpark looks for pandas now, in vain, where PyArrow did."""
-    if any(isinstance(each, Watched) for each in sys.meta_path):
+    if is_postponed():
         with hidden():
             import_module("pyspark.testing.utils")
+
+
+def is_postponed() -> bool:
+    return any(isinstance(each, Watched) for each in sys.meta_path)
 
 
 @contextmanager

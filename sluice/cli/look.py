@@ -56,6 +56,8 @@ def plan(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
     if as_json:
         print_json([asdict(step) for step in steps])
         return
+    # A topic that need not exist has no table.
+    steps = [step for step in steps if step.action != "nothing" or step.rows is not None]
     shown = [step for step in steps if step.action != "nothing" or step.blocked]
     any_blocked = any(step.blocked for step in shown)
     if shown:

@@ -150,7 +150,11 @@ def require_groups(dataset: str, groups: Groups, source: Dataset) -> None:
     for name, text in groups.expressions.items():
         if name == text and not is_storable(name):
             raise DeclarationError(f"{dataset}: give the group a name: '{text} AS …'")
-    require_names(f"{dataset}: group_by and measures", (*groups.columns, *groups.measures))
+    names = (*groups.columns, *groups.measures)
+    require_names(f"{dataset}: group_by and measures", names)
+    reserved = [name for name in names if name.startswith("_")]
+    if reserved:
+        raise DeclarationError(f"{dataset}: {', '.join(reserved)}: names that begin with _ are for bookkeeping")
     for option, texts in {"group_by": groups.expressions, "the measure": groups.measures}.items():
         for name, text in texts.items():
             require_reads(dataset, option if option == "group_by" else f"{option} {name}", text, source)

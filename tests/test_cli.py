@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -14,9 +15,11 @@ from pathlib import Path
 import pytest
 from typer import BadParameter
 
+from sluice import cli
 from sluice.cli.options import time_of
 from sluice.cli.printing import print_table
 from sluice.log import Log
+from sluice.runtime.session import own_interrupts
 from tests.commands import sluice, sluice_process
 
 
@@ -127,6 +130,39 @@ def test_a_pipeline_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     (tmp_path / "pipelines" / "later.py").write_text("\n\nx = (")
     said = refused("status", here=tmp_path)
     assert "pipelines/later.py, line 3, cannot be imported: SyntaxError: '(' was never closed" in said
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ("silver.events('e', shema='id string')", "'shema'; did you mean schema?"),
+        ("gold.aggregate('a', sauce=None)", "'sauce'; did you mean source?"),
+        ("windows.window('at', '1 hour', evry='2 hours')", "'evry'; did you mean every?"),
+        ("silver.events('e', xyz=1)", "argument 'xyz'"),
+        ("dict(**1)", "must be a mapping, not int"),
+    ],
+)
+def test_a_misspelt_option_is_named_with_its_neighbour(tmp_path: Path, declared: str, said: str) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").write_text(f"from sluice import gold, silver, windows\n{declared}")
+    message = refused("status", here=tmp_path)
+    assert "line 2, cannot be imported: TypeError" in message
+    assert message.strip().endswith(said)
+
+
+def test_an_interrupt_ends_a_command_as_it_ends_python(tmp_path: Path) -> None:
+    """PySpark leaves it alone: its own way to take one ends in a traceback."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        refused("status", here=tmp_path)
+        assert signal.getsignal(signal.SIGINT) is cli.interrupt
+        with own_interrupts():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGINT) is cli.interrupt
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def test_a_declaration_that_cannot_work_says_in_which_line_it_is(tmp_path: Path) -> None:
@@ -330,6 +366,7 @@ def test_a_held_record_is_shown_and_released(tmp_path: Path) -> None:
 
     release = ("quarantine", "release", "silver.orders", "--because", "a test")
     assert "Say what to release" in refused(*release, here=project)
+    assert "silver.orders has no rule lat; its rules are " in refused(*release, "--reason", "lat", here=project)
     assert "cannot be used as they are" in refused(*release, "--reason", "malformed_json", here=project)
     assert "has no quarantined record orders/9/9" in refused(*release, "--record", "orders/9/9", here=project)
     assert "gold.nothing consumes no records" in refused("quarantine", "show", "gold.nothing", here=project)

@@ -60,6 +60,18 @@ def begun(first_run: Lakehouse, tmp_path: Path) -> Lakehouse:
     return first_run.copied_to(tmp_path)
 
 
+def test_a_table_gets_its_first_column_of_local_times(begun: Lakehouse) -> None:
+    """Delta adds the feature that such a column needs to new tables only; a rebuild is the same table."""
+    local = "CAST(max(hour) AS timestamp_ntz)"
+    done = begun.declare(declared(local)).run()
+    assert done["gold.hours"].blocked is None
+    assert dict(begun.table("gold.hours").dtypes)["value"] == "timestamp_ntz"
+    begun.publish("readings", reading("b", 0.75)).run()
+    (row,) = begun.table("gold.hours").select("readings", "value").collect()
+    assert (row["readings"], row["value"]) == (2, at(0.75).replace(tzinfo=None))
+    assert begun.changed_by_rebuild() == {}
+
+
 def test_a_second_run_commits_nothing(begun: Lakehouse) -> None:
     before = begun.versions()
     assert begun.run() == {}

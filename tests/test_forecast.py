@@ -122,7 +122,9 @@ def test_the_rows_at_stake_and_what_waits_are_said(shop: Project) -> None:
     assert steps["silver.products"].action == "nothing"
     said = sluice("plan", here=shop.settings.project).stdout
     assert "declaration changed: groups.measures" in said
-    assert f"Recomputes 1 of {sum(each.rows is not None for each in steps.values())} tables ({gold.rows} rows now)" in said
+    assert (
+        f"Recomputes 1 of {sum(each.rows is not None for each in steps.values())} tables ({gold.rows} rows now)" in said
+    )
 
 
 def test_a_first_build_recomputes_no_rows(tmp_path: Path) -> None:

@@ -314,6 +314,15 @@ def test_a_small_table_is_copied_with_its_rows_and_properties(shop: Lakehouse, t
     assert is_same(shop.spark.read.format("delta").load(shadow.path(table)), expected)
 
 
+def test_a_table_with_local_times_is_copied(shop: Lakehouse, tmp_path: Path) -> None:
+    """Delta refuses a clone of one onto a table that has none, also within a struct."""
+    rows = shop.spark.sql("SELECT 1 AS id, struct(TIMESTAMP_NTZ'2026-03-29 02:30:00' AS at) AS place")
+    shop.lake.append_rows(rows, "gold.local", Entry(dataset="gold.local"), 0)
+    shadow = Shadow(str(tmp_path / "shadow"), live=shop.lake, copied=frozenset(["gold.local"]))
+    shadow.clone(shop.spark, shop.lake.path("gold.local"), 0, "gold.local", Entry(dataset="gold.local"))
+    assert is_same(shadow.read(shop.spark, "gold.local"), rows)
+
+
 def test_an_older_version_is_copied_and_one_without_rows(shop: Lakehouse, tmp_path: Path) -> None:
     shadow = Shadow(str(tmp_path / "shadow"), live=shop.lake, copied=frozenset(["gold.sold", "gold.nothing"]))
     shadow.clone(shop.spark, shop.lake.path("gold.sold"), 0, "gold.sold", Entry(dataset="gold.sold"))

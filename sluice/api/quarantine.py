@@ -72,6 +72,8 @@ class Quarantine:
         consumer = quarantine.consumer(catalogue, dataset)
         with self.watched("release", catalogue, consumer, because) as watch:
             found = quarantine.quarantined_records(self._here.lake, consumer, reason=reason, positions=positions)
+            if reason is not None and not found:
+                quarantine.require_reason(consumer, reason)
             unknown = set(positions) - {each.position for each in found}
             if unknown or not found:
                 raise UsageError(

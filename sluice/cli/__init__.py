@@ -5,9 +5,11 @@ import gc
 # What an import makes is no garbage, and to look for some takes a tenth of the start of a command.
 gc.disable()
 
+import signal
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from types import FrameType
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
@@ -106,6 +108,8 @@ gc.enable()
 def main() -> None:
     """The entry point: a Sluice error is a message and an exit code, never a traceback."""
     return_freed_memory()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         require_text(sys.argv[1:])
         app()
@@ -118,6 +122,11 @@ def main() -> None:
         if not isinstance(error, Foreign):
             raise
         fail(message_of(error), 1)
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """What Python does by default; PySpark, which would cancel its jobs in the midst of a call, leaves others alone."""
+    signal.default_int_handler(number, frame)
 
 
 def require_text(arguments: list[str]) -> None:

@@ -47,7 +47,7 @@ def log_import(  # noqa: PLR0917 - options, each given by its name
     types: Annotated[
         str, typer.Option(metavar="COLUMN=TYPE,…", help="CSV: columns that are number, boolean or json, and not text.")
     ] = "",
-    delimiter: Annotated[str, typer.Option(help="CSV: what is between fields; \\\\t is a tab.")] = ",",
+    delimiter: Annotated[str, typer.Option(help="CSV: what is between fields; \\t is a tab.")] = ",",
     null: Annotated[str, typer.Option(help="CSV: the text that stands for null.")] = "",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad rows, and keep them in a file.")] = False,
     as_json: AsJson = False,

@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.util
+import inspect
+import re
 import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +14,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
 
+from sluice import bronze, gold, silver, windows
 from sluice.errors import DeclarationError, UsageError, call_of, suggestion
 from sluice.model.commands import Commands
 from sluice.model.datasets import Dataset, Topic
@@ -24,6 +27,7 @@ from sluice.sql.files import declared_in, package
 
 Node = Dataset | Topic
 expectations_package = "expectations"
+unknown_option = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 # The modules of all projects have the same names, and a process may load several projects.
 loading = threading.Lock()
 
@@ -296,9 +300,18 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
     except Exception as error:
         place = place_of(error, project)
         what = f"{place}," if place else str(project / package)
-        raise DeclarationError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
+        raise DeclarationError(f"{what} cannot be imported: {type(error).__name__}: {error}{meant(error)}") from error
     finally:
         sys.path.remove(str(project))
+
+
+def meant(error: Exception) -> str:
+    """Which option of a declaration is meant where Python says that there is none of that name."""
+    found = unknown_option.match(str(error))
+    declared = [getattr(words, found[1], None) for words in (bronze, silver, gold, windows)] if found else []
+    options = [name for each in declared if callable(each) for name in inspect.signature(each).parameters]
+    what = suggestion(found[2], options, "") if found else ""
+    return f"; {what}" if what else ""
 
 
 def names_of_modules(package: str, folder: Path) -> Iterator[str]:

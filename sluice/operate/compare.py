@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import functions as F
 
-from sluice.quality.collected import collected
+from sluice.quality.collected import are_equal, collected
 from sluice.shapes.difference import differing_pairs, has_doubled
 
 if TYPE_CHECKING:
@@ -63,16 +63,17 @@ def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataF
     if any(not are_comparable(were.get(name), are[name]) for name in grain):
         return replaced(table, before, after)
     if has_doubled(before, grain):
-        grain = [name for name in after.columns if name in before.columns and not name.startswith("_")]
+        shared = [name for name in after.columns if not name.startswith("_")]
+        grain = [name for name in shared if are_comparable(were.get(name), are[name])]
     compared = [name for name in after.columns if not name.startswith("_") and name not in grain]
-    retyped = retyped_columns(were, are, compared)
+    retyped = retyped_columns(were, are, [*grain, *compared])
     numbers = [name for name in retyped if is_number(were[name]) and is_number(are[name])]
-    before, after = with_common_types(numbers, before, after)
+    before, after = in_both_types(numbers, before, after)
     common = [name for name in compared if name in numbers or were.get(name) == are[name]]
     there = {"_is_there": F.lit(True)}
     pairs = differing_pairs(before.withColumns(there), after.withColumns(there), grain, [*there, *common])
     changed = pairs.localCheckpoint()
-    figures = changed.agg(*figures_of(common, dict(after.dtypes))).collect()[0].asDict()
+    figures = changed.agg(*figures_of(common, are, numbers)).collect()[0].asDict()
     return Compared(
         dataset=table,
         inserted=figures["inserted"],
@@ -88,7 +89,7 @@ def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataF
             for name in common
             if figures[f"rows {name}"]
         ),
-        examples=tuple(example(row) for row in collected(changed.orderBy("key").limit(examples_max))),
+        examples=tuple(example(row, numbers) for row in collected(changed.orderBy("key").limit(examples_max))),
     ).model_copy(update=columns_changed(were, are))
 
 
@@ -118,22 +119,26 @@ def retyped_columns(were: Mapping[str, str], are: Mapping[str, str], names: Sequ
     return [name for name in names if were.get(name, are[name]) != are[name]]
 
 
-def with_common_types(names: Sequence[str], before: "DataFrame", after: "DataFrame") -> "tuple[DataFrame, DataFrame]":
-    """Both frames with the named columns in the type that holds the numbers of both, as Spark finds it."""
-    if not names:
-        return before, after
-    kinds = dict(after.dtypes)
-    either = before.select(*(F.coalesce(name, F.lit(None).cast(kinds[name])).alias(name) for name in names)).dtypes
-    casts = {name: F.col(name).try_cast(kind) for name, kind in either}
-    return before.withColumns(casts), after.withColumns(casts)
+def in_both_types(names: Sequence[str], before: "DataFrame", after: "DataFrame") -> "tuple[DataFrame, DataFrame]":
+    """Both frames with each of the named numbers as it `was` typed before and as it `is` typed after.
+
+    Two are equal if neither type makes another number of one: no one type holds all digits of both.
+    """
+    were, are = dict(before.dtypes), dict(after.dtypes)
+    typed = {name: (F.col(name).try_cast(were[name]), F.col(name).try_cast(are[name])) for name in names}
+    both = {name: F.struct(was.alias("was"), now.alias("is")) for name, (was, now) in typed.items()}
+    return (before.withColumns(both), after.withColumns(both)) if names else (before, after)
 
 
 def is_number(kind: str) -> bool:
     return kind.startswith(numeric_types)
 
 
-def figures_of(columns: Sequence[str], types: Mapping[str, str]) -> "list[Column]":
-    """The counts of rows, of differing values by column, and the means of those before and after."""
+def figures_of(columns: Sequence[str], types: Mapping[str, str], retyped: Sequence[str]) -> "list[Column]":
+    """The counts of rows, of differing values by column, and the means of those before and after.
+
+    The `retyped` numbers are as `in_both_types` has them.
+    """
     is_inserted, is_deleted = F.col("before").isNull(), F.col("after").isNull()
     is_updated = ~is_inserted & ~is_deleted
     found = [
@@ -146,6 +151,8 @@ def figures_of(columns: Sequence[str], types: Mapping[str, str]) -> "list[Column
         differs = is_updated & ~before.eqNullSafe(after)
         found.append(F.count_if(differs).alias(f"rows {name}"))
         if is_number(types[name]):
+            if name in retyped:
+                before, after = before.getField("was"), after.getField("is")
             found += [
                 F.avg(F.when(differs, value.cast("double"))).alias(f"{when} {name}")
                 for when, value in (("before", before), ("after", after))
@@ -153,15 +160,21 @@ def figures_of(columns: Sequence[str], types: Mapping[str, str]) -> "list[Column
     return found
 
 
-def example(row: Mapping[str, Any]) -> Example:
+def example(row: Mapping[str, Any], retyped: Sequence[str]) -> Example:
     """A row that differs, with the values that do."""
     before, after = row["before"], row["after"]
     names = [name for name in (before or after) if name != "_is_there"]
     if before and after:
-        names = [name for name in names if before[name] != after[name]]
-    return Example(key=texts(row["key"], row["key"]), before=texts(before, names), after=texts(after, names))
+        names = [name for name in names if not are_equal(before[name], after[name])]
+    keys = texts(row["key"], row["key"], retyped, "is" if after else "was")
+    return Example(key=keys, before=texts(before, names, retyped, "was"), after=texts(after, names, retyped, "is"))
 
 
-def texts(values: Mapping[str, Any] | None, names: Any) -> Any:
-    """The named values as text; None where there are none."""
-    return values and {name: None if values[name] is None else str(values[name]) for name in names}
+def texts(values: Mapping[str, Any] | None, names: Any, retyped: Sequence[str], when: str) -> Any:
+    """The named values as text, of the `retyped` numbers as they were or are; None where there are none."""
+
+    def text(name: str, value: Any) -> str | None:
+        found = value[when] if name in retyped else value
+        return None if found is None else str(found)
+
+    return values and {name: text(name, values[name]) for name in names}

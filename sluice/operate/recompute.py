@@ -18,7 +18,7 @@ from sluice.model.completeness import EvaluationContext
 from sluice.model.datasets import Dataset, Output
 from sluice.model.ledger import Commit, InputVersion, by_another_program
 from sluice.model.scope import Scope, collect, everything
-from sluice.quality.collected import collected
+from sluice.quality.collected import are_equal, collected
 from sluice.shapes.difference import change_columns, differing_pairs, doubled
 from sluice.storage.delta import Lake
 
@@ -220,7 +220,8 @@ def wrong_row(output: Output, pair: Mapping[str, Any]) -> WrongRow:
     kind: Literal["missing", "unexpected", "different"] = (
         "missing" if not before else "unexpected" if not after else "different"
     )
-    names = [name for name in {**before, **after} if not before or not after or before[name] != after[name]]
+    is_pair = bool(before and after)
+    names = [each for each in {**before, **after} if not (is_pair and are_equal(before[each], after[each]))]
     return WrongRow(
         table=output.table,
         kind=kind,

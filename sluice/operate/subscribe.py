@@ -174,7 +174,10 @@ class Subscription:
                 f"there is no version {at.version}; its newest version is {newest}. Perhaps the table was made again."
             )
         if at.version + (at.position is None) < oldest:
-            return f"its log begins at version {oldest}, and the changes after version {at.version} are gone."
+            return (
+                f"its log begins at version {oldest}, and the changes after version {at.version} are gone, with age or by "
+                "an erasure."
+            )
         known = self.lake.commit_ms(self.table, at.version) if at.commit_ms and at.version >= oldest else at.commit_ms
         if known != at.commit_ms:
             return f"version {at.version} is another commit than the one that was read: the table was made again."

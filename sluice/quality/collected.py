@@ -1,5 +1,6 @@
 """Rows brought to Python, whatever times they hold."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -33,3 +34,15 @@ def with_texts(value: "Column", kind: "DataType") -> "Column":
         return F.when(value.isNotNull(), F.struct(*inside))
     has_time = any(word in kind.simpleString() for word in ("timestamp", "date"))
     return value.cast("string") if has_time else value
+
+
+def are_equal(value: object, other: object) -> bool:
+    """Whether two such values are the same, as Spark has it: NaN is, also within others."""
+    match value, other:
+        case dict(), dict():
+            return value.keys() == other.keys() and all(are_equal(value[name], other[name]) for name in value)
+        case list() | tuple(), list() | tuple():
+            return len(value) == len(other) and all(map(are_equal, value, other))
+        case float(), float():
+            return value == other or (math.isnan(value) and math.isnan(other))
+    return value == other

@@ -164,8 +164,8 @@ def spark_session(
         with connect.remote_session(settings.spark, server_settings(where.spark_settings("")), wanted) as spark:
             yield spark
         return
-    # py4j logs the stack of each call to a JVM that has ended; what that means is an error of ours.
-    logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
+    # py4j logs the stack of each call to a JVM that has ended, or that is interrupted; what that means we say.
+    logging.getLogger().addFilter(lambda record: not str(record.msg).endswith("while sending command."))
     # Our own message reports what cannot be computed, not the JVM's whole stack for each attempt.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)

@@ -58,6 +58,7 @@ from sluice.storage.small_writes import any_of, has_deletion_vectors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Written = TypeVar("Written")
 ArrowRows = ArrowTable | ArrowStream
@@ -121,6 +122,7 @@ class Writer(Reader):
             options = {"replaceWhere": condition}
         elif self.exists(table):
             self.forget_statistics(df, table)
+            self.allow_local_times(df, table)
             options = {"overwriteSchema": "true"}
         else:
             options = table_properties | properties_of(df.schema)
@@ -139,6 +141,12 @@ class Writer(Reader):
         names = ", ".join(f"'{name}'" for name in to_unset(self.open(table), df.schema))
         if names:
             df.sparkSession.sql(f"ALTER TABLE delta.`{self.path(table)}` UNSET TBLPROPERTIES ({names})")
+
+    def allow_local_times(self, df: "DataFrame", table: str) -> None:
+        """Before a table gets its first column of local times: Delta adds that feature to new tables only."""
+        if has_local_times(df.schema) and not has_local_times(spark_schema(self.open(table))):
+            supported = "SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+            df.sparkSession.sql(f"ALTER TABLE delta.`{self.path(table)}` {supported}")
 
     def state_statistics(self, df: "DataFrame", table: str) -> None:
         """States which columns have statistics, once all rows are those of `df`, which Spark has written."""
@@ -163,6 +171,7 @@ class Writer(Reader):
             known = df.sparkSession.read.format("delta").load(self.path(table))
             if known.dtypes == df.dtypes:
                 return
+            self.allow_local_times(df, table)
             kept = {name for name, _ in set(known.dtypes) & set(df.dtypes)}
             rows = known.select(
                 *[
@@ -493,8 +502,9 @@ class Writer(Reader):
                 self.copy_small(found, rows, table, entry)
                 return
         target = f"delta.`{self.path(table)}`"
-        # delta-rs cannot read the log of a table that began as a clone.
-        nothing = Schema([Field("nothing", PrimitiveType("integer"))])
+        # delta-rs cannot read the log of a table that began as a clone, and Delta adds no feature to one that is there.
+        kind = "timestamp_ntz" if has_local_times(spark_schema(found)) else "integer"
+        nothing = Schema([Field("nothing", PrimitiveType(kind))])
         DeltaTable.create(self.path(table), nothing, storage_options=self.storage_options)
         with set_for_now(spark, {user_metadata: entry.to_json()}):
             spark.sql(f"CREATE OR REPLACE TABLE {target} SHALLOW CLONE delta.`{source}` VERSION AS OF {version}")
@@ -513,6 +523,11 @@ class Writer(Reader):
         )
         said = CommitProperties(custom_metadata={"userMetadata": entry.to_json()})
         write_deltalake(made, rows, mode="append", commit_properties=said, **self.form(rows))
+
+
+def has_local_times(kind: "StructType") -> bool:
+    """Whether a column is a time without a zone, also within another."""
+    return "timestamp_ntz" in kind.simpleString()
 
 
 def signed(entry: Entry, fence: int) -> dict[str, str]:

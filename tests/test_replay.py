@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from sluice import Project, bronze, gold, scaffold, silver
 from sluice.api.driver import attended
@@ -158,8 +159,8 @@ class AllForOne(HistoryOfChanges):
     kind = "history, all for one"
 
 
-def declare_cheaper_prices(shop: Lakehouse) -> None:
-    cheaper = replace(prices, specification=AllForOne(**vars(prices.specification)), shape=all_for_one)
+def declare_cheaper_prices(shop: Lakehouse, shape: Any = None) -> None:
+    cheaper = replace(prices, specification=AllForOne(**vars(prices.specification)), shape=shape or all_for_one)
     new_priced = replace(priced, inputs={**priced.inputs, "price": replace(priced.inputs["price"], source=cheaper)})
     new_revenue = replace(revenue, inputs={"rows": replace(revenue.inputs["rows"], source=new_priced)})
     shop.declare(new_revenue)
@@ -173,6 +174,15 @@ def test_a_change_in_silver_reaches_gold_in_the_same_promotion(shop: Lakehouse) 
     promote(shop, replay)
     assert revenues(shop) == [("coffee", 24.0, 1), ("tea", 0.0, 3), ("tea", 24.0, 1)]
     assert shop.run() == {}
+
+
+def test_what_followed_another_table_is_not_rolled_back_by_itself(shop: Lakehouse) -> None:
+    declare_cheaper_prices(shop, lambda rows, own: all_for_one(rows, own).withColumn("price", F.lit(1.5)))
+    done = shop.run()
+    assert (done["silver.prices"].cause, done["gold.revenue"].cause) == ("declaration changed", "input rebuilt")
+    followed = [each for each in shop.catalogue.datasets if each.name == "gold.revenue"]
+    with pytest.raises(SluiceError, match=r"gold\.revenue was recomputed because a table that it is made from was"):
+        replaying.rollback(shop.spark, shop.lake, shop.catalogue, followed, "not wanted")
 
 
 def all_for_one(rows: Any, own: Any) -> Any:

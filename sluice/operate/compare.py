@@ -65,6 +65,8 @@ def compare(table: str, grain: Sequence[str], before: "DataFrame", after: "DataF
     if has_doubled(before, grain):
         shared = [name for name in after.columns if not name.startswith("_")]
         grain = [name for name in shared if are_comparable(were.get(name), are[name])]
+        if not grain:
+            return replaced(table, before, after)
     compared = [name for name in after.columns if not name.startswith("_") and name not in grain]
     retyped = retyped_columns(were, are, [*grain, *compared])
     numbers = [name for name in retyped if is_number(were[name]) and is_number(are[name])]

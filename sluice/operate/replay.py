@@ -452,6 +452,11 @@ def last_replaced(lake: Lake, table: str) -> tuple[Commit, Commit] | None:
             return None
         if after.entry.cause in replaced_by:
             return before, after
+    if any(each.entry.cause == "input rebuilt" for each in commits):
+        raise SluiceError(
+            f"{table} was recomputed because a table that it is made from was. Roll back only that one, and the next "
+            f"run recomputes {table}. Nothing was rolled back."
+        )
     raise SluiceError(
         f"{table} was never promoted or rebuilt as far as its log reaches; there is nothing to go back to."
     )

@@ -175,8 +175,8 @@ class Subscription:
             )
         if at.version + (at.position is None) < oldest:
             return (
-                f"its log begins at version {oldest}, and the changes after version {at.version} are gone, with age or by "
-                "an erasure."
+                f"its log begins at version {oldest}, and the changes after version {at.version} are gone, with age or "
+                "by an erasure."
             )
         known = self.lake.commit_ms(self.table, at.version) if at.commit_ms and at.version >= oldest else at.commit_ms
         if known != at.commit_ms:

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import inspect
 import re
 import sys
 import threading
@@ -11,10 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from graphlib import TopologicalSorter
+from inspect import isfunction, ismodule, signature
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 
-from sluice import bronze, gold, silver, windows
 from sluice.errors import DeclarationError, UsageError, call_of, suggestion
 from sluice.model.commands import Commands
 from sluice.model.datasets import Dataset, Topic
@@ -306,11 +306,15 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
 
 
 def meant(error: Exception) -> str:
-    """Which option of a declaration is meant where Python says that there is none of that name."""
+    """Which option is meant where Python says that a function has none of that name."""
     found = unknown_option.match(str(error))
-    declared = [getattr(words, found[1], None) for words in (bronze, silver, gold, windows)] if found else []
-    options = [name for each in declared if callable(each) for name in inspect.signature(each).parameters]
-    what = suggestion(found[2], options, "") if found else ""
+    if found is None:
+        return ""
+    there = [each for frame, _ in walk_tb(error.__traceback__) for each in frame.f_globals.items()]
+    named = [each for name, each in there if name == found[1]]
+    named += [getattr(each, found[1], None) for _, each in there if ismodule(each)]
+    options = [name for each in named if isfunction(each) for name in signature(each).parameters]
+    what = suggestion(found[2], options, "")
     return f"; {what}" if what else ""
 
 

@@ -22,7 +22,7 @@ from sluice.model.datasets import (
     timed,
     type_of,
 )
-from sluice.model.ddl import column_types, ddl, is_storable, require_names
+from sluice.model.ddl import column_types, ddl, is_storable, require_names, require_unreserved
 from sluice.model.declared import declares
 from sluice.model.join import by_key, column_of, require_reads
 from sluice.model.lineage import How, Lineage, Made, Source, every_column, from_sql, read_by, same, taken, unique
@@ -152,9 +152,7 @@ def require_groups(dataset: str, groups: Groups, source: Dataset) -> None:
             raise DeclarationError(f"{dataset}: give the group a name: '{text} AS …'")
     names = (*groups.columns, *groups.measures)
     require_names(f"{dataset}: group_by and measures", names)
-    reserved = [name for name in names if name.startswith("_")]
-    if reserved:
-        raise DeclarationError(f"{dataset}: {', '.join(reserved)}: names that begin with _ are for bookkeeping")
+    require_unreserved(dataset, names)
     for option, texts in {"group_by": groups.expressions, "the measure": groups.measures}.items():
         for name, text in texts.items():
             require_reads(dataset, option if option == "group_by" else f"{option} {name}", text, source)

@@ -93,6 +93,13 @@ def struct(columns: dict[str, str]) -> str:
     return f"struct<{', '.join(f'{quoted(name)}: {kind}' for name, kind in columns.items())}>"
 
 
+def require_unreserved(dataset: str, names: Iterable[str]) -> None:
+    """A DeclarationError for names that Sluice may give to columns of its own."""
+    reserved = [name for name in names if name.startswith("_")]
+    if reserved:
+        raise DeclarationError(f"{dataset}: {', '.join(reserved)}: names that begin with _ are for bookkeeping")
+
+
 def require_names(prefix: str, names: Iterable[str], forbidden: str = signs_of_delta + signs_of_sql) -> None:
     """A DeclarationError where a name cannot be that of a column, or two differ by case only."""
     seen: dict[str, str] = {}

@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from sluice.engine.culprit import errors_of_spark
 from sluice.errors import UsageError, hint
 from sluice.model.datasets import Dataset
 from sluice.model.ledger import Commit
@@ -235,7 +234,7 @@ def is_value(spark: "SparkSession", value: "Column") -> bool:
     """Whether a text is a value of its type, as `value_of` reads it."""
     try:
         return spark.range(1).where(value.isNotNull()).count() > 0
-    except (PySparkException, Py4JError):
+    except errors_of_spark:
         return False
 
 

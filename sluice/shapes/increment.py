@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from sluice.model.sql import backticked, parse
+from sluice.model.values import digits_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -223,7 +224,8 @@ class Average(Measure):
     def suits(self, kind: str) -> Measure | None:
         count, total = self.count.value, self.sum_of(kind)
         if kind.startswith("decimal("):
-            precision, scale = digits_of(kind)
+            before, scale = digits_of(kind) or (0, 0)
+            precision = before + scale
             # Spark divides the sum, which has ten digits more. A quotient is rounded twice without harm if it has at
             # least as many digits behind the average's as the count has, and all of them fit into a decimal.
             digits, divided = 23 - precision, f"try_cast({total} AS decimal({precision + 14},{scale + 4}))"
@@ -239,8 +241,9 @@ class Average(Measure):
 
     def sum_of(self, kind: str) -> str:
         """The sum of values of this type, which has ten digits more if these are decimals."""
-        precision, scale = digits_of(kind) if kind.startswith("decimal(") else (0, 0)
-        return replace(self.total, kind=f"decimal({precision + 10},{scale})" if precision else "bigint").value
+        before, scale = digits_of(kind) or (0, 0)
+        is_decimal = kind.startswith("decimal(")
+        return replace(self.total, kind=f"decimal({before + scale + 10},{scale})" if is_decimal else "bigint").value
 
     @property
     def parts(self) -> Mapping[str, str]:
@@ -258,12 +261,6 @@ class Average(Measure):
     @property
     def shows_rows(self) -> str:
         return "false"
-
-
-def digits_of(kind: str) -> tuple[int, int]:
-    """The precision and the scale of a decimal."""
-    precision, scale = map(int, kind[len("decimal(") : -1].split(","))
-    return precision, scale
 
 
 def measures_of(texts: Mapping[str, str]) -> tuple[Measure, ...]:

@@ -19,7 +19,7 @@ from sluice.model.datasets import (
     require_lists,
     same_names,
 )
-from sluice.model.ddl import column_names, column_types, ddl
+from sluice.model.ddl import column_names, column_types, ddl, require_unreserved
 from sluice.model.declared import declares
 from sluice.model.formats import Encoding, Format, Protobuf
 from sluice.model.join import by_key
@@ -250,9 +250,7 @@ def checked_parsing(
         raise DeclarationError(
             f"{dataset}: two columns have one name; Debezium's are op, committed_at, lsn and transaction_order"
         )
-    reserved = [name for name in declared if name.startswith("_")]
-    if reserved:
-        raise DeclarationError(f"{dataset}: {', '.join(reserved)}: names that begin with _ are for bookkeeping")
+    require_unreserved(dataset, declared)
     require_format(dataset, parsing)
     require_record_columns(dataset, parsing.record_columns, declared, parsing.required)
     taken = [name for name in parsing.changes.keys if name in parsing.record_columns] if parsing.changes else []

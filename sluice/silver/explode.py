@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sluice.errors import DeclarationError
 from sluice.model import integrity as laws
 from sluice.model.datasets import Dataset, Output, checked_name, documented, require_columns_of, same_names
-from sluice.model.ddl import column_types, require_names
+from sluice.model.ddl import column_types, require_names, require_unreserved
 from sluice.model.declared import declares
 from sluice.model.join import by_key
 from sluice.model.lineage import Lineage, Made, same, taken
@@ -120,6 +120,4 @@ def require_new(dataset: str, names: list[str]) -> None:
             "name; give prefix, which stands before those of the elements, or another ordinal"
         )
     require_names(dataset, names)
-    reserved = [each for each in names if each.startswith("_")]
-    if reserved:
-        raise DeclarationError(f"{dataset}: {', '.join(reserved)}: names that begin with _ are for bookkeeping")
+    require_unreserved(dataset, names)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice import silver
+from sluice import bronze, silver
 from sluice.model.ddl import struct_fields
 from sluice.shapes.as_of import Joined, changed_intervals, facts_within, join_as_of
 from tests.kit import Lakehouse, Row, frame, rows_of, text
@@ -151,3 +151,30 @@ def test_the_type_of_a_dimension_is_declared_as_the_table_has_it(
     declared = sold.columns["price"]
     assert declared is not None
     assert struct_fields(declared) == struct_fields(dict(lakehouse.table("silver.sold").dtypes)["price"])
+
+
+@pytest.mark.parametrize(("of_fact", "of_version"), [("int", "bigint"), ("bigint", "int"), ("tinyint", "int")])
+def test_a_key_keeps_the_type_that_it_has_in_the_facts(lakehouse: Lakehouse, of_fact: str, of_version: str) -> None:
+    facts = silver.events(
+        "facts", source=bronze.topic("facts"), schema=f"id string, part {of_fact}, at timestamp", keys=["id"]
+    )
+    parts = silver.history(
+        "parts",
+        source=bronze.topic("parts"),
+        schema=f"part {of_version}, changed_at timestamp, colour string",
+        keys=["part"],
+        sequence_by="changed_at",
+    )
+    painted = silver.as_of("painted", facts=facts, event_time="at", dimensions={"paint": parts})
+    assert (painted.columns or {})["part"] == of_fact
+    lakehouse.declare(painted)
+    lakehouse.publish("facts", {"id": "a", "part": 7, "at": text(2)}, {"id": "b", "part": None, "at": text(2)}).run()
+    lakehouse.publish("parts", {"part": 7, "changed_at": text(1), "colour": "red"}).run()
+    lakehouse.publish("facts", {"id": "c", "part": 7, "at": text(3)}).run()
+    table = lakehouse.table("silver.painted")
+    assert dict(table.dtypes)["part"] == of_fact
+    assert rows_of(table.selectExpr("id", "part", "paint.colour")) == [
+        ("a", 7, "red"),
+        ("b", None, None),
+        ("c", 7, "red"),
+    ]

@@ -419,14 +419,16 @@ def test_values_are_the_same_in_the_snapshot_and_in_the_stream(shop: Shop) -> No
         "small real, odd double precision, is_new boolean, day date, at timestamp, at_zone timestamptz, "
         "never timestamptz, clock time, long interval, bytes bytea, doc jsonb, unique_id uuid, tags text[], "
         "grid int[][], bounds int[], moments timestamptz[], feels mood, feelings mood[], n amount, code char(4), "
-        "at_host inet, nothing text, twice int GENERATED ALWAYS AS (3) STORED)",
+        'at_host inet, during daterange, whole int4range, spans tstzrange[], letters "char"[], nothing text, '
+        "twice int GENERATED ALWAYS AS (3) STORED)",
     )
     insert = (
         "INSERT INTO kinds VALUES ({}, 12.30, 123456789012345678901234567890.5, 0.1, 1.1, 'NaN', true, '2026-03-01', "
         "'2026-03-01 10:00:00.123456', '2026-03-01 10:00:00+02', 'infinity', '10:00', '1 day 2 hours', '\\x00ff', "
         "'{{\"a\": 1}}', '0e37df36-f698-11e6-8dd4-cb9ced3df976', ARRAY['a', NULL, 'b, \"c\" \\', 'NULL'], "
         "'{{{{1,2}},{{3,4}}}}', '[0:1]={{5,6}}', ARRAY['2026-03-01 10:00:00+00'::timestamptz], 'so so', "
-        "ARRAY['happy']::mood[], 7, 'ab', '10.0.0.1', NULL)"
+        "ARRAY['happy']::mood[], 7, 'ab', '10.0.0.1', '[2026-01-01,)', '[1,5)', "
+        "ARRAY['[2026-01-01 00:00+00,)'::tstzrange], '{{x}}', NULL)"
     )
     shop.execute(insert.format(1))
     shop.once("kinds")
@@ -460,6 +462,10 @@ def test_values_are_the_same_in_the_snapshot_and_in_the_stream(shop: Shop) -> No
         "n": 7,
         "code": "ab  ",
         "at_host": "10.0.0.1",
+        "during": "[2026-01-01,)",
+        "whole": "[1,5)",
+        "spans": '{"[\\"2026-01-01 00:00:00+00\\",)"}',
+        "letters": "{x}",
         "nothing": None,
     }
 
@@ -762,6 +768,23 @@ def test_a_partitioned_table_goes_to_one_topic(shop: Shop) -> None:
     shop.execute("UPDATE sales SET n = 2", "UPDATE sales SET id = 12 WHERE id = 1", "DELETE FROM sales WHERE id = 11")
     shop.once("sales")
     assert shop.folded("sales") == shop.rows("sales") == [{"id": 12, "n": 2}]
+    assert "public.sales is partitioned" in shop.warnings()
+
+
+def test_what_a_partition_takes_with_it_is_gone_after_a_new_snapshot(shop: Shop) -> None:
+    shop.execute(
+        "CREATE TABLE sales (id int PRIMARY KEY, n int) PARTITION BY RANGE (id)",
+        "CREATE TABLE sales_1 PARTITION OF sales FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE sales_2 PARTITION OF sales FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO sales VALUES (1, 1), (11, 1)",
+    )
+    shop.once("sales")
+    shop.execute("DROP TABLE sales_2", "UPDATE sales SET n = 2")
+    shop.once("sales")
+    # Postgres says nothing of it.
+    assert shop.folded("sales") == [{"id": 1, "n": 2}, {"id": 11, "n": 1}]
+    shop.once("sales", new_snapshot=True)
+    assert shop.folded("sales") == shop.rows("sales") == [{"id": 1, "n": 2}]
 
 
 def test_idle_tables_do_not_hold_back_what_others_write(shop: Shop) -> None:

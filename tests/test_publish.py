@@ -333,9 +333,23 @@ def test_text_that_postgres_cannot_have_is_an_error_and_nothing_is_written(lake:
     target = target_of(postgres)
     advance(lake, target)
     apply_commit(lake.path(table), "merge", [(1, 1.0, "a\0"), (2, 1.0, "fine")])
-    with pytest.raises(PublishError, match="version 2 cannot be written"):
+    with pytest.raises(PublishError, match=r"version 2 cannot be written: .*NUL.* sluice publish --again"):
         advance(lake, target)
     assert published(postgres, target.full_name) == state(lake, 1)
+    apply_commit(lake.path(table), "merge", [(1, 1.0, "a")])
+    with pytest.raises(PublishError, match="version 2 cannot be written"):
+        advance(lake, target)
+    advance(lake, target, again=True)
+    assert published(postgres, target.full_name) == state(lake, 3)
+
+
+def test_a_struct_that_postgres_cannot_have_is_an_error_that_names_the_version(
+    tmp_path: Path, postgres: Postgres
+) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    write_deltalake(lake.path(table), pa.table({"id": [1], "said": [{"text": "a\0"}]}))
+    with pytest.raises(PublishError, match="version 0 cannot be written: unsupported Unicode escape sequence"):
+        advance(lake, target_of(postgres))
 
 
 @dataclass

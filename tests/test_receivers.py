@@ -229,6 +229,7 @@ batch = {"Content_Type": "application/x-ndjson"}
         (400, "no records", {"body": b"\n\n", **batch}),
         (400, "only parameter is key_field", {"path": "/topics/orders?keyfield=a"}),
         (400, "not both", {"path": "/topics/orders?key_field=a", "Sluice_Key": "b"}),
+        (400, "key_field once", {"path": "/topics/orders?key_field=a&key_field=b"}),
         (400, "1 to 255 characters", {"Idempotency_Key": "x" * 256}),
         (400, "1 to 255 characters", {"Idempotency_Key": ""}),
         (415, "without a Content-Encoding", {"Content_Encoding": "gzip"}),
@@ -723,6 +724,15 @@ def test_a_key_that_is_a_boolean_is_its_json() -> None:
 def test_a_number_in_what_is_deep_is_a_key() -> None:
     deep = b"[" * 900 + b"]" * 900
     assert key_in(b'{"a": %s, "id": 1.5}' % deep, "id") == "1.5"
+
+
+@pytest.mark.parametrize("number", [b"1e400", b"9" * 400, b'"\\ud800"'])
+def test_a_key_is_found_beside_what_a_float_cannot_hold(number: bytes) -> None:
+    value = b'{"id": "a", "of": [1], "x": ' + number + b"}"
+    assert [key_in(value, name) for name in ("id", "of", "none")] == ["a", None, None]
+    assert with_field(value, "key", "k").startswith(b'{"key":"k","id"')
+    assert key_in(b'{"id": 1e400}', "id") == "1e400"
+    assert key_in(b'{"id": NaN}', "id") is None
 
 
 def test_a_key_that_is_an_object_is_its_text_unless_it_is_too_deep() -> None:

@@ -325,6 +325,46 @@ def test_a_wrong_condition_is_wrong_use(lake: Lake, where: str) -> None:
         list(Subscription(lake, table, (), where).changes(None))
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        *("random() < 0.5", "now() > TIMESTAMP '2026-01-01'", "x > 0 AND CURRENT_DATE > DATE '2026-01-01'"),
+        *("ago(INTERVAL 1 DAY) IS NULL", "row_number() OVER (ORDER BY id) = 1", "id IN (SELECT 1)", "id = ANY([1])"),
+        *(
+            "EXISTS (FROM _images_0)",
+            "COLUMNS(*) > 0",
+            "unnest([1, 2]) = 1",
+            "list_filter([1], x -> random() > 0) = []",
+        ),
+    ],
+)
+def test_a_condition_that_is_none_of_the_row_is_wrong_use(lake: Lake, where: str) -> None:
+    """A row that was sent could never be taken back: what it was then is not known at its delete."""
+    with pytest.raises(UsageError, match="columns of the row alone"):
+        Subscription(lake, table, ("id",), where).require()
+
+
+@pytest.mark.parametrize("where", ["name = 'now()'", "upper(name) LIKE 'A%'", "list_filter([id], x -> x > 1) <> []"])
+def test_a_condition_on_the_row_is_read(lake: Lake, where: str) -> None:
+    Subscription(lake, table, ("id",), where).require()
+
+
+def test_a_column_may_be_called_as_a_time_is(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    write_deltalake(lake.path(table), pa.table({"id": [1], "today": [True]}))
+    Subscription(lake, table, ("id",), "today").require()
+    with pytest.raises(UsageError, match=r"another value at another time \(today\)"):
+        Subscription(lake, table, ("id",), "today() > DATE '2026-01-01'").require()
+
+
+def test_to_compare_rows_takes_no_more_memory_than_it_may(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    write_deltalake(lake.path(table), pa.table({"id": range(200_000)}))
+    assert next(Subscription(lake, table, ("id",), memory="1GB").changes(None)).new == {"id": 0}
+    with pytest.raises(UsageError, match="cannot be evaluated: Out of Memory"):
+        next(Subscription(lake, table, ("id",), memory="10MB").changes(None))
+
+
 def test_a_subscriber_that_follows_gets_what_is_committed_and_ends(lake: Lake, tmp_path: Path) -> None:
     stop, got = threading.Event(), []
     with Project(tmp_path, {"lake": str(tmp_path / "lake"), "poll_seconds": 0.01}, any_folder=True) as project:

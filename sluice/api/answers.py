@@ -122,7 +122,9 @@ def absent(lake: Lake, connection: "DuckDBPyConnection", sql: str) -> list[str]:
 def absence(lake: Lake, name: str, known_at: datetime) -> str:
     """Why a table cannot be read as it was at a time before its oldest version."""
     oldest = lake.commit_file(name, lake.oldest_version(name))
-    then, since = (f"{each.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" for each in (known_at, oldest.committed_at))
+    then, since = (
+        f"{each.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC" for each in (known_at, oldest.committed_at)
+    )
     if oldest.version:
         return (
             f"What {name} was at {then} is no longer known: its log begins with version {oldest.version}, of {since}."

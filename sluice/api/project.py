@@ -449,6 +449,7 @@ class Project:
         follow: bool = False,
         stop: threading.Event | None = None,
         seconds_max: float | None = None,
+        memory: str | None = None,
         on_read: Callable[[str], None] = lambda cursor: None,
     ) -> Iterator[Change]:
         """The changes of a table, in an order that never changes: every row that came, changed or went, and why.
@@ -458,8 +459,8 @@ class Project:
         with `since`, only if the changes after it are lost. `where` is a SQL condition on the rows: one that comes to
         meet it is an insert, and one that no longer does a delete. With `follow` the iterator waits for more, and looks
         every `settings.poll_seconds`, until `stop` is set. `seconds_max` is the longest that the rows of one version
-        may take to compare. `on_read` gets the cursor of each version that was read, also where `where` lets none of
-        its changes through: who goes on there need not read it again. Needs no Spark.
+        may take to compare, and `memory` (`1GB`) the most. `on_read` gets the cursor of each version that was read,
+        also where `where` lets none of its changes through: who goes on there need not read it again. Needs no Spark.
 
         A UsageError for a table that does not exist, a condition or a cursor that is wrong; a SluiceError when the
         changes can no longer be read.
@@ -476,6 +477,7 @@ class Project:
             follow=follow,
             stop=stop or threading.Event(),
             seconds_max=seconds_max,
+            memory=memory,
             on_read=on_read,
         )
 

@@ -22,6 +22,7 @@ def changes_of(
     follow: bool,
     stop: threading.Event,
     seconds_max: float | None = None,
+    memory: str | None = None,
     on_read: Callable[[str], None] = lambda cursor: None,
 ) -> Iterator[Change]:
     """The changes after a place; with `follow` until `stop` is set, or another declaration tells rows apart otherwise.
@@ -41,7 +42,7 @@ def changes_of(
         return True
 
     cursor = None if since is None else Cursor.of(since)
-    subscription = Subscription(here.lake, table, key, where, snapshot, seconds_max)
+    subscription = Subscription(here.lake, table, key, where, snapshot, seconds_max, memory)
     subscription.require()
     found = subscription.changes(cursor, wait if follow else None, lambda at: on_read(str(at)))
     return until(stop, found)

@@ -224,7 +224,7 @@ def print_values(values: Sequence[Value], named: Sequence[str]) -> None:
     """Each value of a row, without the columns that identify it, and its origins."""
     names = [name for name in next(each.row for each in values if each.row) if name not in named]
     for each in values:
-        out.print(f"[bold]{each.known_at:%Y-%m-%d %H:%M:%S}[/]  version {each.version}, {each.cause}", highlight=False)
+        out.print(f"[bold]{shown(each.known_at)}[/]  version {each.version}, {each.cause}", highlight=False)
         if each.row is None:
             out.print("  gone", highlight=False)
         else:

@@ -259,8 +259,10 @@ class Console:
         found = self.known(request)
         where = self.key_of(request, found)
         conditions = [chart.condition_of(name, kind, value) for (name, kind), value in where.items()]
-        seconds_max = self.options.statement_seconds
-        changes = self.project.subscribe(found.name, where=" AND ".join(conditions), seconds_max=seconds_max)
+        seconds_max, memory = self.options.statement_seconds, self.options.memory
+        changes = self.project.subscribe(
+            found.name, where=" AND ".join(conditions), seconds_max=seconds_max, memory=memory
+        )
         values = [
             {
                 "at": each.committed_at,
@@ -421,7 +423,7 @@ class Console:
         """Some changes after a place, and the place up to which all was read."""
 
         def found() -> tuple[list[Change], str | None]:
-            where, seconds_max = request.query_params.get("where"), self.options.statement_seconds
+            where, options = request.query_params.get("where"), self.options
             snapshot = request.query_params.get("snapshot") == "1"
             read: list[Change] = []
             place = since
@@ -431,7 +433,13 @@ class Console:
                 place = cursor
 
             changes = self.project.subscribe(
-                table, since=since, where=where, snapshot=snapshot, seconds_max=seconds_max, on_read=moved
+                table,
+                since=since,
+                where=where,
+                snapshot=snapshot,
+                seconds_max=options.statement_seconds,
+                memory=options.memory,
+                on_read=moved,
             )
             for change in islice(changes, changes_at_once):
                 read.append(change)

@@ -206,10 +206,12 @@ def in_column(row: Row, name: str) -> Any:
         raise ValueError(f"it has no {name}")
     value = row.fields[name]
     found = orjson.loads(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else value
-    try:
-        return as_written(row.value, name) if isinstance(found, float | Decimal) else found
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, float | Decimal):
+        return found
+    written = as_written(row.value)
+    if written is None:
+        raise ValueError("it is nested too deeply")
+    return written[name]
 
 
 def instant(value: Any) -> datetime:

@@ -196,9 +196,14 @@ def parser() -> "duckdb.DuckDBPyConnection":
 
 
 def reads(sql: str) -> bool:
-    (text,) = parser().cursor().execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone() or ("{}",)
-    statements = json.loads(text).get("statements", [])
+    statements = parsed(sql)
     return len(statements) == 1 and kinds_of_nodes(statements) <= reading_nodes
+
+
+def parsed(sql: str) -> list[Any]:
+    """The statements of a text as DuckDB parses them; none where it is not SQL."""
+    (text,) = parser().cursor().execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone() or ("{}",)
+    return list(json.loads(text).get("statements", []))
 
 
 # Tools ask the same again and again, and to parse a query takes as long as to answer a small one.

@@ -12,7 +12,8 @@ import pyarrow as pa
 from sluice.errors import SluiceError, UsageError
 from sluice.model.sql import double_quoted
 from sluice.operate.infinity import with_infinity
-from sluice.operate.query import ended_after, lock_down
+from sluice.operate.query import ended_after, lock_down, serve_within
+from sluice.operate.row_condition import require_of_row
 from sluice.storage.delta import ChangesLost, CommitFile, Lake, typed
 
 Operation = Literal["insert", "update", "delete", "schema", "reset"]
@@ -96,7 +97,7 @@ class Subscription:
 
     `key` names the columns that identify a row: by them the old and new values of a row are one update. Without them an
     update is a delete and an insert. `where` is a SQL condition; a row that comes to meet it is an insert, and one that
-    no longer does a delete. To compare the rows of one version takes at most `seconds_max`.
+    no longer does a delete. To compare the rows of one version takes at most `seconds_max` and `memory` (`1GB`).
     `otherwise` is what to do where the changes are lost.
     """
 
@@ -106,6 +107,7 @@ class Subscription:
     where: str | None = None
     snapshot: bool = False
     seconds_max: float | None = None
+    memory: str | None = None
     otherwise: str = "Subscribe with --snapshot to start from its rows as they are."
 
     def changes(
@@ -149,6 +151,8 @@ class Subscription:
         if self.table not in (known := self.lake.tables()):
             raise UsageError(f"There is no table {self.table}; there are {', '.join(known) or 'none'}.")
         require_condition(self.where)
+        if self.where is not None:
+            require_of_row(self.where, [*self.lake.columns(self.table, self.lake.newest_version(self.table))])
 
     def kept(self, at: Cursor) -> Cursor:
         """The same place where its version was removed, and the oldest one that is left has the same rows."""
@@ -242,7 +246,7 @@ class Subscription:
         """
         if not any(each.num_rows for each in images):
             return
-        with confined(images) as connection:
+        with confined(images, self.memory) as connection:
             try:
                 with ended_after(connection, self.seconds_max):
                     sql = paired(names, images, self.key, self.where)
@@ -274,9 +278,11 @@ def said(error: duckdb.Error) -> str:
     return str(error).partition("\n\nLINE ")[0]
 
 
-def confined(images: Sequence[pa.Table]) -> "duckdb.DuckDBPyConnection":
+def confined(images: Sequence[pa.Table], memory: str | None) -> "duckdb.DuckDBPyConnection":
     """A connection with the images, from which nothing else can be reached."""
     connection = duckdb.connect()
+    if memory is not None:
+        serve_within(connection, memory)
     connection.execute("SET TimeZone = 'UTC'")
     for number, rows in enumerate(images):
         connection.register(f"_images_{number}", rows)

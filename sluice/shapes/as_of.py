@@ -67,11 +67,19 @@ def with_last_begun(
     )
     moments = facts.withColumns({"_at": F.col(event_time), "_turn": F.lit(1)})
     line = Window.partitionBy(*joined.fact_keys).orderBy("_at", "_turn")
-    return (
+    found = (
         moments.unionByName(starts, allowMissingColumns=True)
         .withColumn("_last", F.last("_said", ignorenulls=True).over(line))
         .where("_turn = 1")
     )
+    # Whole numbers of two types are in one line as the wider one.
+    kinds, others = dict(facts.dtypes), dict(intervals.dtypes)
+    widened = {
+        column: F.col(column).cast(kinds[column])
+        for key, column in zip(joined.keys, joined.fact_keys, strict=True)
+        if kinds[column] != others[key]
+    }
+    return found.withColumns(widened) if widened else found
 
 
 def is_inferred(joined: Joined, event_time: str) -> "Column":

@@ -58,7 +58,7 @@ class Capture:
         topics = topics_of(prefix, self.tables)
         origin = Origin(prefix, name)
         self.database.publish(self.publication, self.tables)
-        self.warn_of_values_apart()
+        self.warn_of_what_is_not_sent()
         slot = self.database.free_slot(self.slot, name)
         if new_snapshot or not self.resumed(slot, topics):
             self.emit("snapshot", "taking a snapshot, once the transactions under way have ended")
@@ -104,11 +104,19 @@ class Capture:
             )
         return table.key
 
-    def warn_of_values_apart(self) -> None:
-        """Says which tables have values that an update may leave out."""
+    def warn_of_what_is_not_sent(self) -> None:
+        """Says which tables have values that an update may leave out, or rows that go without a word."""
         with self.database.session() as session:
             tables = self.database.tables(session, self.publication, self.tables)
         for table in tables:
+            if table.is_partitioned:
+                self.emit(
+                    "warning",
+                    f"{table} is partitioned. Postgres does not say when one of its partitions is truncated, dropped, "
+                    "detached or attached: the rows stay in the log, or never come to it. DELETE the rows before, or "
+                    "take another snapshot afterwards, with --new-snapshot.",
+                    table=str(table),
+                )
             if table.has_values_apart and table.identity != "f":
                 self.emit(
                     "warning",

@@ -102,7 +102,9 @@ class Snapshot:
 def rows_of(reader: "Connection", table: Table) -> Iterator[Row]:
     """The rows of a table, their values as the stream has them."""
     driver = psycopg2()
-    as_sent = driver.extensions.new_type(tuple(values.by_oid), "AS_SENT", lambda value, _: value)
+    # Those that it converts by itself, ranges and arrays among them, and those that we do.
+    converted = (*driver.extensions.string_types, *values.by_oid)
+    as_sent = driver.extensions.new_type(converted, "AS_SENT", lambda value, _: value)
     columns = ", ".join(quoted(name) for name in table.columns)
     condition = f" WHERE {table.row_filter}" if table.row_filter else ""
     with reader.cursor(f"sluice_{table.oid}") as cursor:

@@ -31,6 +31,8 @@ from sluice.runtime.signatures import NotSigned, Scheme, require_signed
 idempotency_key_characters_max = 255
 retry_after_seconds = 5
 ready_seconds_max = 5.0
+# The records of a longer batch are made beside the loop that answers.
+at_once_bytes_max = 64 * 1024
 # A client refused in the middle of a request may still be sending: the connection ends with the answer.
 closing = {"Connection": "close"}
 
@@ -139,7 +141,11 @@ class Receiver:
         self.authorise(request, request.path_params["topic"])
         topic = await self.existing(request.path_params["topic"])
         shape = shape_of(request)
-        return await self.append(topic, shape.records(await self.body_of(request), self.options.id_field))
+        body = await self.body_of(request)
+        # Half a million lines take seconds, in which nobody else would be answered.
+        made = partial(shape.records, body, self.options.id_field)
+        records = await asyncio.to_thread(made) if len(body) > at_once_bytes_max else made()
+        return await self.append(topic, records)
 
     async def decide(self, request: Request) -> Response:
         """Decides the command or the commands of a request, and answers when the decisions are durable."""
@@ -289,6 +295,8 @@ def shape_of(request: Request) -> Shape:
     unknown = set(request.query_params) - {"key_field"}
     if unknown:
         raise HTTPException(400, f"{', '.join(sorted(unknown))}: the only parameter is key_field.", closing)
+    if len(request.query_params.multi_items()) > 1:
+        raise HTTPException(400, "Give key_field once.", closing)
     require_plain(request)
     key, key_field = header(request, "Sluice-Key"), request.query_params.get("key_field")
     if key is not None and key_field is not None:
@@ -300,7 +308,7 @@ def shape_of(request: Request) -> Shape:
 
 def require_plain(request: Request) -> None:
     """415 for a body that is compressed."""
-    if request.headers.get("content-encoding", "identity") != "identity":
+    if any(each != "identity" for each in request.headers.getlist("content-encoding")):
         raise HTTPException(415, "Send the body without a Content-Encoding.", closing)
 
 
@@ -311,8 +319,10 @@ def require_length(name: str, idempotency_key: str | None) -> None:
 
 
 def header(request: Request, name: str) -> str | None:
-    """A header as text; 400 when it is not UTF-8."""
+    """A header as text; 400 when it is not UTF-8, or is there several times."""
     found = [value for each, value in request.headers.raw if each == name.lower().encode()]
+    if len(found) > 1:
+        raise HTTPException(400, f"{name} is there {len(found)} times; give it once.", closing)
     return text_of(name, found[0] if found else None)
 
 

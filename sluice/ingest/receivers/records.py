@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -28,18 +27,31 @@ def key_in(value: bytes, field: str) -> str | None:
     """The key in a field of a JSON object; None for anything else, and for an object without the field.
 
     A number is a key as it is written. An object or array is one as its JSON text; one that is nested too deeply to be
-    written again is none.
+    written again is none, nor is one beside a number that no float holds.
     """
-    found = (object_in(value) or {}).get(field)
-    if isinstance(found, float):
-        with suppress(RecursionError):
-            found = as_written(value, field)
-    return key_text(found)
+    try:
+        found = fields_of(orjson.loads(value)).get(field)
+    except ValueError:
+        found = fields_of(as_written(value)).get(field)
+        return None if isinstance(found, dict | list) else key_text(found)
+    return key_text(fields_of(as_written(value)).get(field, found) if isinstance(found, float) else found)
 
 
-def as_written(value: bytes, field: str) -> Any:
-    """A field of a JSON object, with its number as text: else it may lose digits, and what tells it from another."""
-    return json.loads(value, parse_int=str, parse_float=str)[field]
+def fields_of(found: Any) -> dict[str, Any]:
+    return found if isinstance(found, dict) else {}
+
+
+def as_written(value: bytes) -> Any:
+    """A value of JSON with its numbers as text: else they may lose digits, or be too large; None for anything else."""
+    try:
+        return json.loads(value, parse_int=str, parse_float=str, parse_constant=refused)
+    except (ValueError, RecursionError):
+        return None
+
+
+def refused(name: str) -> Any:
+    """Python takes NaN and the infinities for JSON."""
+    raise ValueError(name)
 
 
 def key_text(found: Any) -> str | None:
@@ -84,5 +96,5 @@ def object_in(value: bytes) -> dict[str, Any] | None:
     try:
         found = orjson.loads(value)
     except ValueError:
-        return None
+        found = as_written(value)
     return found if isinstance(found, dict) else None

@@ -226,6 +226,7 @@ class PostgresTable:
         """Deletes and upserts, some rows at once. A key occurs once in a commit, so their order does not matter."""
         from psycopg2.extras import execute_batch, execute_values
 
+        driver = psycopg2()
         columns, key = list(commit.then.columns), commit.then.key
         others = [name for name in columns if name not in key]
         statement = "INSERT INTO {table} ({columns}) VALUES %s"
@@ -243,8 +244,12 @@ class PostgresTable:
                 new = [values(each.new, columns, is_json) for each in some if each.new is not None]
                 for page in pages(new):
                     execute_values(database, upsert, page, page_size=rows_at_once)
-            except ValueError as error:
-                raise PublishError(f"{self.name}: version {commit.then.version} cannot be written: {error}") from error
+            except (ValueError, driver.DataError, driver.errors.ProgramLimitExceeded) as error:
+                raise PublishError(
+                    f"{self.name}: version {commit.then.version} cannot be written: {said(error)}. Once the rows are "
+                    "corrected, sluice publish --again writes them as they are then, and leaves out the versions "
+                    "before."
+                ) from error
         return count
 
     def gone(

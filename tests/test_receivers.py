@@ -733,6 +733,7 @@ def test_a_key_is_found_beside_what_a_float_cannot_hold(number: bytes) -> None:
     assert with_field(value, "key", "k").startswith(b'{"key":"k","id"')
     assert key_in(b'{"id": 1e400}', "id") == "1e400"
     assert key_in(b'{"id": NaN}', "id") is None
+    assert key_in(b'{"id": "\\ud800"}', "id") is None
 
 
 def test_a_key_that_is_an_object_is_its_text_unless_it_is_too_deep() -> None:

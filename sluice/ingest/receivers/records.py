@@ -27,13 +27,14 @@ def key_in(value: bytes, field: str) -> str | None:
     """The key in a field of a JSON object; None for anything else, and for an object without the field.
 
     A number is a key as it is written. An object or array is one as its JSON text; one that is nested too deeply to be
-    written again is none, nor is one beside a number that no float holds.
+    written again is none, nor is one beside a number that no float holds, nor text that is no UTF-8.
     """
     try:
         found = fields_of(orjson.loads(value)).get(field)
     except ValueError:
         found = fields_of(as_written(value)).get(field)
-        return None if isinstance(found, dict | list) else key_text(found)
+        key = None if isinstance(found, dict | list) else key_text(found)
+        return None if key is None or any("\ud800" <= each <= "\udfff" for each in key) else key
     return key_text(fields_of(as_written(value)).get(field, found) if isinstance(found, float) else found)
 
 

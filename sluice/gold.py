@@ -44,7 +44,7 @@ from sluice.shapes.windows import Session, Window
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["aggregate", "command", "commands", "publish", "state", "view"]
+__all__ = ["aggregate", "command", "commands", "publish", "state", "top", "view"]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,9 @@ from pyarrow import dataset, parquet
 from sluice import Project
 from sluice.errors import SluiceError, UsageError
 from sluice.operate import export
-from sluice.operate.subscribe import Subscription
+from sluice.operate.export import export_changes
+from sluice.operate.subscribe import Cursor, Subscription
+from sluice.storage.delta import Lake
 from tests.commands import sluice
 from tests.waiting import eventually
 
@@ -211,7 +214,7 @@ def test_what_was_known_at_a_time_is_exported(project: Project, tmp_path: Path) 
         ({"changelog": True, "since": "x"}, "not a place in a table's changes"),
         ({"changelog": True, "since": 7}, "there is no version 7"),
         ({"changelog": True, "table": "gold.nope"}, "There is no table gold.nope"),
-        ({"folder": "s3://bucket/out"}, "no folder of this machine"),
+        ({"folder": "s3://bucket/out"}, "is not a local folder"),
         ({"folder": "lake/gold"}, "Sluice's own folder"),
         ({"folder": ".sluice/log/topic"}, "Sluice's own folder"),
         ({"folder": "."}, "Sluice's own folder"),
@@ -267,7 +270,7 @@ def test_the_working_folder_is_no_target(project: Project, tmp_path: Path, monke
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     for name in (".", "", "../here"):
-        with pytest.raises(UsageError, match="is the working folder"):
+        with pytest.raises(UsageError, match="is the working directory"):
             project.export("gold.sold", name)
     assert project.export("gold.sold", "out").rows == 9
 
@@ -374,6 +377,22 @@ def test_a_changelog_applied_gives_the_table(project: Project, tmp_path: Path, f
     later = project.export("gold.sold", tmp_path / "later", form, changelog=True, since=1)
     assert {(each["operation"], each["version"]) for each in changes_in(tmp_path / "later", form)} == {("delete", 2)}
     assert later.rows == 2
+    assert later.cursor is not None
+    assert project.export("gold.sold", tmp_path / "none", form, changelog=True, since=later.cursor).rows == 0
+
+
+def test_a_changelog_that_goes_on_notices_that_the_table_was_made_again(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    feed = {"delta.enableChangeDataFeed": "true"}
+    for number in (1, 2):
+        write_deltalake(lake.path("gold.a"), pa.table({"id": [number]}), mode="append", configuration=feed)
+    made = export_changes(Subscription(lake, "gold.a", ("id",)), tmp_path / "one")
+    assert json.loads((tmp_path / "one" / "_export.json").read_text())["cursor"] == made.cursor
+    shutil.rmtree(lake.path("gold.a"))
+    for number in (7, 8, 9):
+        write_deltalake(lake.path("gold.a"), pa.table({"id": [number]}), mode="append", configuration=feed)
+    with pytest.raises(SluiceError, match="the table was made again"):
+        export_changes(Subscription(lake, "gold.a", ("id",)), tmp_path / "two", since=Cursor.of(made.cursor or ""))
 
 
 def changes_in(folder: Path, form: str) -> list[dict[str, Any]]:

@@ -173,7 +173,7 @@ def test_a_table_that_was_made_later_is_said_to_be_so_and_no_other_is_suggested(
     (first,) = DeltaTable(lake.path("gold.sold")).history()
     since = datetime.fromtimestamp(first["timestamp"] / 1000, UTC)
     known_at = datetime.fromtimestamp(first["timestamp"] / 1000 - 0.01, UTC)
-    said = rf"^gold.sold was not there yet at .*: its first version is of {since:%Y-%m-%d %H:%M:%S} UTC\.$"
+    said = rf"^gold.sold was not there yet at .*: its first version is of {since:%Y-%m-%d %H:%M:%S}\.\d{{3}} UTC\.$"
     with Project(tmp_path, {"lake": lake.root}, any_folder=True) as project:
         assert project.query("SELECT amount FROM gold.sold_before", known_at).rows == [(1,)]
         for sql in ("SELECT amount FROM gold.sold", 'WITH a AS (FROM Gold."SOLD") SELECT nope FROM a'):

@@ -321,6 +321,12 @@ def test_the_law_notices_an_acknowledgement_before_the_append(mosquitto: Mosquit
     assert asyncio.run(optimistic(True, "law-optimistic")) == 0
 
 
+def test_two_subscriptions_that_a_broker_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
+    options = Options("c", {"a/7426": "t7426", "a/13658": "t13658"})
+    with pytest.raises(UsageError, match="could not tell two of the subscriptions apart"):
+        mqtt.Receiver(Log(tmp_path), options, print)
+
+
 def test_what_comes_twice_has_the_fate_duplicate(lakehouse: Lakehouse) -> None:
     heats = bronze.topic("heats")
     schema = "message_id string, n int"

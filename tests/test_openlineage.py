@@ -391,7 +391,7 @@ def test_all_that_a_project_does_is_told(spark: "SparkSession", tmp_path: Path) 
         shop.maintain("gold.revenue_daily")
         replay = shop.replays.start("gold.revenue_daily", because="to see")
         shop.replays.promote(replay.name)
-        with pytest.raises(SluiceError, match="nothing to go back to"):
+        with pytest.raises(SluiceError, match="nothing to roll back"):
             shop.rollback("gold.revenue_daily", because="not so")
     events = events_in(tmp_path)
     names = {name for name, state in told(events) if state == "COMPLETE"}
@@ -403,7 +403,7 @@ def test_all_that_a_project_does_is_told(spark: "SparkSession", tmp_path: Path) 
     }
     assert Counter(state for _, state in told(events)) == {"START": len(names) + 1, "COMPLETE": len(names), "FAIL": 1}
     refused = only(events, "sluice.rollback", "FAIL")["run"]["facets"]
-    assert "nothing to go back to" in refused["errorMessage"]["message"]
+    assert "nothing to roll back" in refused["errorMessage"]["message"]
     assert refused["tags"]["tags"] == [{"key": "cause", "value": "not so", "source": "SLUICE"}]
     (checked,) = only(events, "gold.revenue_daily.check", "COMPLETE")["inputs"]
     assertions = {each["name"]: each for each in checked["inputFacets"]["dataQualityAssertions"]["assertions"]}

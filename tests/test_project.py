@@ -156,12 +156,12 @@ def test_what_cannot_be_meant_is_refused(shop: Project) -> None:
 
 
 def test_a_folder_that_is_no_project_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no Sluice project"):
+    with pytest.raises(UsageError, match="not a Sluice project"):
         Project(tmp_path)
     assert list(tmp_path.iterdir()) == []
     bare = Project(tmp_path, any_folder=True)
     assert bare.append("t", ["a"]) == {0: 1}
-    with pytest.raises(UsageError, match="no Sluice project"):
+    with pytest.raises(UsageError, match="not a Sluice project"):
         bare.run()
     with pytest.raises(UsageError, match="is not empty"):
         Project.create(tmp_path)
@@ -300,7 +300,7 @@ def test_a_run_in_a_thread_does_what_others_ask(shop: Project, spark: "SparkSess
                 assert project.backfill("gold.revenue_daily", since=since) == {"gold.revenue_daily": 0}
                 assert project.check("gold.revenue_daily").found
             assert [(each.kind, "under way" in each.text) for each in told] == [("notice", True)] * len(told) != []
-            with pytest.raises(SluiceError, match="was never promoted or rebuilt"):
+            with pytest.raises(SluiceError, match="was not promoted or rebuilt"):
                 other.rollback("gold.revenue_daily", because="a test")
         finally:
             stop.set()

@@ -358,7 +358,7 @@ orders_and_shops = "FROM silver.orders o {} silver.shops s ON o.shop = s.shop"
 )
 def test_keys_and_grain_follow_from_the_joins(text: str, keys: list[str], grain: list[str] | None) -> None:
     if grain is None:
-        with pytest.raises(DeclarationError, match=r"select s\.shop, too: rows of silver.shops are told apart by it"):
+        with pytest.raises(DeclarationError, match=r"also select s\.shop: it identifies the rows of silver.shops"):
             made(text)
         return
     assert grain_of(text) == (tuple(keys), tuple(grain))

@@ -69,7 +69,8 @@ class Project:
     """A folder with declarations in `pipelines`, with its log and its tables.
 
     >>> with Project("my_lakehouse") as project:
-    ...     project.append("orders", [{"order_id": "o-1", "quantity": 2}], key_field="order_id")
+    ...     order = {"order_id": "o-1", "placed_at": "2026-03-02T15:00:00Z", "product_id": "tea", "quantity": 2}
+    ...     project.append("orders", [order], key_field="order_id")
     ...     project.run()
     ...     project.table("gold.revenue_daily").pandas()
 
@@ -171,7 +172,7 @@ class Project:
 
     @cached_property
     def log(self) -> ProjectLog:
-        """The log: `append`, `tail`, `topics`, `verify`, `skip`."""
+        """The log: `append`, `import_files`, `tail`, `topics`, `verify`, `retain`, `skip`, `add_schema`."""
         return ProjectLog(self._here)
 
     @cached_property

@@ -19,7 +19,7 @@ def check(
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no pages.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check the newest version of each table against what is expected of it; exit 1 for what is critical.
+    """Check the newest version of each table against its expectations; exit 1 if a critical one fails.
 
     Also says what rows would break that were refused, and so are in no version.
     """

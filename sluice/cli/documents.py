@@ -22,7 +22,7 @@ def lineage(
 ) -> None:
     """Say what each column is made from, down to the log, and what is made from it.
 
-    It is read from the declarations and their SQL. What a Python function computes cannot be followed, and is said so.
+    It is read from the declarations and their SQL. Columns that a Python function computes are marked as unknown.
     """
     with opened(project) as here:
         known = here.catalogue(tables=True)

@@ -31,10 +31,11 @@ def erase(  # noqa: PLR0917 - options, each given by its name
 ) -> None:
     """Erase the records of a subject from the log, the tables and all their older versions.
 
-    Their offsets stay, and everything is computed without them. It goes on where it was interrupted when it is run
-    again, and with every run. --verify exits with 1 when it finds the value, and lists the files.
+    Their offsets stay, and all tables are recomputed without them. An interrupted erasure continues when you repeat
+    the command, and with every run. --verify lists the files that contain the value, and exits with 1 if it finds one.
 
-    On Kafka a tombstone has the records removed, when Kafka compacts the topic; it has to have cleanup.policy=compact.
+    On Kafka, tombstones are appended, and Kafka removes the records when it compacts the topic, which needs
+    cleanup.policy=compact.
     """
     if verify is not None:
         search(project, verify, as_json=as_json)

@@ -14,7 +14,7 @@ from sluice.cli.printing import err, print_json
 
 def export(
     table: Annotated[str, typer.Argument(help="The table, for example gold.delays_hourly.")],
-    folder: Annotated[str, typer.Argument(help="The folder to make; there is nothing of it until it is complete.")],
+    folder: Annotated[str, typer.Argument(help="The folder to create; it appears only once it is complete.")],
     *,
     project: ProjectFolder = Path(),
     form: Annotated[
@@ -33,7 +33,9 @@ def export(
     since: Annotated[
         str | None, typer.Option("--from", metavar="VERSION", help="Only the changes after this version.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace an export that is there, at once.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an existing export, atomically on Linux.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write one version of a table, or its changes, as files: a folder that is there whole, or not at all."""

@@ -24,7 +24,7 @@ def log_append(
 ) -> None:
     """Append the lines of FILE as records, durable when the command returns.
 
-    A topic that is not there yet is made; if no dataset reads it, that is said.
+    Creates the topic if it does not exist, and warns if no dataset reads it.
     """
     lines = (line.rstrip(b"\n") for line in file)
     with opened(project) as here:
@@ -52,7 +52,7 @@ def log_import(  # noqa: PLR0917 - options, each given by its name
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad rows, and keep them in a file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Append the rows of files as records, each row once: an import that was killed goes on where it was."""
+    """Append the rows of files as records, each row once; after a kill, run it again and it continues."""
     with opened(project) as here:
         require_log(here)
         found = here.log.import_files(
@@ -92,7 +92,7 @@ def log_schema(
         typer.Option(metavar="NAME=FILE", help="A schema that it refers to, after those it needs."),
     ] = None,
 ) -> None:
-    """State the schema that records of an id were written by, where no schema registry does."""
+    """Register the Avro or Protobuf schema of an id in the log, for records that no schema registry covers."""
     pairs = [each.partition("=") for each in reference or ()]
     if any(not name or not path for name, _, path in pairs):
         raise UsageError("--reference is NAME=FILE.")
@@ -172,12 +172,14 @@ def log_retain(  # noqa: PLR0917 - options, each given by its name
     tombstone_days: Annotated[
         float | None, typer.Option(min=0, help="How long --compact keeps tombstones; 1 by default.")
     ] = None,
-    forever: Annotated[bool, typer.Option("--forever", help="Keep all records, as without this command.")] = False,
+    forever: Annotated[
+        bool, typer.Option("--forever", help="Keep all records, also with maintain --log-keep-days.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what of a topic stays in the log after it has landed; without options, show it.
+    """Set how long the landed records of a topic stay in the log; without options, show the setting.
 
-    `sluice maintain` removes the rest. Bronze keeps everything.
+    `sluice maintain` removes the others. Bronze keeps every record.
     """
     is_limited = days is not None or partition_bytes is not None or compact
     if forever and is_limited:
@@ -209,7 +211,7 @@ def log_skip(
     project: ProjectFolder = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Go on without records that the log lost before they had landed, or after the end that a log has lost."""
+    """Accept that records were lost before they landed, or that the log lost its end, and continue after them."""
     with opened(project) as here:
         skipped = here.log.skip(topic, because)
     print_changed("offsets skipped", skipped, as_json=as_json, by="partition")

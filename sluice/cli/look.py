@@ -103,9 +103,9 @@ def audit(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add up what became of every landed record, and every row; exit 1 when one has no fate, or two.
+    """Account for every landed record and every row; exit 1 if one is lost, doubled or inconsistent.
 
-    It also exits with 1 when something is blocked, or its newest rows were refused.
+    It also exits with 1 if a dataset is blocked, if its newest rows were refused, or if an erasure is not complete.
 
     With --recompute, a sample of the rows of every table is recomputed from its inputs and compared.
     """
@@ -208,7 +208,7 @@ def explain(
     project: ProjectFolder = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Say every value that a row has had, when it became known, and which records or declarations made it so."""
+    """List every value that a row has had, when each became known, and the records or declarations that caused it."""
     wanted = dict(each.split("=", 1) for each in row if "=" in each)
     with opened(project) as here:
         values = here.explain(dataset, **wanted)
@@ -216,7 +216,7 @@ def explain(
         print_json([asdict(each) for each in values])
         return
     if not values:
-        raise UsageError(f"No version of {dataset} that is kept has a row {' '.join(row)}. Times are in UTC.")
+        raise UsageError(f"{dataset} has no row {' '.join(row)}, in any version that is kept. Times are in UTC.")
     print_values(values, [*wanted])
 
 

@@ -19,7 +19,7 @@ def init(directory: Annotated[Path, typer.Argument(help="A new or empty folder."
 
 
 def doctor(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
-    """Try all that a run needs: Java, jars, log, the tables' place and what it promises; exit 1 if one fails."""
+    """Test all that a run needs: Java, jars, log, the tables' storage and its guarantees; exit 1 if one fails."""
     with opened(project) as here:
         found = here.doctor()
     if as_json:
@@ -34,13 +34,13 @@ def maintain(
     tables: Annotated[list[str] | None, typer.Argument(help="Tables; none: all.")] = None,
     project: ProjectFolder = Path(),
     log_keep_days: Annotated[
-        int | None, typer.Option(min=1, help="Of topics that say nothing: forget records that landed and are older.")
+        int | None, typer.Option(min=1, help="Topics without a retention: remove landed records that are older.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compact the tables' files and delete those that no version of the last 30 days refers to.
 
-    What landed leaves the log as its topics say: sluice log retain
+    Also remove landed records from the log, as each topic's retention says: sluice log retain
     """
     keep = None if log_keep_days is None else timedelta(days=log_keep_days)
     with opened(project) as here:

@@ -36,7 +36,7 @@ def quarantine_show(
     records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Print the oldest quarantined records of a dataset, as they arrived; a --reason that is no rule is an error."""
+    """Print the oldest quarantined records of a dataset, as they arrived."""
     with opened(project) as here:
         found = here.quarantine.records(dataset, reason=reason, limit=records + 1)
     rows = [

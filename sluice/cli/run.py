@@ -19,7 +19,7 @@ from sluice.cli.printing import err, print_changed, print_json
 from sluice.cli.progress import summary
 from sluice.errors import UsageError
 
-Datasets = Annotated[list[str] | None, typer.Argument(help="Datasets, with all they are made from; none: all.")]
+Datasets = Annotated[list[str] | None, typer.Argument(help="Datasets, with everything upstream of them. Default: all.")]
 
 
 def run(  # noqa: PLR0917 - options, each given by its name
@@ -42,8 +42,8 @@ def run(  # noqa: PLR0917 - options, each given by its name
 ) -> None:
     """Land the new records of the log and refresh all that depends on them, until caught up.
 
-    With --since or --until, recompute only that range of the named datasets, or of all, in place; only what differs is
-    written. A run that is under way does it.
+    With --since or --until, recompute that range of event time, of the named datasets or of all, in place, and write
+    only the rows that differ. If a run is in progress, that run does it.
     """
     names = datasets or []
     if since or until:

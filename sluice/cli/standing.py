@@ -22,7 +22,7 @@ def standing_add(  # noqa: PLR0917 - options, each given by its name
     query_id: QueryId,
     condition: Annotated[str, typer.Argument(help="An SQL predicate: \"price > 100 AND symbol IN ('A', 'B')\"")],
     project: ProjectFolder = Path(),
-    past: Annotated[bool, typer.Option("--past", help="Also match what was before.")] = False,
+    past: Annotated[bool, typer.Option("--past", help="Also match rows from before --from.")] = False,
     valid_from: Annotated[
         datetime | None,
         typer.Option("--from", parser=time_of, metavar="TIME", help="Match event times from here on (UTC); now."),
@@ -48,7 +48,7 @@ def standing_remove(
         typer.Option("--from", parser=time_of, metavar="TIME", help="Event times from here on (UTC); now."),
     ] = None,
 ) -> None:
-    """End a query: rows from now on do not match it, and its matches before stay."""
+    """End a query: later rows no longer match it, and earlier matches stay."""
     with opened(project) as here:
         here.standing.remove(dataset, query_id, valid_to=valid_to)
     err.print(f"The next run ends {query_id}: sluice run", highlight=False, markup=False)

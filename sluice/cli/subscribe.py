@@ -39,16 +39,16 @@ def subscribe(
     ] = None,
     webhook_env: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The variable with that URL, for one with a token: others see options."),
+        typer.Option(metavar="NAME", help="The variable that has the URL. Use it if the URL contains a token."),
     ] = None,
     secret_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="The variable with the webhook's secret, whsec_….")
     ] = None,
     position: Annotated[
-        Path | None, typer.Option(help="The file that keeps how far the webhook is; it goes on from there.")
+        Path | None, typer.Option(help="The file that stores the webhook's position; delivery continues there.")
     ] = None,
     give_up_seconds: Annotated[
-        float, typer.Option(min=0, help="How long a change is sent again that the webhook did not accept.")
+        float, typer.Option(min=0, help="Seconds to retry a change that the webhook did not accept.")
     ] = 3600.0,
 ) -> None:
     """Print the changes of a table as JSON lines: the old and the new row, the version, and why it was made."""

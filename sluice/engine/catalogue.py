@@ -196,8 +196,8 @@ def require_project(project: Path) -> None:
     """A UsageError for a folder that declares nothing."""
     if not is_project(project):
         raise UsageError(
-            f"{project} has no folder '{package}', so it is no Sluice project. Go to one, name it with --project, "
-            "or write one with: sluice init"
+            f"{project} has no folder '{package}', so it is not a Sluice project. Change to a project's folder, name "
+            "one with --project, or write one with: sluice init"
         )
 
 

@@ -155,7 +155,7 @@ def skip(lake: TableFormat, log: AnyLog, topic: Topic, because: str) -> dict[str
     if log.exists(topic.topic):
         gone = {**log.truncated(topic.topic, landed), **gone}
     if not gone:
-        raise SluiceError(f"Nothing of topic {topic.topic} is lost: the log has all that has not landed.")
+        raise SluiceError(f"Topic {topic.topic} has lost no offsets: the log has every record that has not landed.")
     starts = {partition: offsets.stop for partition, offsets in gone.items()}
     log.go_on(topic.topic, landed, starts)
     if known:

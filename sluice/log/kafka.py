@@ -139,7 +139,7 @@ class KafkaLog:
         deadline = time.monotonic() + self.answer_seconds
         while topic not in self.partitions_by_topic() or not self.is_led(topic):
             if time.monotonic() > deadline:
-                raise LogError(f"{self} made topic {topic} and does not know it. Look at the brokers' logs.")
+                raise LogError(f"{self} created topic {topic}, but does not list it. See the brokers' logs.")
             time.sleep(0.1)
 
     def is_led(self, topic: str) -> bool:
@@ -340,8 +340,8 @@ class KafkaLog:
     def own(self, topic: str, owner: str) -> OwnedTopic:  # noqa: ARG002
         """A UsageError: brokers have no lock that a process holds."""
         raise UsageError(
-            f"Commands are decided in the embedded log alone: on Kafka nothing here keeps others from writing {topic}. "
-            "Set SLUICE_LOG to a folder for the project that has them."
+            f"Commands need the embedded log: on Kafka, Sluice cannot keep other programs from writing {topic}. "
+            "Set SLUICE_LOG to a folder for the project that declares them."
         )
 
     def owner(self, topic: str) -> None:
@@ -355,7 +355,7 @@ class KafkaLog:
         """A UsageError: it is a setting of Kafka's own."""
         raise UsageError(
             f"Kafka itself removes the records of {topic}: set retention.ms, retention.bytes or cleanup.policy there. "
-            "It does not ask whether they have landed, so leave a run time to come back."
+            "Kafka does not check whether they have landed, so keep them long enough for a stopped run to catch up."
         )
 
     def trim(
@@ -462,8 +462,9 @@ class KafkaLog:
                 KafkaError.INVALID_RECORD,
             ):
                 raise LogError(
-                    f"{self}: {failed}: {said}. What a topic takes, its settings max.message.bytes and "
-                    "message.timestamp.after.max.ms say; with cleanup.policy=compact each record needs a key."
+                    f"{self}: {failed}: {said}. The topic's settings max.message.bytes and "
+                    "message.timestamp.after.max.ms limit what it accepts; with cleanup.policy=compact each record "
+                    "needs a key."
                 ) from error
             raise LogUnreachable(
                 f"{self}: {failed}: {said}. Check that the brokers run and can be reached, SLUICE_LOG, and the "

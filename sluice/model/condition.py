@@ -345,8 +345,8 @@ class Reader:
         inner = pattern.strip("%")
         if not isinstance(pattern, str) or re.search(r"[%_\\]", inner):
             raise UsageError(
-                f"The condition {shortened(self.sql)} has LIKE {pattern!r}; what can be stored is LIKE with % at the "
-                "begin, at the end, or both, and no other sign of a pattern"
+                f"The condition {shortened(self.sql)} has LIKE {pattern!r}; write LIKE with % at the "
+                "beginning, at the end, or both, and no other wildcard"
             )
         begins, ends = not pattern.startswith("%"), not pattern.endswith("%")
         operator = "=" if begins and ends else "starts with" if begins else "ends with" if ends else "contains"

@@ -282,7 +282,7 @@ def is_it(compiler: Compiler, node: "exp.Is") -> Expression:
 
 def between(compiler: Compiler, node: "exp.Between") -> Expression:
     if node.args.get("symmetric"):
-        raise Refused("BETWEEN SYMMETRIC is none of Spark")
+        raise Refused("Spark has no BETWEEN SYMMETRIC")
     value, low, high = compiler.operands(node.this, node.args["low"], node.args["high"])
     require_comparable(value, low)
     require_comparable(value, high)

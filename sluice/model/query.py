@@ -522,7 +522,7 @@ class Planning:
                 return name
         alias, text = member
         said = f"{alias}.{shown(text)}" if self.select.joins else shown(text)
-        raise self.select.at.error(f"select {said}, too: rows of {self.inputs[alias].name} are told apart by it")
+        raise self.select.at.error(f"also select {said}: it identifies the rows of {self.inputs[alias].name}")
 
     def joinings(self) -> Iterator[Joining]:
         for each in self.select.joins:

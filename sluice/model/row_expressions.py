@@ -120,7 +120,9 @@ class Expressions:
             if isinstance(node, exp.Window):
                 raise self.fault("it has OVER; PREV(column) reads the rows before")
             if isinstance(node, exp.IgnoreNulls | exp.RespectNulls):
-                raise self.fault("it has IGNORE NULLS or RESPECT NULLS, and the value of a row is told whatever it is")
+                raise self.fault(
+                    "IGNORE NULLS and RESPECT NULLS are not supported here: a null counts as the value of its row"
+                )
             if isinstance(node, exp.Alias):
                 raise self.fault("it ends with a name; write the expression alone")
         for number, each in enumerate(self.tokens):

@@ -285,7 +285,8 @@ class Reader:
         if not self.take("}"):
             self.unexpected("'}'")
         if most == 0 or (most is not None and (least or 0) > most):
-            raise self.fault(at, f"from {least or 0} to {most} times is never; write the lesser number first")
+            said = f"{{{least or 0},{most}}} can never match"
+            raise self.fault(at, f"{said}; write the smaller number first, and a largest number above 0")
         return least or 0, most
 
     def count(self) -> int | None:

@@ -55,7 +55,10 @@ at_working_folder, rename_exchange = -100, 2
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote: the version of the table, how many rows or changes, and their columns with their types."""
+    """What an export wrote: the version of the table, how many rows or changes, and their columns with their types.
+
+    An export of changes has the `cursor` where the next one begins.
+    """
 
     table: str
     folder: str
@@ -65,6 +68,7 @@ class Exported:
     columns: Mapping[str, str]
     partition_by: Sequence[str] = ()
     is_changelog: bool = False
+    cursor: str | None = None
 
 
 def export_rows(
@@ -126,7 +130,17 @@ def export_changes(
                 rows = pa.RecordBatchReader.from_batches(schema, batches_of(changes, schema, table))
                 count = write(target, rows, form)
             columns = {each.name: str(each.type) for each in schema}
-        made = Exported(table, str(folder), form, read[-1].version, count, columns, is_changelog=True)
+        at = read[-1]
+        made = Exported(
+            table,
+            str(folder),
+            form,
+            at.version,
+            count,
+            columns,
+            is_changelog=True,
+            cursor=str(at) if at.commit_ms else None,
+        )
         describe(target, made)
     return made
 
@@ -421,16 +435,16 @@ def require_apart(folder: Path, own_folders: Iterable[Path | None]) -> None:
     """A UsageError for what is no folder, is in one that Sluice has for itself, or is the one where the user is."""
     if ":/" in str(folder):
         raise UsageError(
-            f"{folder} is no folder of this machine, where alone an export can appear as a whole. Export to a folder, "
+            f"{folder} is not a local folder. Only in one can an export appear as a whole: export to a local folder, "
             "and copy that."
         )
     target = Path(os.path.realpath(folder))
     for own in filter(None, own_folders):
         root = own.resolve()
         if target == root or root in target.parents or target in root.parents:
-            raise UsageError(f"{target} has to do with Sluice's own folder {root}; choose another one.")
+            raise UsageError(f"{target} is, contains or is inside Sluice's own folder {root}; choose another one.")
     if target == Path.cwd():
-        raise UsageError(f"{target} is the working folder, which would become another one. Export to a folder in it.")
+        raise UsageError(f"{target} is the working directory, which cannot be replaced. Export to a folder inside it.")
 
 
 def require_free(target: Path, *, replace: bool) -> None:

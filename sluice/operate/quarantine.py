@@ -115,7 +115,7 @@ def release(log: AnyLog, dataset: Dataset, records: Sequence[QuarantinedRecord],
 def add(lake: Lake, log: AnyLog, dataset: Dataset, positions: Sequence[str], because: str) -> int:
     """Appends to the log that records are to be set aside, whatever they contain; the next run does it.
 
-    Returns their number; raises UsageError for a position at which none has landed.
+    Returns their number; raises UsageError for a position at which none has landed, or that commands decided.
     """
     landed = [table for table in dataset.landed_in.values() if table in lake.tables()]
     raw = " UNION ALL ".join(f'SELECT topic, "partition", "offset" FROM {table}' for table in landed)
@@ -127,6 +127,13 @@ def add(lake: Lake, log: AnyLog, dataset: Dataset, positions: Sequence[str], bec
         raise UsageError(
             f"{dataset.name}: nothing has landed at {', '.join(missing)}. A position is topic/partition/offset, of the "
             f"topics {', '.join(dataset.topics)}."
+        )
+    owners = {topic: log.owner(topic) for topic, _, _ in places}
+    decided = sorted(topic for topic, owner in owners.items() if owner is not None)
+    if decided:
+        raise UsageError(
+            f"{dataset.name}: {', '.join(decided)} has what commands decided, and later commands were decided by it. "
+            "To take a decision back, send another command."
         )
     return say(log, dataset, places, because, "hold")
 

@@ -382,7 +382,7 @@ def rollback(
     found = [(dataset, *commits) for dataset in datasets if (commits := replaced[dataset.name]) is not None]
     if not found:
         names = ", ".join(replaced)
-        raise SluiceError(f"{names}: rolled back already, and there is nothing newer to go back from.")
+        raise SluiceError(f"{names}: already rolled back, and neither promoted nor rebuilt since.")
     verdicts = {
         dataset.name: verdict_on_former(
             spark, lake, dataset, before, restored(before, undone, because), gate=catalogue.gate_of(dataset)
@@ -458,5 +458,5 @@ def last_replaced(lake: Lake, table: str) -> tuple[Commit, Commit] | None:
             f"run recomputes {table}. Nothing was rolled back."
         )
     raise SluiceError(
-        f"{table} was never promoted or rebuilt as far as its log reaches; there is nothing to go back to."
+        f"{table} was not promoted or rebuilt in the versions that its log keeps, so there is nothing to roll back."
     )

@@ -79,7 +79,7 @@ def remove(
 
 def append(log: AnyLog, dataset: Dataset, query_id: str, at: datetime | None, said: Mapping[str, Any]) -> None:
     if not query_id:
-        raise UsageError("The id of a query is empty; give it one, by which it is changed and removed.")
+        raise UsageError("The id of a query is empty; give it an id, so that you can change and remove it.")
     changed_at = (at or datetime.now(UTC)).astimezone(UTC)
     value = {"query_id": query_id, "changed_at": changed_at.isoformat().replace("+00:00", "Z"), **said}
     try:

@@ -261,8 +261,8 @@ def require_plain_paths(settings: Settings) -> None:
     for name, text in {"LAKE": settings.lake, "LOG": settings.log}.items():
         if half_an_address.match(text):
             raise UsageError(
-                f"{prefix}{name}={public(text)!r} is no address: after {text.partition(':')[0]}: come two slashes. "
-                f"For a folder of this name write ./{public(text)}"
+                f"{prefix}{name}={public(text)!r} is not an address: write {text.partition(':')[0]}:// at its "
+                f"beginning. For a folder of this name write ./{public(text)}"
             )
     folders = {"LAKE": settings.location.folder, "LOG": None if settings.is_on_kafka else settings.log_folder}
     for name, path in folders.items():

@@ -236,7 +236,7 @@ class Translator:
         names = {each.name for each in items if is_window_column(each)}
         missing = [name for name in window_columns if name not in names]
         if missing:
-            raise self.select.at.error(f"select {' and '.join(missing)}, too: windows are told apart by them")
+            raise self.select.at.error(f"also select {' and '.join(missing)}: they identify the window of a row")
 
     def condition(self, where: Part | None) -> str:
         if where is None:
@@ -355,7 +355,7 @@ class Translator:
                 raise each.error(f"the SELECT in brackets has no column {name}")
             found.append(by_name.get(fold(name), replace(each, text=each.text)))
         if not any(each.text == rank.text for each in found):
-            raise self.select.at.error(f"select {rank.name}, too: the table has it, and tells rows apart by it")
+            raise self.select.at.error(f"also select {rank.name}: it is a column of the table, and part of its key")
         return found
 
     def groups_and_columns(self, items: Sequence[Part], over: Over) -> tuple[list[str], list[str] | None]:

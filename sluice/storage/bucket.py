@@ -68,7 +68,7 @@ def client_of(where: S3) -> "Minio":
         from minio import Minio
         from minio.credentials.providers import EnvAWSProvider
     except ImportError as error:
-        raise UsageError("Tables on S3 need a package more: pip install 'sluice-lakehouse[s3]'") from error
+        raise UsageError("Tables on S3 need an extra package: pip install 'sluice-lakehouse[s3]'") from error
     pool = urllib3.PoolManager(
         timeout=urllib3.Timeout(answers_within_seconds),
         retries=urllib3.Retry(total=2, backoff_factor=0.2),

@@ -12,10 +12,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from sluice import bronze, gold, silver
-from sluice.errors import DeclarationError
+from sluice.errors import DeclarationError, UsageError
 from sluice.model.ddl import struct
 from sluice.model.evaluator import Expression, compiled
 from sluice.model.values import OutOfRange
+from sluice.operate import quarantine
 from sluice.operate.commands import Answer, Decider
 from tests.kit import Lakehouse, plain
 from tests.laws.drawn_expressions import Drawn, each_function, kinds, row, scopes
@@ -186,6 +187,16 @@ def test_what_is_decided_by_is_the_table_of_the_state(lakehouse: Lakehouse) -> N
     assert table == sorted(memory, key=repr)
     fates = lakehouse.audit()["silver.account_decisions"]
     assert (fates.balanced, fates.duplicate, fates.quarantined) == (True, 0, 0)
+    # The next command would be decided by what the table no longer has.
+    position = (
+        lakehouse.lake.read(lakehouse.spark, "bronze.account_decisions")
+        .selectExpr("concat_ws('/', topic, partition, offset)")
+        .first()
+    )
+    assert position is not None
+    decisions = quarantine.consumer(lakehouse.catalogue, "silver.account_decisions")
+    with pytest.raises(UsageError, match="has what commands decided"):
+        quarantine.add(lakehouse.lake, lakehouse.log, decisions, [position[0]], "because")
 
 
 def groups(draw: random.Random, commands: list[bytes]) -> Iterator[list[bytes]]:

@@ -71,11 +71,13 @@ def http(  # noqa: PLR0917 - options, each given by its name
     certificate: Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate chain (PEM) …")] = None,
     certificate_key: Annotated[Path | None, typer.Option(help="… and its private key (PEM).")] = None,
 ) -> None:
-    """POST /topics/TOPIC: a record, or a batch of lines; answered when the log has it. Needs SLUICE_HTTP_TOKEN.
+    """Receive records, signed webhooks and commands by HTTP, and answer once they are durable in the log.
 
-    POST /webhooks/TOPIC: a record that its sender signed, with a secret in SLUICE_WEBHOOK_SECRETS.
+    POST /topics/TOPIC: one record, or a batch with one record per line. Needs SLUICE_HTTP_TOKEN.
 
-    POST /commands/NAME: a command, or a batch of lines; answered with what was decided. It needs the same token.
+    POST /webhooks/TOPIC: one record, signed by its sender. Needs --webhook and SLUICE_WEBHOOK_SECRETS, and no token.
+
+    POST /commands/NAME: one command, or one per line; the answer is the decision. Needs --commands and the token.
     """
     with extra_needed():
         from sluice.ingest.receivers import http as receiver

@@ -215,6 +215,11 @@ class Receiver:
         self.stopping = asyncio.Event()
         self.stopping_threads = threading.Event()
         self.topics = {identifier_of(name, topic): topic for name, topic in options.filters.items()}
+        if len(self.topics) < len(options.filters):
+            raise UsageError(
+                "The broker could not tell two of the subscriptions apart: their numbers are equal. Take another topic "
+                "or filter for one of them, or a receiver of its own."
+            )
         self.groups = {topic: Group(partial(self.append, topic)) for topic in options.filters.values()}
 
     def stop(self) -> None:

@@ -115,7 +115,7 @@ class Publisher:
         missing = [name for name in self.key if name not in columns]
         if missing:
             raise PublishError(
-                f"{self.table} has no column {', '.join(missing)}, by which its declaration tells rows apart. "
+                f"{self.table} has no column {', '.join(missing)}, which its declaration names as its key. "
                 "Refresh it first: sluice run"
             )
         return columns

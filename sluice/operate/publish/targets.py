@@ -19,9 +19,7 @@ def publishers(
     """A publisher for each target of these tables, or of all; a UsageError where a table is not published."""
     names = list(dict.fromkeys(each.source.name for each in declared))
     if not names:
-        raise UsageError(
-            "No table is published. Declare it in a module of pipelines, under a name: served = gold.publish(…)."
-        )
+        raise UsageError("No table is published. Declare a publication in a module of pipelines: gold.publish(…).")
     unknown = [name for name in tables if name not in names]
     if unknown:
         raise UsageError(f"{', '.join(unknown)} is not published; published are {', '.join(names)}.")

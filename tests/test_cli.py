@@ -382,8 +382,8 @@ def test_a_held_record_is_shown_and_released(tmp_path: Path) -> None:
     ]
     assert explained[0]["origins"][0]["records"][0].startswith("orders/")
     assert "say which row by order_id" in refused("explain", "silver.orders", "x", here=project)
-    none = "silver.orders has no row order_id=y, in any version that is kept"
-    assert none in refused("explain", "silver.orders", "order_id=y", here=project)
+    absent = "silver.orders has no row order_id=y, in any version that is kept"
+    assert absent in refused("explain", "silver.orders", "order_id=y", here=project)
     then = ("query", "SELECT count(*) AS orders FROM silver.orders", "--as-known-at")
     assert json.loads(sluice(*then, "2999-01-01", "--json", here=project).stdout) == [{"orders": 1}]
     assert "was not there yet" in refused(*then, "2000-01-01", here=project)

@@ -64,6 +64,10 @@ class LogError(SluiceError):
     """The log cannot be read or written as it is."""
 
 
+class LogRefused(LogError):
+    """The log takes no such record, now or later."""
+
+
 class LogUnreachable(LogError):
     """The servers of the log do not answer; they may come back."""
 

@@ -22,7 +22,7 @@ from sluice import bronze, scaffold
 from sluice.engine.catalogue import load
 from sluice.engine.land import skip
 from sluice.engine.runner import Event
-from sluice.errors import LogError, LogGap, LogRecreated, LogUnreachable, SluiceError
+from sluice.errors import LogError, LogGap, LogRecreated, LogRefused, LogUnreachable, SluiceError
 from sluice.ingest import files
 from sluice.log import KafkaLog, KafkaSecurity, Record, StoredRecord
 from sluice.log.kafka_batch import next_batch
@@ -434,7 +434,7 @@ def test_an_append_that_is_refused_ends_when_nothing_of_it_is_on_its_way(kafka: 
     path.write_text('{"id": 1}\n{"id": 2, "text": "' + "x" * 2_000_000 + '"}\n')
     for _ in range(3):
         log = KafkaLog(kafka.server.address, KafkaSecurity(), partitions=2)
-        with pytest.raises(LogError, match=r"too large.*max\.message\.bytes"):
+        with pytest.raises(LogRefused, match=r"too large.*max\.message\.bytes"):
             files.import_file(log, "too_large", path, files.Options(), tmp_path)
     assert values(log, "too_large") == [b'{"id": 1}']
 

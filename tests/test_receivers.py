@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -33,11 +33,13 @@ from pika.exceptions import AMQPError
 from pika.spec import Basic
 
 from sluice import bronze, silver
-from sluice.errors import UsageError
+from sluice.errors import LogError, LogRefused, UsageError
 from sluice.ingest.capture.reader import topics_of
 from sluice.ingest.receivers import amqp, statsd
 from sluice.ingest.receivers.cli import http as listen_over_http
+from sluice.ingest.receivers.group import Group
 from sluice.ingest.receivers.records import key_in, with_field
+from sluice.ingest.receivers.retries import appending
 from sluice.log import Log, StoredRecord
 from sluice.operate.webhook import Webhook
 from sluice.runtime.signatures import schemes, secret_key, signature
@@ -288,6 +290,49 @@ def test_a_log_that_cannot_be_written_is_503_until_it_can(served: Served) -> Non
     assert "File too large" in served.receiver.hears(r"(Refused with 503: .*)\n")
     assert served.count() == before
     assert post(served.port).status == 201
+
+
+def test_a_record_that_the_log_never_takes_is_refused_to_its_sender_alone() -> None:
+    """Several that come meanwhile are one append, which Kafka may take in part."""
+    log: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def append(records: Sequence[str]) -> int:
+        begun.set()
+        go_on.wait(patience_seconds)
+        if "too large" in records:
+            raise LogRefused("too large")
+        log.extend(records)
+        return len(log)
+
+    async def sent() -> list[object]:
+        group: Group[str, int] = Group(append)
+        first = asyncio.create_task(group.append(["first"]))
+        await asyncio.to_thread(begun.wait, patience_seconds)
+        others = [asyncio.create_task(group.append([each])) for each in ("a", "too large", "b")]
+        await asyncio.sleep(0)
+        go_on.set()
+        return await asyncio.gather(first, *others, return_exceptions=True)
+
+    first, a, refused, b = asyncio.run(sent())
+    assert (first, a, b) == (1, 2, 3)
+    assert isinstance(refused, LogRefused)
+    assert log == ["first", "a", "b"]
+
+
+def test_an_append_that_is_refused_is_not_tried_again() -> None:
+    """Others of the batch may be in the log by then, and would come again and again."""
+    tried: list[LogError] = []
+
+    def append(error: LogError) -> None:
+        tried.append(error)
+        if len(tried) < 3:
+            raise error
+
+    with pytest.raises(LogRefused):
+        appending(threading.Event(), print, "")(append, LogRefused("never"))
+    appending(threading.Event(), print, "", sleep=lambda seconds: None)(append, LogError("not now"))
+    assert len(tried) == 3
 
 
 def test_requests_that_come_meanwhile_are_appended_together(served: Served) -> None:

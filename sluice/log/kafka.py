@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.errors import LogError, LogUnreachable, UsageError
+from sluice.errors import LogError, LogRefused, LogUnreachable, UsageError
 from sluice.log import kafka_erase
 from sluice.log.erasures import erasures_in
 from sluice.log.kafka_batch import KafkaBatch, next_batch
@@ -461,7 +461,7 @@ class KafkaLog:
                 KafkaError.INVALID_TIMESTAMP,
                 KafkaError.INVALID_RECORD,
             ):
-                raise LogError(
+                raise LogRefused(
                     f"{self}: {failed}: {said}. The topic's settings max.message.bytes and "
                     "message.timestamp.after.max.ms limit what it accepts; with cleanup.policy=compact each record "
                     "needs a key."

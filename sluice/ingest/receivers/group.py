@@ -4,12 +4,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from sluice.errors import LogRefused
+
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 
 
 class Group(Generic[Item, Done]):
-    """Appends to one topic for many callers, each of whom waits until its own records are durable."""
+    """Appends to one topic for many callers, each of whom waits until its own records are durable.
+
+    Where the log refuses a record, the records of each caller are appended by themselves: only one of them sent it.
+    """
 
     def __init__(self, append: Callable[[Sequence[Item]], Done]) -> None:
         self.append_now = append
@@ -28,14 +33,17 @@ class Group(Generic[Item, Done]):
         while self.waiting:
             group, self.waiting = self.waiting, []
             together = [record for records, _ in group for record in records]
-            outcome: Done | Exception
-            try:
-                outcome = await asyncio.to_thread(self.append_now, together)
-            except Exception as error:  # noqa: BLE001 - each waiting request gets the error, whatever it is
-                outcome = error
-            for _, appended in group:
-                settle(appended, outcome)
+            outcome = await self.appended(together)
+            for records, appended in group:
+                is_of_others = isinstance(outcome, LogRefused) and len(group) > 1
+                settle(appended, await self.appended(records) if is_of_others else outcome)
         self.under_way = None
+
+    async def appended(self, records: Sequence[Item]) -> Done | Exception:
+        try:
+            return await asyncio.to_thread(self.append_now, records)
+        except Exception as error:  # noqa: BLE001 - each waiting request gets the error, whatever it is
+            return error
 
 
 def settle(appended: "asyncio.Future[Done]", outcome: Done | Exception) -> None:

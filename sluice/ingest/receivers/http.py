@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sluice.errors import DoorError, LogError, UsageError
+from sluice.errors import DoorError, LogError, LogRefused, UsageError
 from sluice.ingest.receivers.batches import is_batch, lines_of
 from sluice.ingest.receivers.commands import CommandDoor, Decides
 from sluice.ingest.receivers.connections import Connection, Connections
@@ -117,6 +117,7 @@ class Receiver:
             exception_handlers={
                 HTTPException: refused,
                 UsageError: misused,
+                LogRefused: impossible,
                 LogError: unavailable,
                 ClientDisconnect: abandoned,
             },
@@ -349,6 +350,12 @@ async def refused(_request: Request, error: Exception) -> Response:
 
 async def misused(_request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 400, closing)
+
+
+async def impossible(_request: Request, error: Exception) -> Response:
+    say(f"Refused with 422: {error}")
+    said = "The log takes no such record: it is too large, lacks a key, or has a time that is too far away."
+    return JSONResponse({"error": said}, 422, closing)
 
 
 async def unavailable(_request: Request, error: Exception) -> Response:

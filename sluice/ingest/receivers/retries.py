@@ -6,13 +6,13 @@ from collections.abc import Callable
 from tenacity import (
     RetryCallState,
     Retrying,
-    retry_if_exception_type,
+    retry_if_exception,
     sleep_using_event,
     stop_when_event_set,
     wait_exponential_jitter,
 )
 
-from sluice.errors import LogError
+from sluice.errors import LogError, LogRefused
 
 Notify = Callable[[str], None]
 back_off = wait_exponential_jitter(multiplier=0.25, max=5.0, jitter=0.25)
@@ -21,9 +21,13 @@ back_off = wait_exponential_jitter(multiplier=0.25, max=5.0, jitter=0.25)
 def appending(
     stop: threading.Event, notify: Notify, meanwhile: str, sleep: Callable[[float], None] | None = None
 ) -> Retrying:
-    """Calls an append again while it raises a LogError; the last one is raised when stopped."""
+    """Calls an append again while the log cannot be written; the last error is raised when stopped.
+
+    A LogRefused is raised at once.
+    """
     return Retrying(
-        retry=retry_if_exception_type(LogError),
+        # Others of the records may be in the log by now: again and again they would come twice.
+        retry=retry_if_exception(lambda error: isinstance(error, LogError) and not isinstance(error, LogRefused)),
         wait=back_off,
         stop=stop_when_event_set(stop),
         sleep=sleep or sleep_using_event(stop),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import zmq
 
-from sluice.errors import DoorError, LogError, UsageError
+from sluice.errors import DoorError, LogError, LogRefused, UsageError
 from sluice.ingest.receivers.records import append, key_in, key_text, object_in
 from sluice.ingest.receivers.retries import Notify, appending
 from sluice.log import AnyLog, Record
@@ -106,6 +106,12 @@ def receive(log: AnyLog, socket: "zmq.Socket[bytes]", options: Options, stop: th
         records = [record_of(frames, options, numbers) for frames in batch]
         try:
             retrying(append, log, options.topic, records)
+        except LogRefused:
+            for record in records:
+                try:
+                    retrying(append, log, options.topic, [record])
+                except LogRefused as error:
+                    notify(f"Lost a message: {error}")
         except LogError as error:
             raise LogError(
                 f"{error} {len(records):,} messages that had come, and those behind them, are lost."

@@ -414,8 +414,8 @@ def state(
 
     `schema` is DDL for the state. `initial` and `reduce` give SQL for each of its columns, `reduce` over `state` (what
     was before) and `event` (a row of the source): `{"balance": "state.balance + event.amount"}`. `sequence_by`
-    orders the events, and the log breaks ties. After a late event, the state is what replaying all events would give.
-    `where` is a SQL condition of the events that count.
+    orders the events, and the log breaks ties, or the rows' values where they have no place in it. After a late event,
+    the state is what replaying all events would give. `where` is a SQL condition of the events that count.
     """
     full_name = checked_name("gold", name)
     require_lists(full_name, keys=keys)

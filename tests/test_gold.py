@@ -113,6 +113,27 @@ def test_a_state_is_what_a_replay_gives_in_whatever_order_events_come(lakehouse:
     assert lakehouse.run(rebuild=True)["gold.accounts"].rows.total == 0
 
 
+def test_a_state_of_rows_without_a_place_in_the_log_is_in_the_order_of_their_values(lakehouse: Lakehouse) -> None:
+    plain = gold.view(
+        "plain", inputs={"moves": moves}, keys=["move_id"], shape=lambda moves: moves.select("move_id", "account", "at")
+    )
+    listed = gold.state(
+        "listed",
+        source=plain,
+        keys=["account"],
+        sequence_by="at",
+        schema="moves string",
+        initial={"moves": "''"},
+        reduce={"moves": "state.moves || event.move_id"},
+    )
+    lakehouse.declare(listed)
+    for move, hour in (("d", 3), ("b", 1), ("c", 2), ("a", 1)):
+        value = {"move_id": move, "account": "x", "at": text(hour), "kind": "pay", "amount": 1}
+        lakehouse.publish("moves", value, hours=10 + hour).run()
+    assert lakehouse.rows("gold.listed", "account", "moves") == [("x", "abcd")]
+    assert lakehouse.run(rebuild=True)["gold.listed"].rows.total == 0
+
+
 def test_a_reducer_must_say_something_of_every_column() -> None:
     with pytest.raises(DeclarationError, match="schema names refused"):
         gold.state(

@@ -37,10 +37,12 @@ def fold(
 ) -> "DataFrame":
     """One row per key: the state that its events leave, one after the other by `sequence_by` and then as in the log.
 
-    Only the events count for which the SQL condition `where` is true.
+    Only the events count for which the SQL condition `where` is true. Rows that have no place in the log, such as those
+    of a view of some columns, are in the order of their values.
     """
     names = [name for name in events.columns if not name.startswith("_")]
-    line = F.array_sort(F.collect_list(F.struct(*sequence_by, *order, F.struct(*names).alias("_event"))))
+    places = [name for name in order if name in events.columns]
+    line = F.array_sort(F.collect_list(F.struct(*sequence_by, *places, F.struct(*names).alias("_event"))))
     reduced = reducer.struct(reducer.reduce)
     state = f"aggregate(_line._event, {reducer.struct(reducer.initial)}, (state, event) -> {reduced})"
     return (

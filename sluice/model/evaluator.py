@@ -470,7 +470,7 @@ def arithmetic(
             fit = in_range(kind)
             return strict(kind, lambda one, other: fit(of_integers(one, other)), left, right)
         if of_decimals is None:
-            raise Refused("it is of whole numbers here; CAST decimals, or multiply by the inverse")
+            raise Refused("% takes whole numbers here; CAST decimals to one")
         kind = decimal(*digits(digits_of(left.kind) or (0, 0), digits_of(right.kind) or (0, 0)))
         return strict(kind, of_decimals, left, right)
 

@@ -399,7 +399,7 @@ class Translator:
         times = {self.time_of(each) for each in select.joins}
         if len(times) != 1:
             raise select.joins[1].table.at.error(
-                "all versions are those of one time; join this one in a table of its own"
+                "all joins AS OF in a SELECT use the same time; write the join with another time as a table of its own"
             )
         dimensions: dict[str, Any] = {}
         for each in select.joins:

@@ -22,7 +22,7 @@ def add_schema(log: AnyLog, number: int, file: Path, references: Mapping[str, Pa
     record = orjson.dumps(said)
     reader = protobuf if kind == "PROTOBUF" else avro
     if reader.schema_of(record.decode()) is None:
-        raise UsageError(f"{file} cannot be the schema of id {number}: it is not a schema of {kind} that values can be read by.")
+        raise UsageError(f"{file} cannot be the schema of id {number}: no value can be read by it as {kind}.")
     earlier = stated(log, number)
     if earlier == said:
         return

@@ -517,7 +517,7 @@ def test_what_cannot_be_replayed_says_why(shop: Lakehouse) -> None:
     shop.declare(daily("count(*)"))
     with pytest.raises(SluiceError, match="changed since the replay"):
         promote(shop, replay)
-    with pytest.raises(SluiceError, match="never promoted"):
+    with pytest.raises(SluiceError, match="was not promoted or rebuilt"):
         replaying.rollback(shop.spark, shop.lake, shop.catalogue, [sales], "no reason")
     replaying.drop(shop.lake, replay.name)
     assert replaying.replays(shop.lake) == []

@@ -351,8 +351,8 @@ def test_a_condition_on_the_row_is_read(lake: Lake, where: str) -> None:
 
 def test_a_column_may_be_called_as_a_time_is(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"))
-    write_deltalake(lake.path(table), pa.table({"id": [1], "today": [True]}))
-    Subscription(lake, table, ("id",), "today").require()
+    write_deltalake(lake.path(table), pa.table({"id": [1], "today": [True], "unnest": [True]}))
+    Subscription(lake, table, ("id",), "today AND unnest").require()
     with pytest.raises(UsageError, match=r"another value at another time \(today\)"):
         Subscription(lake, table, ("id",), "today() > DATE '2026-01-01'").require()
 

@@ -31,7 +31,8 @@ def fault(node: dict[str, Any], columns: set[str]) -> str | None:
     """Why a part of an expression is none of the row; None where it is."""
     kind = node["class"]
     name = str(node.get("function_name") or (node.get("column_names") or [""])[-1]).lower()
-    is_column = kind == "COLUMN_REF" and (len(node["column_names"]) > 1 or name in columns)
+    if kind == "COLUMN_REF" and (len(node["column_names"]) > 1 or name in columns):
+        return None
     if kind == "SUBQUERY":
         return "has a query within it (= ANY(…) is one, too: list_contains)"
     if kind == "WINDOW":
@@ -40,7 +41,7 @@ def fault(node: dict[str, Any], columns: set[str]) -> str | None:
         return "has a *"
     if name in rows_from_one:
         return f"makes several rows of one ({name})"
-    if name in changing() and not is_column:
+    if name in changing():
         return f"has another value at another time ({name})"
     return None
 

@@ -349,6 +349,11 @@ def test_a_condition_on_the_row_is_read(lake: Lake, where: str) -> None:
     Subscription(lake, table, ("id",), where).require()
 
 
+def test_a_condition_that_is_too_deep_is_wrong_use(lake: Lake) -> None:
+    with pytest.raises(UsageError, match="nested too deeply"):
+        Subscription(lake, table, ("id",), f"id{'+1' * 900} > 0").require()
+
+
 def test_a_column_may_be_called_as_a_time_is(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"))
     write_deltalake(lake.path(table), pa.table({"id": [1], "today": [True], "unnest": [True]}))

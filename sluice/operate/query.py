@@ -201,9 +201,12 @@ def reads(sql: str) -> bool:
 
 
 def parsed(sql: str) -> list[Any]:
-    """The statements of a text as DuckDB parses them; none where it is not SQL."""
+    """The statements of a text as DuckDB parses them; none where it is not SQL. A UsageError where it is too deep."""
     (text,) = parser().cursor().execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone() or ("{}",)
-    return list(json.loads(text).get("statements", []))
+    try:
+        return list(json.loads(text).get("statements", []))
+    except RecursionError as error:
+        raise UsageError("The SQL is nested too deeply.") from error
 
 
 # Tools ask the same again and again, and to parse a query takes as long as to answer a small one.
@@ -212,17 +215,20 @@ reads_again = lru_cache(maxsize=1000)(reads)
 
 def kinds_of_nodes(parsed: Any) -> set[str]:
     """The kinds of queries that a parsed one is made of."""
-    found, waiting = set(), [parsed]
+    kinds = (each.get("type") for each in parts_of(parsed))
+    return {kind for kind in kinds if isinstance(kind, str) and kind.endswith("_NODE")}
+
+
+def parts_of(parsed: Any) -> Iterator[dict[str, Any]]:
+    """All that parsed SQL is made of, in no order."""
+    waiting = [parsed]
     while waiting:
         each = waiting.pop()
         if isinstance(each, dict):
-            kind = each.get("type")
-            if isinstance(kind, str) and kind.endswith("_NODE"):
-                found.add(kind)
+            yield each
             waiting += each.values()
         elif isinstance(each, list):
             waiting += each
-    return found
 
 
 def executed(found: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.DuckDBPyConnection":

@@ -1,11 +1,11 @@
 """Conditions of DuckDB's SQL that depend on a row alone, so that what was sent of a row can be taken back."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from sluice.errors import UsageError
-from sluice.operate.query import parsed, parser
+from sluice.operate.query import parsed, parser, parts_of
 
 # They make several rows of one.
 rows_from_one = {"unnest", "unlist", "generate_subscripts", "regexp_split_to_table"}
@@ -18,8 +18,9 @@ changing_otherwise = {
 
 def require_of_row(where: str, columns: Sequence[str]) -> None:
     """A UsageError where an expression reads other rows, or has another value at another time."""
-    for node in nodes(parsed(f"SELECT ({where}\n)")):
-        reason = fault(node, {name.lower() for name in columns})
+    named = {name.lower() for name in columns}
+    for part in parts_of(parsed(f"SELECT ({where}\n)")):
+        reason = fault(part, named) if "class" in part else None
         if reason:
             raise UsageError(
                 f"The condition {where!r} {reason}, so what was sent of a row could not be taken back; write a "
@@ -33,29 +34,16 @@ def fault(node: dict[str, Any], columns: set[str]) -> str | None:
     name = str(node.get("function_name") or (node.get("column_names") or [""])[-1]).lower()
     if kind == "COLUMN_REF" and (len(node["column_names"]) > 1 or name in columns):
         return None
-    if kind == "SUBQUERY":
-        return "has a query within it (= ANY(…) is one, too: list_contains)"
-    if kind == "WINDOW":
-        return f"looks at other rows ({name} … OVER)"
-    if kind == "STAR":
-        return "has a *"
+    of_other_rows = {
+        "SUBQUERY": "has a query within it (= ANY(…) is one, too: list_contains)",
+        "WINDOW": f"looks at other rows ({name} … OVER)",
+        "STAR": "has a *",
+    }
+    if kind in of_other_rows:
+        return of_other_rows[kind]
     if name in rows_from_one:
         return f"makes several rows of one ({name})"
-    if name in changing():
-        return f"has another value at another time ({name})"
-    return None
-
-
-def nodes(found: Any) -> Iterator[dict[str, Any]]:
-    """The parts of a parsed expression."""
-    if isinstance(found, list):
-        for each in found:
-            yield from nodes(each)
-    elif isinstance(found, dict):
-        if "class" in found:
-            yield found
-        for each in found.values():
-            yield from nodes(each)
+    return f"has another value at another time ({name})" if name in changing() else None
 
 
 @cache

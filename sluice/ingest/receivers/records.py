@@ -29,17 +29,18 @@ def key_in(value: bytes, field: str) -> str | None:
     A number is a key as it is written. An object or array is one as its JSON text; one that is nested too deeply to be
     written again is none, nor is one beside a number that no float holds, nor text that is no UTF-8.
     """
-    try:
-        found = fields_of(orjson.loads(value)).get(field)
-    except ValueError:
-        found = fields_of(as_written(value)).get(field)
-        key = None if isinstance(found, dict | list) else key_text(found)
-        return None if key is None or any("\ud800" <= each <= "\udfff" for each in key) else key
-    return key_text(fields_of(as_written(value)).get(field, found) if isinstance(found, float) else found)
+    fields, is_text = read(value)
+    found = (fields or {}).get(field)
+    if isinstance(found, float):
+        found = (as_written(value) or {}).get(field, found)
+    if is_text and (isinstance(found, dict | list) or not is_utf8(found)):
+        return None
+    return key_text(found)
 
 
-def fields_of(found: Any) -> dict[str, Any]:
-    return found if isinstance(found, dict) else {}
+def is_utf8(found: Any) -> bool:
+    """Whether a value is no text that Python reads, and UTF-8 cannot have."""
+    return not isinstance(found, str) or not any("\ud800" <= each <= "\udfff" for each in found)
 
 
 def as_written(value: bytes) -> Any:
@@ -94,8 +95,14 @@ def with_field(value: bytes, field: str, text: str) -> bytes:
 
 
 def object_in(value: bytes) -> dict[str, Any] | None:
+    """The JSON object that a value is; None for anything else."""
+    return read(value)[0]
+
+
+def read(value: bytes) -> tuple[dict[str, Any] | None, bool]:
+    """The JSON object that a value is, None for anything else; and whether its numbers are text: one is too large."""
     try:
-        found = orjson.loads(value)
+        found, is_text = orjson.loads(value), False
     except ValueError:
-        found = as_written(value)
-    return found if isinstance(found, dict) else None
+        found, is_text = as_written(value), True
+    return found if isinstance(found, dict) else None, is_text

@@ -378,7 +378,11 @@ def test_a_changelog_applied_gives_the_table(project: Project, tmp_path: Path, f
     assert {(each["operation"], each["version"]) for each in changes_in(tmp_path / "later", form)} == {("delete", 2)}
     assert later.rows == 2
     assert later.cursor is not None
-    assert project.export("gold.sold", tmp_path / "none", form, changelog=True, since=later.cursor).rows == 0
+    none = project.export("gold.sold", tmp_path / "none", form, changelog=True, since=later.cursor)
+    assert (none.rows, none.cursor) == (0, later.cursor)
+    again = project.export("gold.sold", tmp_path / "again", form, changelog=True, since=2)
+    assert again.cursor is not None
+    assert project.export("gold.sold", tmp_path / "more", form, changelog=True, since=again.cursor).rows == 0
 
 
 def test_a_changelog_that_goes_on_notices_that_the_table_was_made_again(tmp_path: Path) -> None:

@@ -131,16 +131,7 @@ def export_changes(
                 count = write(target, rows, form)
             columns = {each.name: str(each.type) for each in schema}
         at = read[-1]
-        made = Exported(
-            table,
-            str(folder),
-            form,
-            at.version,
-            count,
-            columns,
-            is_changelog=True,
-            cursor=str(at) if at.commit_ms else None,
-        )
+        made = Exported(table, str(folder), form, at.version, count, columns, is_changelog=True, cursor=str(at))
         describe(target, made)
     return made
 

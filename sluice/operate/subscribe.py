@@ -51,6 +51,8 @@ class Cursor:
         )
 
     def __str__(self) -> str:
+        if self.version < 0:
+            return str(self.version)
         place = "all" if self.position is None else self.position
         return f"{self.version}:{place}:{self.commit_ms or 0}{':snapshot' if self.is_snapshot else ''}"
 

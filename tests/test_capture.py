@@ -757,13 +757,16 @@ def test_a_key_that_changes_under_a_full_replica_identity(shop: Shop) -> None:
     assert shop.folded() == shop.rows()
 
 
+partitioned = (
+    "CREATE TABLE sales (id int PRIMARY KEY, n int) PARTITION BY RANGE (id)",
+    "CREATE TABLE sales_1 PARTITION OF sales FOR VALUES FROM (0) TO (10)",
+    "CREATE TABLE sales_2 PARTITION OF sales FOR VALUES FROM (10) TO (20)",
+    "INSERT INTO sales VALUES (1, 1), (11, 1)",
+)
+
+
 def test_a_partitioned_table_goes_to_one_topic(shop: Shop) -> None:
-    shop.execute(
-        "CREATE TABLE sales (id int PRIMARY KEY, n int) PARTITION BY RANGE (id)",
-        "CREATE TABLE sales_1 PARTITION OF sales FOR VALUES FROM (0) TO (10)",
-        "CREATE TABLE sales_2 PARTITION OF sales FOR VALUES FROM (10) TO (20)",
-        "INSERT INTO sales VALUES (1, 1), (11, 1)",
-    )
+    shop.execute(*partitioned)
     shop.once("sales")
     shop.execute("UPDATE sales SET n = 2", "UPDATE sales SET id = 12 WHERE id = 1", "DELETE FROM sales WHERE id = 11")
     shop.once("sales")
@@ -772,12 +775,7 @@ def test_a_partitioned_table_goes_to_one_topic(shop: Shop) -> None:
 
 
 def test_what_a_partition_takes_with_it_is_gone_after_a_new_snapshot(shop: Shop) -> None:
-    shop.execute(
-        "CREATE TABLE sales (id int PRIMARY KEY, n int) PARTITION BY RANGE (id)",
-        "CREATE TABLE sales_1 PARTITION OF sales FOR VALUES FROM (0) TO (10)",
-        "CREATE TABLE sales_2 PARTITION OF sales FOR VALUES FROM (10) TO (20)",
-        "INSERT INTO sales VALUES (1, 1), (11, 1)",
-    )
+    shop.execute(*partitioned)
     shop.once("sales")
     shop.execute("DROP TABLE sales_2", "UPDATE sales SET n = 2")
     shop.once("sales")

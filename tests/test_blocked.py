@@ -482,7 +482,7 @@ def test_a_declaration_that_came_to_half_of_its_end_and_is_restored_leaves_no_fa
     lakehouse.declare(payments)
     lakehouse.publish("payments", payment("a", "one"), payment("a", "two"), payment("b", "one"), key="k").run()
     # A command about another dataset moves the cursor, and no row.
-    quarantine.say(lakehouse.log, totals, [("payments", 0, 0)], because="no", do="hold")
+    quarantine.say(lakehouse.log, totals, [("payments", 0, 0, None)], because="no", do="hold")
     assert lakehouse.run()["silver.payments"].rows.total == 0
     expected = lakehouse.rows("silver.payments"), lakehouse.fates()
     lakehouse.declare(by_shop)

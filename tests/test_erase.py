@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import date
@@ -36,7 +37,7 @@ from sluice.runtime.settings import Settings
 from sluice.shapes.fates import Reading, touched_by_erasure
 from sluice.silver import events
 from sluice.storage.delta import Lake
-from sluice.storage.delta.forgetting import delta_log
+from sluice.storage.delta.reader import delta_log
 from sluice.storage.files import Files
 from tests.commands import sluice
 from tests.damage import damage
@@ -380,6 +381,37 @@ def test_the_next_record_of_a_key_takes_the_place_of_an_erased_one(lakehouse: La
     assert lakehouse.rows("gold.counted") == [("tea", 3, "d")]
 
 
+def test_a_topic_that_was_made_again_keeps_its_records(lakehouse: Lakehouse) -> None:
+    of_one_subject(lakehouse)
+    assert found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'")) == {1: [0, 2]}
+    # Also while it has not been done.
+    shutil.rmtree(lakehouse.folder / "log" / "sales")
+    lakehouse.publish("sales", sale("a"), sale("b"), sale("c"), key="k")
+    with pytest.raises(LogError, match="have landed"):
+        lakehouse.run()
+    # What has landed of the old topic is erased nonetheless.
+    assert lakehouse.audit()["silver.sales"].erased == 2
+
+    shutil.rmtree(lakehouse.folder / "lake")
+    lakehouse.run()
+    lakehouse.run()
+    assert lakehouse.rows("silver.sales", "id") == [("a",), ("b",), ("c",)]
+    assert [record.key for record in lakehouse.log.tail("sales")] == ["k", "k", "k"]
+
+
+def test_what_landed_without_an_id_is_erased(lakehouse: Lakehouse) -> None:
+    """Topics, and ledgers, of older releases have none."""
+    of_one_subject(lakehouse)
+    known = lakehouse.lake.last_commit("bronze.sales")
+    assert known is not None
+    landed = {partition: each.model_copy(update={"topic_id": None}) for partition, each in known.entry.landed.items()}
+    entry = known.entry.model_copy(update={"landed": landed})
+    lakehouse.lake.move_cursor("bronze.sales", known.unchanged(entry), known.fence)
+    found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
+    lakehouse.run()
+    assert files_with(lakehouse.folder, subject) == []
+
+
 def test_fields_become_null_and_what_does_not_use_them_stays(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,7 +437,7 @@ def test_after_an_erasure_no_dataset_is_taken_for_half_done(lakehouse: Lakehouse
         "prices", {"product": "tea", "changed_at": text(0), "price": 3}, b"{"
     ).run()
     ((partition, offset),) = lakehouse.rows("silver.sales", "_partition", "_offset")[1:]
-    held = [("sales", partition, offset)]
+    held = [("sales", partition, offset, None)]
     quarantine.say(lakehouse.log, sales, held, because="no", do="hold")
     lakehouse.run()
     # The last fates are those of prices. What is said of sales then moves all cursors, and no row.

@@ -1,6 +1,8 @@
 """Quarantine and lateness: quarantined records are listed, and released by one command."""
 
 import re
+import shutil
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -84,6 +86,49 @@ def test_a_released_record_that_came_first_takes_the_place_of_the_winner(lakehou
     lakehouse.run()
     assert lakehouse.rows("silver.readings", "id", "value") == [("a", 1)]
     assert [fate[:2] for fate in lakehouse.fates()] == [("duplicate", "other_payload")]
+
+
+def test_the_last_command_wins_though_the_clock_of_who_gave_the_one_before_was_ahead(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(readings).publish("readings", reading("a", 1.0, received=1.0), hours=1, key="k").run()
+    (at_offset,) = lakehouse.lake.open("silver.readings").to_pyarrow_table().to_pylist()
+    position = f"readings/{at_offset['_partition']}/0"
+    landed_ms = quarantine.millis(at(1))
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    place = ("readings", at_offset["_partition"], 0, landed_ms)
+    quarantine.say(lakehouse.log, readings, [place], "by a fast clock", "hold", now=tomorrow)
+    lakehouse.run()
+    assert lakehouse.rows("silver.readings", "id") == []
+    held = quarantine.quarantined_records(lakehouse.lake, readings)
+    assert [record.position for record in held] == [position]
+    assert quarantine.release(lakehouse.log, readings, held, "it is right") == 1
+    lakehouse.run()
+    assert lakehouse.rows("silver.readings", "id") == [("a",)]
+    assert lakehouse.changed_by_rebuild() == {}
+
+
+def test_a_command_is_not_about_the_record_of_a_topic_that_was_made_again(lakehouse: Lakehouse) -> None:
+    first = lakehouse.declare(readings).publish("readings", reading("bad", 1.0, received=1.0), hours=1, key="k")
+    first.run()
+    (row,) = lakehouse.lake.open("silver.readings").to_pyarrow_table().to_pylist()
+    position = f"readings/{row['_partition']}/0"
+    quarantine.add(lakehouse.lake, lakehouse.log, readings, [position], "a test")
+    shutil.rmtree(lakehouse.folder / "log" / "readings")
+    shutil.rmtree(lakehouse.folder / "lake")
+    lakehouse.publish("readings", reading("good", 2.0, received=2.0), b"{", hours=2, key="k").run()
+    assert lakehouse.rows("silver.readings", "id") == [("good",)]
+
+    # A command about the new one is another.
+    quarantine.add(lakehouse.lake, lakehouse.log, readings, [position], "it is bad, too")
+    lakehouse.run()
+    assert lakehouse.rows("silver.readings", "id") == []
+
+
+def test_a_command_of_an_older_release_has_no_timestamp_and_counts(lakehouse: Lakehouse) -> None:
+    lakehouse.declare(readings).publish("readings", reading("a", 1.0, received=1.0), hours=1, key="k").run()
+    (row,) = lakehouse.lake.open("silver.readings").to_pyarrow_table().to_pylist()
+    said = {"topic": "readings", "partition": row["_partition"], "offset": 0, "because": "a test", "do": "hold"}
+    lakehouse.publish(quarantine.commands_topic, {"dataset": "silver.readings"} | said, key="silver.readings").run()
+    assert lakehouse.rows("silver.readings", "id") == []
 
 
 def test_what_cannot_be_used_cannot_be_released(lakehouse: Lakehouse) -> None:

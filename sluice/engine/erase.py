@@ -61,8 +61,9 @@ def erase(spark: "SparkSession", lake: TableFormat, log: AnyLog, topic: Topic) -
     if known is None:
         return None
     # A topic that was made again under its name has other records.
-    ids = {None, *(each.head for each in known.entry.landed.values())}
-    removals = removals_of({number: each for number, each in pending.items() if each.topic_id in ids}, topic.topic)
+    ids = {each.of_topic for each in known.entry.landed.values()} - {None} or {log.topic_id(topic.topic)}
+    of_landed = {number: each for number, each in pending.items() if each.topic_id in {None, *ids}}
+    removals = removals_of(of_landed, topic.topic)
     landed = log.marks_after(topic.topic, known.entry.landed, removals)
     said = {"cause": "erasure", "rows": no_rows, "landed": landed, "because": None, "erased": max(pending) + 1}
     said |= {"began_ms": int(time.time() * 1000), "changed_at": None, "changed_ms": None}

@@ -115,7 +115,7 @@ class AnyLog(Protocol):
         """The offsets before which compaction may have emptied records, of the partitions where it has been."""
 
     def topic_id(self, topic: str) -> str | None:
-        """What tells a topic from another one that is made under its name; None where that is told otherwise."""
+        """What tells a topic from another one that is made under its name; None where the log has no such id."""
 
     def require_erasable(self, topic: str, offsets: Offsets, fields: Iterable[str]) -> None:
         """A UsageError where these records, or fields of them, cannot be erased."""

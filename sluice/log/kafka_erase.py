@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.errors import UsageError
 from sluice.log.records import StoredRecord
-from sluice.model.erasure import Offsets, Removal, Removals, erased_header, erasures_topic, ranges_of
+from sluice.model.erasure import Offsets, Removal, Removals, erased_header, erasures_topic, of_topic, ranges_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -135,12 +135,7 @@ def of_now(log: "KafkaLog", topic: str, removals: Removals) -> dict[int, dict[in
     """The removals of a topic as it is, if it is: one that was made again has other records at the same offsets."""
     if not removals or not log.exists(topic):
         return {}
-    known = (None, log.topic_id(topic))
-    found = {
-        partition: {offset: [one for one in some if one.topic_id in known] for offset, some in each.items()}
-        for partition, each in removals.items()
-    }
-    return {partition: {offset: some for offset, some in each.items() if some} for partition, each in found.items()}
+    return of_topic(removals, log.topic_id(topic))
 
 
 def marks_in(removals: Removals) -> set[str]:

@@ -28,7 +28,7 @@ from sluice.log.segments import (
 )
 from sluice.log.topic_file import Retention, TopicFile, make_topic, read_topic_file, write_topic_file
 from sluice.log.verify import Verified, verify
-from sluice.model.erasure import Offsets, Removals
+from sluice.model.erasure import Offsets, Removals, of_topic
 from sluice.model.ledger import LandedPartition
 
 topic_name = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -234,8 +234,10 @@ class Log:
         """What is in each partition of a topic, every byte checked; a LogError when there is no such topic."""
         return verify(self, topic)
 
-    def topic_id(self, topic: str) -> None:
-        """None: the ledger knows a topic by what its segments say."""
+    def topic_id(self, topic: str) -> str | None:
+        """What tells a topic from another one that is made under its name; None for one that an older release made."""
+        said = read_topic_file(self.root / topic)
+        return None if said is None else said.id
 
     def require_erasable(self, topic: str, offsets: Offsets, fields: Iterable[str]) -> None:  # noqa: ARG002
         """Nothing to say: all that is in segments can be erased, unless somebody owns the topic now."""
@@ -246,7 +248,7 @@ class Log:
         """Removes what erasures name from the segments of a topic; returns how many were written again."""
         if self.owner(topic) is not None:
             require_free(self, topic)
-        return erase(self, topic, removals)
+        return erase(self, topic, of_topic(removals, self.topic_id(topic)))
 
     def held(self, topic: str, removals: Removals) -> Iterator[tuple[int, int]]:  # noqa: ARG002
         """Nothing: what is erased is gone at once."""
@@ -260,7 +262,7 @@ class Log:
         self, topic: str, landed: Mapping[int, LandedPartition], removals: Removals
     ) -> dict[int, LandedPartition]:
         """How far each partition has landed, as its newest segment is known after an erasure."""
-        return marks_after(self, topic, landed, removals)
+        return marks_after(self, topic, landed, of_topic(removals, self.topic_id(topic)))
 
     def retention(self, topic: str) -> Retention | None:
         """How long records of a topic stay after they have landed; None where nobody has said so."""

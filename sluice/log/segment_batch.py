@@ -227,7 +227,7 @@ def next_batch(log: "Log", topic: str, landed: dict[int, LandedPartition], recor
     ]
     # Across partitions by age, so that a bounded batch takes from all of them alike.
     fresh.sort(key=lambda segment: (segment.base_offset, segment.partition))
-    return verified(topic, fresh, dict(landed), records_max)
+    return verified(topic, log.topic_id(topic), fresh, dict(landed), records_max)
 
 
 def unlanded_in(
@@ -349,7 +349,11 @@ def gap(topic: str, partition: int, missing: range) -> LogGap:
 
 
 def verified(
-    topic: str, fresh: Sequence[Segment], landed: dict[int, LandedPartition], records_max: int
+    topic: str,
+    topic_id: str | None,
+    fresh: Sequence[Segment],
+    landed: dict[int, LandedPartition],
+    records_max: int,
 ) -> SegmentBatch:
     """As many of the fresh segments as fit, each complete and each beginning where the one before it ended.
 
@@ -372,5 +376,6 @@ def verified(
             segment=segment.base_offset,
             head=head_digest(segment),
             size_bytes=segment.path.stat().st_size,
+            topic_id=topic_id,
         )
     return SegmentBatch(topic, taken, landed, records, are_sealed)

@@ -38,7 +38,8 @@ class TopicFile(BaseModel):
 
     Before the offsets in `compacted`, a partition was compacted; a compaction that was begun and may have been killed
     goes as far as `compacting` says. A topic with an `owner` is written by that alone, and keeps all of its records
-    (`owned.py`). Fields that a newer release adds are kept.
+    (`owned.py`). The `id` tells the topic from another one that is made under its name; topics of older releases have
+    none. Fields that a newer release adds are kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -49,6 +50,7 @@ class TopicFile(BaseModel):
     compacted: dict[int, int] | None = None
     compacting: dict[int, int] | None = None
     owner: str | None = None
+    id: str | None = None
 
     def start(self, partition: int) -> int:
         return self.starts.get(partition, 0)
@@ -112,7 +114,7 @@ def make_topic(folder: Path, partitions: int, owner: str | None = None) -> None:
     aside.mkdir()
     for partition in range(partitions):
         (aside / str(partition)).mkdir()
-    write_topic_file(aside, TopicFile(partitions=partitions, owner=owner))
+    write_topic_file(aside, TopicFile(partitions=partitions, owner=owner, id=uuid.uuid4().hex))
     try:
         aside.rename(folder)
     except OSError:

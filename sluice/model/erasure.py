@@ -109,6 +109,15 @@ def removals_of(erasures: Mapping[int, Erasure], topic: str) -> Removals:
     return found
 
 
+def of_topic(removals: Removals, topic_id: str | None) -> dict[int, dict[int, list[Removal]]]:
+    """Those of the topic with this id: one that was made again has other records at the same offsets."""
+    found = {
+        partition: {offset: [one for one in some if one.topic_id in (None, topic_id)] for offset, some in each.items()}
+        for partition, each in removals.items()
+    }
+    return {partition: {offset: some for offset, some in each.items() if some} for partition, each in found.items()}
+
+
 def is_erased(record: Kept, removals: Sequence[Removal]) -> bool:
     """Whether one of these removed all of a record: a producer can set the header, with other ones or its own text."""
     possible = [{erased_header: str(each.number)} for each in removals]

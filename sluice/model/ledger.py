@@ -35,7 +35,7 @@ class LandedPartition(BaseModel):
     """How far one partition of a topic has landed, and the marks that identify its log.
 
     `segment` is the base offset of the newest segment that landed, `head` a digest of its first line, and `size_bytes`
-    that of its file; on Kafka `head` is the topic's id.
+    that of its file. `topic_id` is the topic's id; on Kafka `head` is, and there is no segment.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -44,6 +44,12 @@ class LandedPartition(BaseModel):
     segment: int | None = None
     head: str | None = None
     size_bytes: int | None = None
+    topic_id: str | None = None
+
+    @property
+    def of_topic(self) -> str | None:
+        """The id of the topic that has landed; None where an older release landed it, or made the topic."""
+        return self.head if self.segment is None else self.topic_id
 
 
 class Reached(BaseModel):

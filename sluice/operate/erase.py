@@ -145,7 +145,7 @@ def require_landed_topic(lake: Lake, log: AnyLog, catalogue: Catalogue, topic: s
     """A UsageError where bronze has the records of another topic of this name, which have the same offsets."""
     now = log.topic_id(topic)
     for table, entry in landed_from(lake, catalogue, topic):
-        if now and any(each.head != now for each in entry.landed.values()):
+        if now and any(each.of_topic not in (None, now) for each in entry.landed.values()):
             raise UsageError(
                 f"{table} has the records of a topic {topic} that was deleted and made again. Restore that one, or "
                 "land the new one in another table or lake, and erase there."

@@ -6,7 +6,7 @@ too.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import orjson
 
@@ -20,6 +20,10 @@ from sluice.storage.delta import Lake
 
 # Where it is said which records are released or set aside.
 commands_topic = releases.topic
+# Commands differ by as much at least.
+least = timedelta(milliseconds=1)
+# For the newest of them.
+commands_looked_at = 1_000
 # A dataset that consumes records.
 Consumer = Dataset
 
@@ -107,9 +111,8 @@ def release(log: AnyLog, dataset: Dataset, records: Sequence[QuarantinedRecord],
             f"corrected (sluice log append), or change the declaration: then all records are judged again. "
             f"What can be released: {', '.join(releasable(dataset))}."
         )
-    return say(
-        log, dataset, [(record.topic, record.partition, record.offset) for record in records], because, "release"
-    )
+    places = [(record.topic, record.partition, record.offset, millis(record.timestamp)) for record in records]
+    return say(log, dataset, places, because, "release")
 
 
 def add(lake: Lake, log: AnyLog, dataset: Dataset, positions: Sequence[str], because: str) -> int:
@@ -118,17 +121,20 @@ def add(lake: Lake, log: AnyLog, dataset: Dataset, positions: Sequence[str], bec
     Returns their number; raises UsageError for a position at which none has landed, or that commands decided.
     """
     landed = [table for table in dataset.landed_in.values() if table in lake.tables()]
-    raw = " UNION ALL ".join(f'SELECT topic, "partition", "offset" FROM {table}' for table in landed)
-    sql = f"""SELECT * FROM ({raw}) WHERE concat_ws('/', topic, "partition", "offset") IN (SELECT unnest($positions))"""
+    raw = " UNION ALL ".join(f'SELECT topic, "partition", "offset", "timestamp" FROM {table}' for table in landed)
+    sql = f"""
+        SELECT topic, "partition", "offset", epoch_ms("timestamp") FROM ({raw})
+        WHERE concat_ws('/', topic, "partition", "offset") IN (SELECT unnest($positions))
+    """
     with connection(lake) as found:
         places = found.execute(sql, {"positions": list(positions)}).fetchall() if landed else []
-    missing = sorted(set(positions) - {"/".join(map(str, place)) for place in places})
+    missing = sorted(set(positions) - {"/".join(map(str, place[:3])) for place in places})
     if missing:
         raise UsageError(
             f"{dataset.name}: nothing has landed at {', '.join(missing)}. A position is topic/partition/offset, of the "
             f"topics {', '.join(dataset.topics)}."
         )
-    owners = {topic: log.owner(topic) for topic, _, _ in places}
+    owners = {topic: log.owner(topic) for topic, *_ in places}
     decided = sorted(topic for topic, owner in owners.items() if owner is not None)
     if decided:
         raise UsageError(
@@ -138,8 +144,23 @@ def add(lake: Lake, log: AnyLog, dataset: Dataset, positions: Sequence[str], bec
     return say(log, dataset, places, because, "hold")
 
 
-def say(log: AnyLog, dataset: Dataset, places: Iterable[tuple[str, int, int]], because: str, do: str) -> int:
-    """Appends what is to be done with each record; the last command for a record wins."""
+def say(
+    log: AnyLog,
+    dataset: Dataset,
+    places: Iterable[tuple[str, int, int, int | None]],
+    because: str,
+    do: str,
+    *,
+    now: datetime | None = None,
+) -> int:
+    """Appends what is to be done with each record, given its position and its timestamp in milliseconds.
+
+    Without a timestamp it is about any record at that position, also of a topic that is made again.
+    The last command for a record wins, also where the clock of who gave one before was ahead.
+    """
+    now = now or datetime.now(UTC)
+    if log.exists(releases.topic):
+        now = max([now, *[each.timestamp + least for each in log.tail(releases.topic, commands_looked_at)[-1:]]])
     said = [
         {
             "dataset": dataset.name,
@@ -148,11 +169,17 @@ def say(log: AnyLog, dataset: Dataset, places: Iterable[tuple[str, int, int]], b
             "offset": offset,
             "because": because,
             "do": do,
+            "timestamp_ms": timestamp_ms,
         }
-        for topic, partition, offset in places
+        for topic, partition, offset, timestamp_ms in places
     ]
-    log.append(releases.topic, [Record(orjson.dumps(each), key=dataset.name) for each in said])
+    log.append(releases.topic, [Record(orjson.dumps(each), key=dataset.name, timestamp=now) for each in said])
     return len(said)
+
+
+def millis(at: datetime) -> int:
+    """A time as milliseconds since 1970, which is all that Kafka has of it."""
+    return (at - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
 
 
 def require_reason(dataset: Dataset, reason: str) -> None:

@@ -37,7 +37,7 @@ from sluice.shapes.canonical import key_text
 from sluice.shapes.deduplicate import deduplicate, verdict
 from sluice.shapes.encoded import changed_ids, known_schemas, schema_id, schema_id_of
 from sluice.shapes.few_fates import judged_few, reached_by_few
-from sluice.shapes.parse import Parsing, bronze_position, erased, late, parse, position
+from sluice.shapes.parse import Parsing, bronze_position, erased, late, parse, position, said_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -48,7 +48,9 @@ fates_table = "silver._fates"
 # `sluice quarantine release` writes to the log, so a rebuild applies it too.
 releases = Topic("bronze.sluice_releases", "sluice_releases", "Quarantined records that were released.", optional=True)
 envelope_types = {"op": "string", "committed_at": "timestamp", "lsn": "bigint", "transaction_order": "bigint"}
-release_schema = "dataset string, topic string, partition int, offset bigint, because string, do string"
+release_schema = (
+    "dataset string, topic string, partition int, offset bigint, because string, do string, timestamp_ms bigint"
+)
 releases_input = "releases"
 # The writers' schemas, from a registry or by hand. Whatever becomes of the registry, a rebuild has them.
 schemas = Topic("bronze.sluice_schemas", "sluice_schemas", "The schemas that records were written by.", optional=True)
@@ -279,10 +281,10 @@ def as_said(parsed: "DataFrame", reading: Reading) -> "DataFrame":
         return parsed
     marked = parsed.join(F.broadcast(reading.said), list(position), "left")
     waivable = F.array(*[F.lit(rule) for rule in reading.parsing.waivable])
-    is_held = F.coalesce("_is_held", F.lit(False))
+    is_held = F.coalesce(said_of("_timestamp"), F.lit(False))
     is_lifted = ~is_held & (F.size(F.array_except(F.split("_rule", ","), waivable)) == 0)
     rule = F.when(is_held & F.col("_rule").isNull(), by_command).when(
-        F.col("_is_held").isNull() | ~F.coalesce(is_lifted, F.lit(False)), F.col("_rule")
+        said_of("_timestamp").isNull() | ~F.coalesce(is_lifted, F.lit(False)), F.col("_rule")
     )
     return with_key(marked.withColumn("_rule", rule).select(parsed.columns), reading.distinct)
 
@@ -397,7 +399,11 @@ def records_within(df: "DataFrame", scope: "Scope") -> "DataFrame":
 
 
 def commanded(records: "DataFrame", dataset: str) -> "DataFrame":
-    """The last command about each record of one dataset: its position, and whether it is held (or released)."""
+    """The last command about each record of one dataset: its position, and whether it is held (or released).
+
+    `_said_of_ms` is the record's timestamp: a topic that was made again has another record at the same position. It is
+    null in commands of older releases.
+    """
     said = F.from_json(F.col("value").cast("string"), release_schema)
     order = F.struct("timestamp", "partition", "offset")
     is_hold = F.coalesce(F.col("said.do") == "hold", F.lit(False))
@@ -405,7 +411,7 @@ def commanded(records: "DataFrame", dataset: str) -> "DataFrame":
         records.select(said.alias("said"), order.alias("at"))
         .where(F.col("said.dataset") == dataset)
         .groupBy(*[F.col(f"said.{column.removeprefix('_')}").alias(column) for column in position])
-        .agg(F.max_by(is_hold, "at").alias("_is_held"))
+        .agg(F.max_by(is_hold, "at").alias("_is_held"), F.max_by("said.timestamp_ms", "at").alias("_said_of_ms"))
     )
 
 

@@ -235,7 +235,7 @@ def parse(
     of them may be what fails. `schemas` are those that records were written by, where they name one; `_schema_id` is
     then its id.
     """
-    is_held = F.lit(False) if said is None else F.coalesce("_is_held", F.lit(False))
+    is_held = F.lit(False) if said is None else F.coalesce(said_of("timestamp"), F.lit(False))
     records = records if said is None else with_commands(records, said)
     if isinstance(parsing.format, Encoding):
         records = encoded.with_text(records, parsing.format, parsing.record_bytes_max, schemas)
@@ -292,6 +292,12 @@ def with_commands(records: "DataFrame", said: "DataFrame") -> "DataFrame":
     """Bronze records with the commands about them."""
     spoken_of = said.withColumnsRenamed(dict(zip(position, bronze_position, strict=True)))
     return records.join(F.broadcast(spoken_of), list(bronze_position), "left")
+
+
+def said_of(timestamp: str) -> "Column":
+    """What the last command at a record's position says of it; null where that was about another record."""
+    is_about_it = F.col("_said_of_ms").isNull() | (F.col("_said_of_ms") == F.unix_millis(timestamp))
+    return F.when(is_about_it, F.col("_is_held"))
 
 
 def row_of(parsing: Parsing) -> "list[Column]":

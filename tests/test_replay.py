@@ -1,8 +1,10 @@
 """Replays: tables recomputed beside the live ones, compared, promoted and rolled back."""
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from sluice.model.datasets import Dataset
 from sluice.operate import replay as replaying
 from sluice.operate import requests
 from sluice.silver.history import HistoryOfChanges
-from sluice.storage.delta import writer
+from sluice.storage.delta import Lake, writer
 from sluice.windows import window
 from tests.damage import computed_wrong, damage
 from tests.kit import Lakehouse, Row, at, disk_full_at, text
@@ -69,6 +71,14 @@ def opened_shop(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def shop(opened_shop: Lakehouse, tmp_path: Path) -> Lakehouse:
     return opened_shop.copied_to(tmp_path)
+
+
+class ClockAhead(datetime):
+    """A clock that is an hour ahead."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "ClockAhead":
+        return cls.fromtimestamp(datetime.now(tz).timestamp() + 3_600, tz)
 
 
 def build(
@@ -324,6 +334,51 @@ def test_a_repair_is_not_taken_back_by_a_part_that_was_copied_before_it(shop: La
     shop.declare(daily("sum(pieces * price.price * 10)"))
     promote(shop, build(shop, "silver.sales", part=first_day))
     assert shop.rows("silver.sales") == right
+
+
+def test_a_repair_is_not_taken_back_though_the_clock_was_ahead_when_the_replay_began(
+    shop: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = revenues(shop)
+    damage(shop.lake, "gold.revenue", "DELETE WHERE product = 'tea'")
+    with monkeypatch.context() as ahead:
+        ahead.setattr(replaying, "datetime", ClockAhead)
+        replay = build(shop, "silver.sales")
+    assert replay.created_at > datetime.now(UTC)
+    assert shop.run()["gold.revenue"].cause == "altered"
+    with pytest.raises(SluiceError, match=r"gold\.revenue was repaired since the replay"):
+        promote(shop, replay)
+    assert revenues(shop) == right
+
+
+def test_fates_are_rolled_back_though_the_clock_was_ahead_when_they_were_committed(shop: Lakehouse) -> None:
+    shop.publish("sales", {"id": "bad", "product": "tea", "sold_at": text(1), "pieces": "two"})
+    shop.run()
+    right, rows = shop.fates(), shop.rows("silver.sales", "id")
+    for table in ("silver.sales", "silver._fates"):
+        commit_later(shop.lake, table, hours=1)
+    in_text = silver.events(
+        "sales",
+        source=bronze.topic("sales"),
+        schema="id string, product string, sold_at timestamp, pieces string",
+        keys=["id"],
+        event_time="sold_at",
+        future_tolerance="1000 days",
+    )
+    shop.declare(in_text).run()
+    assert shop.fates() != right
+    replaying.rollback(shop.spark, shop.lake, shop.catalogue, [in_text], "whole pieces only")
+    assert (shop.fates(), shop.rows("silver.sales", "id")) == (right, rows)
+
+
+def commit_later(lake: Lake, table: str, hours: int) -> None:
+    """As if the clock had been ahead when the newest version of a table was committed."""
+    logs = sorted(Path(lake.path(table), "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in logs[-1].read_text().splitlines()]
+    for each in actions:
+        if "commitInfo" in each:
+            each["commitInfo"]["timestamp"] += hours * 3_600_000
+    logs[-1].write_text("".join(json.dumps(each) + "\n" for each in actions))
 
 
 def forget_silver(shop: Lakehouse) -> None:

@@ -70,7 +70,7 @@ def versions_seen(lake: Lake, dataset: Dataset, commit: Commit) -> dict[str, int
     found = {name: seen.version for name, seen in commit.entry.inputs.items()}
     shared = [output.table for output in dataset.outputs[:-1]]
     for table in shared:
-        version = lake.version_at(table, commit.timestamp_ms)
+        version = lake.version_beside(table, commit)
         # An erasure changes nothing of what other datasets have in a table that they share.
         found[table] = lake.oldest_version(table) if version is None else version
     return {name: version for name, version in found.items() if lake.last_commit(name)} | {dataset.name: commit.version}

@@ -39,7 +39,7 @@ class Replay(BaseModel):
     """A replay: what is recomputed and why, how far it is, and what it would change.
 
     `datasets` are those recomputed, `tables` these and all that is made from them. `versions` are those of the live
-    tables that it began from.
+    tables that it began from, and `table_ids` tell these tables from others of their names.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -54,6 +54,7 @@ class Replay(BaseModel):
     fingerprints: dict[str, str]
     changed: tuple[str, ...]
     versions: dict[str, int] = {}
+    table_ids: dict[str, str] = {}
     compared: tuple[Compared, ...] = ()
 
     @property
@@ -188,7 +189,8 @@ def build(spark: "SparkSession", lake: Lake, catalogue: Catalogue, replay: Repla
             require_whole(lake, dataset)
     cuts = cut(lake, datasets)
     versions = {table: version for each in cuts.values() for table, version in each.versions.items()}
-    replay = save(lake, replay.model_copy(update={"versions": versions}))
+    table_ids = {name: each.commit.table_id for name, each in cuts.items()}
+    replay = save(lake, replay.model_copy(update={"versions": versions, "table_ids": table_ids}))
     yield "copying"
     copy(spark, beside, datasets, cuts)
     compared = []
@@ -273,8 +275,9 @@ def require_unrepaired(lake: Lake, replay: Replay, datasets: Sequence[Dataset]) 
         if replay.part is None and dataset.name in replay.datasets:
             continue
         require_whole(lake, dataset)
-        since_ms = int(replay.created_at.timestamp() * 1000)
-        repaired = repairs_of(lake, dataset.name, since_ms, dataset.fingerprint)
+        # By versions, as a clock may have been wrong.
+        since = replay.versions.get(dataset.name, -1)
+        repaired = repairs_of(lake, dataset.name, since, dataset.fingerprint, replay.table_ids.get(dataset.name))
         if any(each.entry.replay != replay.name for each in repaired):
             raise SluiceError(
                 f"{dataset.name} was repaired since the replay {replay.name} copied it, which promoting would undo. "
@@ -415,7 +418,7 @@ def verdict_on_former(
     for output in dataset.outputs:
         # A table shared by several datasets has separate versions.
         is_own = output.table == dataset.name
-        version = before.version if is_own else lake.version_at(output.table, before.timestamp_ms)
+        version = before.version if is_own else lake.version_beside(output.table, before)
         if version is None:
             raise SluiceError(
                 f"{dataset.name} cannot be rolled back: an erasure removed what {output.table} had at that time. "

@@ -66,7 +66,9 @@ def cut(live: Lake, datasets: Sequence[Dataset]) -> dict[str, Cut]:
             continue
         seen_by = next((each.commit for each in found.values() if dataset.name in each.commit.entry.inputs), None)
         seen = as_seen(live, dataset.name, seen_by) if seen_by else None
-        is_usable = seen is not None and not repairs_of(live, dataset.name, seen.timestamp_ms, seen.entry.fingerprint)
+        is_usable = seen is not None and not repairs_of(
+            live, dataset.name, seen.version, seen.entry.fingerprint, seen.table_id
+        )
         commit = seen if seen is not None and is_usable else newest
         # What another program did to the table after its newest commit is there too.
         own = live.newest_version(dataset.name) if commit.version == newest.version else commit.version
@@ -76,9 +78,12 @@ def cut(live: Lake, datasets: Sequence[Dataset]) -> dict[str, Cut]:
     return found
 
 
-def repairs_of(live: Lake, table: str, since_ms: int, fingerprint: str) -> list[Commit]:
-    """The commits after a time that changed rows otherwise than the inputs did, under one declaration."""
-    later = [each for each in live.commits(table) if each.timestamp_ms > since_ms]
+def repairs_of(live: Lake, table: str, since: int, fingerprint: str, table_id: str | None) -> list[Commit]:
+    """The commits after a version that changed rows otherwise than the inputs did, under one declaration.
+
+    All commits count of a table that was made again since, which has another id.
+    """
+    later = [each for each in live.commits(table) if each.version > since or each.table_id != table_id]
     return [each for each in later if each.entry.cause in repairs and each.entry.fingerprint == fingerprint]
 
 

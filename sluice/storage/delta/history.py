@@ -1,6 +1,7 @@
 """The versions in a table's log: the ledger, and whether the changes between two can still be read."""
 
 import json
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -195,6 +196,23 @@ class History(Tables):
         """
         known = [each.version for each in self.commits(table) if each.timestamp_ms <= timestamp_ms]
         return known[-1] if known else (None if self.oldest_version(table) else 0)
+
+    def version_beside(self, table: str, commit: Commit) -> int | None:
+        """The newest version of another table that a dataset writes, as one of the dataset's commits left it.
+
+        It is known by the number of the dataset's newest commit to that table, whatever clocks said; by the time where
+        a commit of an older release does not state it. None when that version is gone, as after an erasure.
+        """
+        number = commit.entry.beside.get(table)
+        if number is None:
+            return self.version_at(table, commit.timestamp_ms)
+
+        def number_at(version: int) -> int:
+            return self.open_own(table, version).transaction_version(commit.entry.dataset) or 0
+
+        versions = range(self.oldest_version(table), self.newest_version(table) + 1)
+        later = bisect_right(versions, number, key=number_at)
+        return versions[later - 1] if later else None
 
     def oldest_version(self, table: str) -> int:
         """The oldest version whose commit is still in the log."""

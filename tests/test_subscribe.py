@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
@@ -20,7 +21,7 @@ from sluice.errors import SluiceError, UsageError
 from sluice.model.ledger import Entry, InputVersion
 from sluice.operate import subscribe
 from sluice.operate.subscribe import Change, Cursor, Subscription
-from sluice.storage.delta import Lake, typed
+from sluice.storage.delta import Lake, of_state
 from sluice.storage.delta.opened import spark_types
 from tests.commands import sluice
 
@@ -201,6 +202,13 @@ def test_a_stream_that_repeats_or_skips_a_line_is_noticed(
     assert bag(copy.rows) != actual(lake)
 
 
+filters: list[tuple[str, Callable[[Row], bool]]] = [
+    ("name = 'a' -- or so", lambda row: row["name"] == "a"),
+    ("amount IS NULL", lambda row: row["amount"] is None),
+    ("CAST(amount AS VARCHAR) = '1.0'", lambda row: str(row["amount"]) == "1.0"),
+]
+
+
 @history
 @given(data=st.data())
 def test_a_filter_gives_a_copy_of_the_rows_that_meet_it(
@@ -208,12 +216,13 @@ def test_a_filter_gives_a_copy_of_the_rows_that_meet_it(
 ) -> None:
     lake, copy = Lake(str(tmp_path_factory.mktemp("lake"))), Copy()
     path = made(lake)
-    subscription = Subscription(lake, table, ("id",), "name = 'a' -- or so")
-    for kind, given_ in data.draw(st.lists(commits.filter(lambda each: each[0] != "columns"), max_size=5)):
+    where, is_known = data.draw(st.sampled_from(filters))
+    subscription = Subscription(lake, table, ("id",), where)
+    for kind, given_ in data.draw(st.lists(commits, max_size=5)):
         apply_commit(path, kind, given_)
         read(subscription, copy, data.draw(st.integers(0, 3)))
     read(subscription, copy)
-    assert bag(copy.rows) == actual(lake, lambda row: row["name"] == "a")
+    assert bag(copy.rows) == actual(lake, is_known)
 
 
 @pytest.fixture
@@ -247,7 +256,12 @@ def test_a_time_without_end_is_no_last_time_wherever_it_is(lake: Lake) -> None:
     parts = pa.StructArray.from_arrays([days, many], ["day", "many"])
     named = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pa.array(["a", "b", "c"]), parts)  # type: ignore[call-overload]
     rows = pa.table({"id": [0, 1, 2, 3], "named": pa.concat_arrays([named, pa.nulls(1, named.type)])})
-    found = [new for _, new in Subscription(lake, table, ("id",)).pairs(["id", "named"], [typed(rows, "insert")])]
+    found = [
+        new
+        for _, new in Subscription(lake, table, ("id",)).pairs(
+            ["id", "named"], [of_state(rows, "insert", ["id", "named"])]
+        )
+    ]
     expected = zip("abc", ["infinity", "-infinity", date.max], strict=True)
     assert found == [
         *({"id": at, "named": {key: {"day": end, "many": [end]}}} for at, (key, end) in enumerate(expected)),
@@ -258,6 +272,34 @@ def test_a_time_without_end_is_no_last_time_wherever_it_is(lake: Lake) -> None:
 def test_a_row_that_leaves_the_filter_is_deleted(lake: Lake) -> None:
     found = Subscription(lake, table, ("id",), "name = 'a'").changes(Cursor.of("0"))
     assert [(each.operation, each.new) for each in found] == [("delete", None)]
+
+
+@pytest.mark.parametrize("where", ["m > 1", "m IS NULL", "coalesce(m, 0) < 1", "length(m::VARCHAR) > 1"])
+def test_a_filter_sees_old_rows_with_the_types_that_they_had(tmp_path: Path, where: str) -> None:
+    lake, names = Lake(str(tmp_path)), ["a", "b", "c", "d", "e"]
+    first = pa.table({"k": names, "m": pa.array([5, 5, 0, 5, None], pa.int32())})
+    then = pa.table({"k": names, "m": pa.array([-5, 7, 9, None, 10], pa.int64()), "n": names})
+    write_deltalake(lake.path("gold.t"), first)
+    write_deltalake(lake.path("gold.t"), then, mode="overwrite", schema_mode="overwrite")
+    copy: dict[str, Any] = {}
+    for change in Subscription(lake, "gold.t", ("k",), where).changes(None):
+        if change.old:
+            assert copy.pop(change.old["k"]) is not None
+        if change.new:
+            copy[change.new["k"]] = change.new
+    with duckdb.connect() as connection:
+        connection.register("rows", then)
+        expected = connection.execute(f"SELECT k, m, n FROM rows WHERE {where} ORDER BY k").fetchall()
+    assert sorted((row["k"], row["m"], row["n"]) for row in copy.values()) == expected
+
+
+def test_a_filter_that_made_no_sense_of_the_old_columns_knew_no_row(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    write_deltalake(lake.path("gold.t"), pa.table({"k": ["a"], "m": [{"x": 1}]}))
+    write_deltalake(lake.path("gold.t"), pa.table({"k": ["a"], "m": [3]}), mode="overwrite", schema_mode="overwrite")
+    at = Cursor(0, None, lake.commit_ms("gold.t", 0))
+    changes = list(Subscription(lake, "gold.t", ("k",), "m + 1 > 1").changes(at))
+    assert [(each.operation, each.new) for each in changes] == [("schema", None), ("insert", {"k": "a", "m": 3})]
 
 
 def test_a_table_that_was_made_again_is_an_error_or_a_reset(lake: Lake) -> None:

@@ -7,14 +7,13 @@ from datetime import datetime
 from typing import Any, Literal
 
 import duckdb
-import pyarrow as pa
 
 from sluice.errors import SluiceError, UsageError
 from sluice.model.sql import double_quoted
 from sluice.operate.infinity import with_infinity
 from sluice.operate.query import ended_after, lock_down, serve_within
 from sluice.operate.row_condition import require_of_row
-from sluice.storage.delta import ChangesLost, CommitFile, Lake, typed
+from sluice.storage.delta import ChangesLost, CommitFile, Lake, RowImages, of_state
 
 Operation = Literal["insert", "update", "delete", "schema", "reset"]
 Pair = tuple[dict[str, Any] | None, dict[str, Any] | None]
@@ -197,7 +196,7 @@ class Subscription:
         except ChangesLost as error:
             raise SluiceError(f"{self.table}: {error}.") from error
         head = self.change(commit, "reset", columns=columns, because=because)
-        pairs = self.pairs([*columns], [typed(rows, "insert")])
+        pairs = self.pairs([*columns], [of_state(rows, "insert", [*columns])])
         whole = Cursor(version, None, commit.timestamp_ms)
         found = placed([head], pairs, self, commit, after)
         yield from marked(found, after, whole, is_snapshot=True)
@@ -241,17 +240,18 @@ class Subscription:
             **more,
         )
 
-    def pairs(self, names: Sequence[str], images: Sequence[pa.Table]) -> Iterator[Pair]:
+    def pairs(self, names: Sequence[str], images: Sequence[RowImages]) -> Iterator[Pair]:
         """The old and new rows that differ, paired by the key, in order; None where the filter does not know a row.
 
-        Equal rows cancel each other out, as often as they are there.
+        Equal rows cancel each other out, as often as they are there. The filter sees old rows as they were.
         """
-        if not any(each.num_rows for each in images):
+        if not any(each.rows.num_rows for each in images):
             return
         with confined(images, self.memory) as connection:
             try:
                 with ended_after(connection, self.seconds_max):
-                    sql = paired(names, images, self.key, self.where)
+                    known = [self.where_of(connection, names, each, number) for number, each in enumerate(images)]
+                    sql = paired(names, images, self.key, known)
                     relation = connection.sql(sql)
                     answer = connection.execute(with_infinity(sql, relation.columns, relation.types))
                 while some := answer.fetchmany(rows_at_once):
@@ -259,6 +259,24 @@ class Subscription:
             except duckdb.Error as error:
                 what = "its changes" if self.where is None else f"the condition {self.where!r}"
                 raise UsageError(f"{self.table}: {what} cannot be evaluated: {said(error)}") from error
+
+    def where_of(
+        self, connection: "duckdb.DuckDBPyConnection", names: Sequence[str], images: RowImages, number: int
+    ) -> str:
+        """The SQL that says which of these rows the filter knows.
+
+        None of the old ones where the condition makes no sense of their columns: nobody can have followed it then.
+        """
+        if self.where is None:
+            return "true"
+        inside = f"coalesce(CAST(({self.where}\n) AS BOOLEAN), false)"
+        if {*names} <= {*images.columns}:
+            return inside
+        try:
+            connection.sql(f"SELECT {inside} FROM ({with_all_columns(names, images, number)}) LIMIT 0")
+        except duckdb.BinderException:
+            return "false"
+        return inside
 
 
 def require_condition(where: str | None) -> None:
@@ -280,24 +298,26 @@ def said(error: duckdb.Error) -> str:
     return str(error).partition("\n\nLINE ")[0]
 
 
-def confined(images: Sequence[pa.Table], memory: str | None) -> "duckdb.DuckDBPyConnection":
+def confined(images: Sequence[RowImages], memory: str | None) -> "duckdb.DuckDBPyConnection":
     """A connection with the images, from which nothing else can be reached."""
     connection = duckdb.connect()
     if memory is not None:
         serve_within(connection, memory)
     connection.execute("SET TimeZone = 'UTC'")
-    for number, rows in enumerate(images):
-        connection.register(f"_images_{number}", rows)
+    for number, each in enumerate(images):
+        connection.register(f"_images_{number}", each.rows)
     lock_down(connection)
     return connection
 
 
-def paired(names: Sequence[str], images: Sequence[pa.Table], key: Sequence[str], where: str | None) -> str:
-    """The SQL of `pairs`, in the order of the keys, then of all values."""
+def paired(names: Sequence[str], images: Sequence[RowImages], key: Sequence[str], known: Sequence[str]) -> str:
+    """The SQL of `pairs`, in the order of the keys, then of all values; `known` says which rows of each images are."""
     keys = key if set(key) <= set(names) else []
     # The newest images come first: what is null in all the others takes their types.
-    both = " UNION ALL ".join(selected(names, images, number) for number in reversed(range(len(images))))
-    inside = f"coalesce(CAST(({where}\n) AS BOOLEAN), false)" if where is not None else "true"
+    each = [
+        selected(names, rows, number, inside) for number, (rows, inside) in enumerate(zip(images, known, strict=True))
+    ]
+    both = " UNION ALL ".join(reversed(each))
     row = f"struct_pack({', '.join(f'{double_quoted(name)} := {double_quoted(name)}' for name in names)})"
     by = (
         f"struct_pack({', '.join(f'{double_quoted(name)} := _row.{double_quoted(name)}' for name in keys)})"
@@ -305,7 +325,7 @@ def paired(names: Sequence[str], images: Sequence[pa.Table], key: Sequence[str],
         else "_row"
     )
     return f"""
-        WITH _rows AS (SELECT {row} AS _row, {inside} AS _inside, _sign FROM ({both})),
+        WITH _rows AS (SELECT {row} AS _row, _inside, _sign FROM ({both})),
         _counts AS (
             SELECT _row, _inside, sum(_sign) AS _count FROM _rows GROUP BY _row, _inside HAVING sum(_sign) <> 0
         ),
@@ -319,12 +339,24 @@ def paired(names: Sequence[str], images: Sequence[pa.Table], key: Sequence[str],
     """
 
 
-def selected(names: Sequence[str], images: Sequence[pa.Table], number: int) -> str:
-    """The rows of one table of images, with 1 for a new row and -1 for an old one."""
-    own = images[number].column_names
-    columns = ", ".join(double_quoted(name) if name in own else f"NULL AS {double_quoted(name)}" for name in names)
+def selected(names: Sequence[str], images: RowImages, number: int, inside: str) -> str:
+    """The rows of one table of images, with `_inside`, and 1 for a new row and -1 for an old one."""
+    columns = ", ".join(
+        double_quoted(name) if name in images.columns else f"NULL AS {double_quoted(name)}" for name in names
+    )
     sign = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE -1 END"
-    return f"SELECT {columns}, {sign} AS _sign FROM _images_{number}"
+    known = f"SELECT *, {inside} AS _inside FROM ({with_all_columns(names, images, number)})"
+    return f"SELECT {columns}, _inside, {sign} AS _sign FROM ({known})"
+
+
+def with_all_columns(names: Sequence[str], images: RowImages, number: int) -> str:
+    """The rows of one table of images, with null for the columns that they lack."""
+    there = images.rows.column_names
+    lacking = [name for name in names if name not in there]
+    # Two names that differ in their case alone are one to DuckDB.
+    hidden = {name.lower() for name in lacking}
+    own = [double_quoted(name) for name in there if name.lower() not in hidden]
+    return f"SELECT {', '.join([*own, *[f'NULL AS {double_quoted(name)}' for name in lacking]])} FROM _images_{number}"
 
 
 def placed(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sluice.storage.delta.forgetting import Forgetting
 from sluice.storage.delta.history import ChangesLost, CommitFile
-from sluice.storage.delta.images import Images, typed
+from sluice.storage.delta.images import Images, RowImages, of_state
 from sluice.storage.delta.upkeep import Upkeep, retention_days
 
 
@@ -16,4 +16,4 @@ class Lake(Forgetting, Upkeep, Images):
     """The tables below one root: read, written, and kept in order."""
 
 
-__all__ = ["ChangesLost", "CommitFile", "Lake", "retention_days", "typed"]
+__all__ = ["ChangesLost", "CommitFile", "Lake", "RowImages", "of_state", "retention_days"]

@@ -1,6 +1,6 @@
 """The rows that one commit took away and put in their place, as Arrow, from the change feed or from two states."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -11,6 +11,17 @@ from pyarrow import ArrowInvalid, RecordBatchReader
 from sluice.storage.delta.history import ChangesLost, CommitFile
 from sluice.storage.delta.opened import spark_types
 from sluice.storage.delta.reader import Reader, not_utf8
+
+
+@dataclass(frozen=True)
+class RowImages:
+    """Old or new rows of a commit, with `_change_type` as in a change feed.
+
+    `columns` are those that the table has after the commit with the same type. Old rows may have others.
+    """
+
+    rows: pa.Table
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -35,26 +46,26 @@ class Images(Reader):
             )
             raise ChangesLost(f"version {version} {why}: {one_line(error)}") from error
 
-    def images(self, table: str, commit: CommitFile, old_columns: Mapping[str, str]) -> list[pa.Table]:
-        """The old and new rows of a commit, with `_change_type` as in a change feed; rows that stayed may be in both.
+    def images(self, table: str, commit: CommitFile, old_columns: Mapping[str, str]) -> list[RowImages]:
+        """The old and new rows of a commit; rows that stayed may be in both.
 
-        `old_columns` are the columns of the table before, with their types. Of them, the old rows have those that are
-        there still with the same type. A ChangesLost when the rows cannot be read.
+        `old_columns` are the columns of the table before, with their types. A ChangesLost when the rows cannot be read.
         """
         version, columns = commit.version, self.columns(table, commit.version)
         if not commit.needs_states and columns == old_columns:
             with suppress(DeltaError, ArrowInvalid, OSError):
                 feed = RecordBatchReader.from_stream(self.open_own(table, version).load_cdf(version, version))
-                return [feed.read_all().select([*columns, "_change_type"])]
+                return [RowImages(feed.read_all().select([*columns, "_change_type"]), tuple(columns))]
         new = self.state(table, version).select(list(columns))
         old = self.state(table, version - 1) if version else new.slice(0, 0)
         kept = [name for name, kind in columns.items() if old_columns.get(name) == kind]
-        return [typed(old.select(kept), "delete"), typed(new, "insert")]
+        return [of_state(old, "delete", kept), of_state(new, "insert", tuple(columns))]
 
 
-def typed(rows: pa.Table, change_type: str) -> pa.Table:
+def of_state(rows: pa.Table, change_type: str, columns: Sequence[str]) -> RowImages:
     """All rows of a state, as images of this type."""
-    return rows.append_column("_change_type", pa.array([change_type] * rows.num_rows, pa.string()))
+    changes = pa.array([change_type] * rows.num_rows, pa.string())
+    return RowImages(rows.append_column("_change_type", changes), tuple(columns))
 
 
 def one_line(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
@@ -433,4 +434,23 @@ def test_old_times_are_the_same_in_a_change_feed(
     assert {tuple(row) for row in shown} == {
         (f"{day} 16:57:00", day) for day in ("2000-01-01", "1582-10-10", "0001-01-01", "1883-11-18")
     }
+    assert lakehouse.changed_by_rebuild() == {}
+
+
+@pytest.mark.parametrize("rows_max", [20_000, -1], ids=["by the driver", "by Spark"])
+def test_text_that_is_not_utf8_is_the_same_in_a_change_feed(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    """Java has another text in its place, and so has Spark's data source of changes."""
+    monkeypatch.setattr(small_frames, "rows_max", rows_max)
+    raw = silver.events("raw", source=bronze.topic("raw"), schema="id int, at timestamp, said binary", keys=["id"])
+    texts = silver.join("texts", inputs={"raw": raw}, shape="SELECT id, at, CAST(said AS string) AS said FROM raw")
+    newest = silver.history("newest", source=texts, keys=["said"], sequence_by="at", column_list=["id"])
+    counted = gold.aggregate("counted", source=texts, group_by=["said"], measures={"n": "count(*)"})
+    lakehouse.declare(newest, counted)
+    for number, said in enumerate([b"\xff", b"\xff", b"\xed\xa0\x80", b"plain", b"\xff"]):
+        lakehouse.publish("raw", {"id": number, "at": text(number), "said": b64encode(said).decode()}, key="k").run()
+    shown = lakehouse.table("gold.counted").selectExpr("hex(said)", "n").collect()
+    assert {tuple(row) for row in shown} == {("FF", 3), ("EDA080", 1), (b"plain".hex().upper(), 1)}
+    assert lakehouse.table("silver.newest").count() == 5
     assert lakehouse.changed_by_rebuild() == {}

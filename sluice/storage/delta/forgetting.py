@@ -3,13 +3,14 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from sluice.model.ledger import Commit, changed_here
 from sluice.storage import secondary_index
+from sluice.storage.delta.reader import delta_log, is_classic
 from sluice.storage.delta.writer import Writer, in_turn
 from sluice.storage.files import Files
 from sluice.storage.small_writes import has_deletion_vectors
@@ -91,15 +92,6 @@ class Forgetting(Writer):
         """Makes columns null in the rows that meet a condition; of a table to which several processes append."""
         if self.exists(table):
             in_turn(table, lambda: self.open_own(table).update(dict.fromkeys(columns, "NULL"), predicate=where))
-
-
-def is_classic(spark: "SparkSession") -> bool:
-    """Whether a session has a JVM that can be asked by itself; one of Spark Connect has none."""
-    return getattr(spark, "_jvm", None) is not None
-
-
-def delta_log(spark: "SparkSession") -> Any:
-    return cast(Any, spark)._jvm.org.apache.spark.sql.delta.DeltaLog
 
 
 def append_nothing(table: DeltaTable, metadata: dict[str, str]) -> None:

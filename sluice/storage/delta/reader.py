@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -159,6 +159,22 @@ class Reader(History):
                 # Arrow knows no text that is not UTF-8.
                 rows = RecordBatchReader.from_stream(found.load_cdf(first, until)).read_all()
                 return frame_of(spark, in_types_of_spark(rows, schema), schema)
+        return self.changes_by_spark(spark, table, first, until)
+
+    def changes_by_spark(self, spark: "SparkSession", table: str, first: int, until: int) -> "DataFrame":
+        """The same from version `first` on, read by Spark.
+
+        Where Spark has a JVM here, without its data source of changes: that makes Java's strings of texts, in which
+        what is not UTF-8 is another text.
+        """
+        if is_classic(spark):
+            from pyspark.sql.classic.dataframe import DataFrame
+
+            feed_reader = cast(Any, spark)._jvm.org.apache.spark.sql.delta.commands.cdc.CDCReader
+            defaults = [getattr(feed_reader, f"changesToBatchDF$default${number}")() for number in (5, 6, 7, 8)]
+            session = spark._jsparkSession
+            log = delta_log(spark).forTable(session, self.path(table))
+            return DataFrame(feed_reader.changesToBatchDF(log, first, until, session, *defaults), spark)
         return (
             spark.read.format("delta")
             .option("readChangeFeed", "true")
@@ -166,6 +182,15 @@ class Reader(History):
             .option("endingVersion", until)
             .load(self.path(table))
         )
+
+
+def is_classic(spark: "SparkSession") -> bool:
+    """Whether a session has a JVM that can be asked by itself; one of Spark Connect has none."""
+    return getattr(spark, "_jvm", None) is not None
+
+
+def delta_log(spark: "SparkSession") -> Any:
+    return cast(Any, spark)._jvm.org.apache.spark.sql.delta.DeltaLog
 
 
 @dataclass(frozen=True)

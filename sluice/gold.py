@@ -69,7 +69,7 @@ class TopRows(Specification):
 class State(Specification):
     """The events of a source, folded in an order."""
 
-    kind, version = "state", 1
+    kind, version = "state", 2
     source: str
     keys: tuple[str, ...]
     sequence_by: tuple[str, ...]

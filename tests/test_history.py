@@ -188,14 +188,21 @@ def test_only_the_columns_that_a_change_names_are_set(spark: "SparkSession") -> 
         ("set", "a", 1.0, "red", 1, None, 0.0),
         ("set", "a", 2.0, None, 2, "colour", 1.0),
         ("set", "a", 3.0, "blue", 3, "size", 2.0),
+        # The empty name stands for a null in the list.
+        ("set", "a", 4.0, "green", 4, "size,", 3.0),
     ]
     arrived = frame(spark, wide, rows).selectExpr(
-        "*", "split(names, ',') AS named", "'t' AS _topic", "0 AS _partition", "0L AS _offset"
+        "*",
+        "transform(split(names, ','), name -> nullif(name, '')) AS named",
+        "'t' AS _topic",
+        "0 AS _partition",
+        "0L AS _offset",
     )
     assert rows_of(history(arrived, replace(both, updated="named")), "colour", "size", "valid_from") == [
         ("red", 1, 1.0),
         (None, 1, 2.0),
         (None, 3, 3.0),
+        (None, 4, 4.0),
     ]
 
 

@@ -1,5 +1,6 @@
 """Deduplicate by key, without a horizon: the first record of a key in the log's order wins, whenever it arrives."""
 
+from collections.abc import Collection
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,11 @@ verdict = ("_fate", "_reason", "_detail")
 Verdict = tuple[str | None, str | None, str | None]
 accepted: Verdict = (None, None, None)
 lost = "The table has lost the row of which the record at %s is a duplicate. `sluice run --rebuild` makes it again."
+
+
+def order_in(columns: Collection[str]) -> tuple[str, ...]:
+    """The log's order where rows have all of it: the place alone of a version depends on which change came first."""
+    return order if {*order} <= {*columns} else ()
 
 
 def deduplicate(candidates: "DataFrame", duplicates: "DataFrame | None" = None) -> "DataFrame":

@@ -123,7 +123,9 @@ def filled(lines: "DataFrame", rule: History) -> "DataFrame":
     def last_set(name: str) -> "Column":
         is_known = ~is_unavailable(name)
         if rule.updated is not None:
-            is_known &= F.coalesce(F.array_contains(F.col(rule.updated), name), F.lit(True))
+            # A null among the names is none of them.
+            is_named = F.coalesce(F.array_contains(F.col(rule.updated), name), F.lit(False))
+            is_known &= F.col(rule.updated).isNull() | is_named
         box = F.last(F.when(is_set() & is_known, F.struct(F.col(name).alias("value"))), ignorenulls=True).over(life)
         # A value that was never sent keeps the placeholder.
         return F.when(box.isNull() & is_unavailable(name), F.col(name)).otherwise(box.getField("value"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from sluice.shapes.deduplicate import order
+from sluice.shapes.deduplicate import order, order_in
 from sluice.shapes.parse import position
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ tie = "_tie"
 
 
 def total_order(rows: "DataFrame", grain: Sequence[str]) -> "Column":
-    """A total order of rows: by their place in the log where they have one, then by their grain."""
-    return F.struct(*dict.fromkeys([*[name for name in order if name in rows.columns], *grain]))
+    """A total order of rows: by their time and place in the log where they have both, then by their grain."""
+    return F.struct(*dict.fromkeys([*order_in(rows.columns), *grain]))
 
 
 def usable(required: Sequence[str]) -> str:

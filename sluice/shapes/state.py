@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from sluice.model.ddl import column_types
-from sluice.shapes.deduplicate import order
+from sluice.shapes.deduplicate import order_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +41,7 @@ def fold(
     of a view of some columns, are in the order of their values.
     """
     names = [name for name in events.columns if not name.startswith("_")]
-    places = [name for name in order if name in events.columns]
+    places = order_in(events.columns)
     line = F.array_sort(F.collect_list(F.struct(*sequence_by, *places, F.struct(*names).alias("_event"))))
     reduced = reducer.struct(reducer.reduce)
     state = f"aggregate(_line._event, {reducer.struct(reducer.initial)}, (state, event) -> {reduced})"

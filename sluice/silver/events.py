@@ -46,7 +46,7 @@ record_defaults = {
 class EventsOfRows(Specification):
     """The first row of each key of a table."""
 
-    kind, version = "events of rows", 1
+    kind, version = "events of rows", 2
     source: str
     keys: tuple[str, ...]
     required: tuple[str, ...]

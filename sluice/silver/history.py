@@ -70,6 +70,7 @@ class HistoryOfChanges(Specification):
 class HistoryOfRows(HistoryOfChanges):
     """The same for the rows of a table: the required columns, its grain, and what deletes a key."""
 
+    version = 3
     of_rows: Mapping[str, Any]
 
 

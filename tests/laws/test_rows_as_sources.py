@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from sluice import bronze, silver
+from sluice import bronze, gold, silver
 from sluice.engine import touched
 from sluice.log import Record
 from sluice.model.datasets import Dataset
@@ -72,6 +72,18 @@ newest = silver.history(
 )
 first = silver.events("first", source=stocked, keys=["shelf"], event_time="changed_at", sequence_by="changed_at")
 everything = (by_place, by_grain, newest, first)
+last = silver.history("last", source=items, keys=["shelf"], sequence_by="changed_at", column_list=["item"])
+first_item = silver.events("first_item", source=items, keys=["shelf"], sequence_by="changed_at")
+held = gold.state(
+    "held",
+    source=items,
+    keys=["shelf"],
+    sequence_by="changed_at",
+    schema="item string",
+    initial={"item": "CAST(NULL AS string)"},
+    reduce={"item": "event.item"},
+)
+of_versions = (last, first_item, held)
 version = ("valid_from", "valid_to", "is_current")
 columns = {
     "silver.stocked": ("shelf", "item", "changed_at", "label"),
@@ -99,7 +111,7 @@ def world(seed: int, cases: int) -> list[Said]:
 
 
 def expected(said: Sequence[Said]) -> dict[str, list[Row]]:
-    """What the tables hold; the log's order is that in which things were said."""
+    """What the tables hold; versions lack the log's time, so their grain decides between those of one hour."""
     changes = [
         Change(each.kind, each.key, each.at, {**each.values, "serial": number})
         for number, each in enumerate(said)
@@ -115,7 +127,7 @@ def expected(said: Sequence[Said]) -> dict[str, list[Row]]:
         if shelf is not None:
             values = {"item": item, "serial": serial, "label": named.get(shelf)}
             kind = "delete" if item.endswith("z") else "set"
-            of_place.append(Change(kind, shelf, hour, values, sequence=(hour, serial)))
+            of_place.append(Change(kind, shelf, hour, values, sequence=(hour, item)))
             of_grain.append(Change("set", shelf, hour, values, sequence=(hour, item)))
     firsts: dict[str | None, Change] = {}
     for each in sorted(of_grain, key=lambda each: each.sequence):
@@ -185,6 +197,23 @@ def test_rows_of_one_sequence_are_ordered_by_their_grain(
     assert chosen() == ({"b"}, {"a"})
     monkeypatch.setattr(rows, "total_order", lambda df, grain: F.struct(F.hash(*grain)))
     assert chosen() == ({"a", "b"}, {"a", "b"})
+
+
+def test_the_order_in_which_records_were_appended_decides_nothing(spark: "SparkSession", tmp_path: Path) -> None:
+    """A version has the place of its record in the log, and not its time."""
+    values = [
+        (hours, {"kind": "set", "item": item, "changed_at": text(1), "shelf": "a", "serial": 0})
+        for hours, item in enumerate("xyw")
+    ]
+    made = []
+    for name, said in {"in order": values, "the other way round": values[::-1]}.items():
+        lakehouse = Lakehouse(spark, tmp_path / name, partitions=1).declare(*of_versions)
+        for hours, value in said:
+            lakehouse.publish("items", value, hours=hours)
+        lakehouse.run()
+        made.append({each.name: lakehouse.rows(each.name) for each in of_versions})
+    assert made[0] == made[1]
+    assert made[0]["gold.held"] == [("a", "y")]
 
 
 def test_such_a_table_names_its_records_and_says_which_rows_it_cannot_use(lakehouse: Lakehouse) -> None:

@@ -5,7 +5,7 @@ import json
 import multiprocessing
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from sluice.operate import checks, replay, report
 from sluice.operate.audit import stopped
 from sluice.operate.query import query
 from sluice.operate.status import refusals, status
+from sluice.quality import results as kept
 from sluice.quality.measure import measure
 from sluice.quality.results import checks_table, is_critical, state_of
 from sluice.storage.delta import Lake
@@ -125,6 +126,25 @@ def test_rows_that_break_what_is_critical_never_reach_their_readers(lakehouse: L
         (lakehouse.versions()["gold.sold"], "few_pieces", "passed"),
         (lakehouse.versions()["gold.sold"], "known", "failed"),
     ]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_refusal_is_said_until_rows_are_let_through_whatever_the_clock_says(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    class WrongClock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "WrongClock":
+            return cls.fromtimestamp(datetime.now(tz).timestamp() + hours * 3_600, tz)
+
+    declare(lakehouse, gold_sold=[few, known])
+    lakehouse.publish("sales", sale(1, 3)).run()
+    with monkeypatch.context() as wrong:
+        wrong.setattr(kept, "datetime", WrongClock)
+        lakehouse.publish("sales", sale(2, 9)).run()
+    assert list(refusals(lakehouse.lake)) == ["gold.sold"]
+    lakehouse.publish("sales", sale(4, -5)).run()
+    assert refusals(lakehouse.lake) == {}
 
 
 def test_a_refusal_is_still_said_when_the_version_before_it_was_checked(

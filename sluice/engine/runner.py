@@ -305,8 +305,14 @@ class Runner:
         with self.observer.watching("refresh", [dataset.name], self.catalogue) as watch:
             hold = self.hold_changed
             done = refresh(self.spark, self.lake, dataset, rebuild=rebuild, hold_changed=hold, gate=gate, watch=watch)
-            commit = self.lake.last_commit(dataset.name) if done.outcomes and not done.broken else None
-            tests = as_rows(dataset.name, commit.version if commit else None, done.outcomes)
+            commit = self.lake.last_commit(dataset.name) if done.outcomes else None
+            newest = commit.version if commit else -1
+            tests = as_rows(
+                dataset.name,
+                None if done.broken else newest,
+                done.outcomes,
+                refused_over=newest if done.broken else None,
+            )
             watch.done(done.rows.total, tests=tests, broken=done.broken)
         record(self.lake, tests)
         if done.broken:

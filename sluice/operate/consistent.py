@@ -70,7 +70,7 @@ def moved_back(lake: Lake, chosen: Mapping[str, Commit], now_ms: int) -> tuple[s
                 known = lake.commits(source)
                 missed = next(each for each in known if each.as_input.version > seen.version)
                 older = [each for each in known if each.as_input.version <= seen.version]
-                if older and now_ms - missed.timestamp_ms <= behind_ms_max:
+                if older and abs(now_ms - missed.timestamp_ms) <= behind_ms_max:
                     return source, older[-1]
             elif there.version < seen.version:
                 known = [each for each in lake.commits(table) if each.version < commit.version]

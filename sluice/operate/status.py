@@ -113,7 +113,7 @@ def newest_checks(lake: Lake, where: str = "true") -> dict[str, list[dict[str, A
 def refusals(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     """By dataset whose newest rows were refused: the results of that check, also of what these rows keep."""
     found = newest_checks(lake, "version IS NULL")
-    return {name: rows for name, rows in found.items() if is_newest(lake, name, rows[0]["checked_at"])}
+    return {name: rows for name, rows in found.items() if is_newest(lake, name, rows[0])}
 
 
 def broken_by(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -121,14 +121,22 @@ def broken_by(rows: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(sorted(row["expectation"] for row in rows if is_critical(row)))
 
 
-def is_newest(lake: Lake, dataset: str, checked_at: datetime) -> bool:
-    """Whether nothing was committed to a table after rows of it were checked; true of one that cannot be read."""
+def is_newest(lake: Lake, dataset: str, refused: Mapping[str, Any]) -> bool:
+    """Whether nothing was committed to a table after rows of it were refused; true of one that cannot be read.
+
+    Results of older releases lack the version, so the time decides.
+    """
     with suppress(Exception):
         commits = lake.commits(dataset)
         # Upkeep repeats the newest entry, which says nothing new.
         while len(commits) > 1 and commits[-1].entry.repeats(commits[-2].entry):
             commits.pop()
-        return not commits or checked_at > time_of(commits[-1].timestamp_ms)
+        if not commits:
+            return True
+        over = refused.get("refused_over")
+        if over is None:
+            return refused["checked_at"] > time_of(commits[-1].timestamp_ms)
+        return commits[-1].version <= over
     return True
 
 

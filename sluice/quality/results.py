@@ -18,6 +18,7 @@ columns: dict[str, pa.DataType] = {
     "run": pa.string(),
     "dataset": pa.string(),
     "version": pa.int64(),
+    "refused_over": pa.int64(),
     "expectation": pa.string(),
     "type": pa.string(),
     "arguments": pa.string(),
@@ -51,10 +52,13 @@ def as_rows(
     version: int | None,
     outcomes: Sequence[Outcome],
     meanings: Mapping[str, str] | None = None,
+    *,
+    refused_over: int | None = None,
 ) -> list[dict[str, Any]]:
     """The outcomes of one check as rows of the table; `version` is null for rows that were refused.
 
-    `meanings` say what built-in checks look at, by their names.
+    `meanings` say what built-in checks look at, by their names. `refused_over` is the version that stayed instead of
+    the rows, or -1 where there is none.
     """
     checked_at, run = datetime.now(UTC), uuid.uuid4().hex
     return [
@@ -63,6 +67,7 @@ def as_rows(
             "run": run,
             "dataset": dataset,
             "version": version,
+            "refused_over": refused_over,
             "expectation": each.expectation.name,
             "type": each.expectation.type,
             "arguments": json.dumps(each.expectation.arguments, default=str),

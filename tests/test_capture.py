@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from sluice.errors import LogError, SluiceError, UsageError
 from sluice.ingest.capture import values
 from sluice.ingest.capture.database import Database, SlotLost
 from sluice.ingest.capture.envelope import Envelopes, Origin
+from sluice.ingest.capture.marks import captures_topic, is_followed
 from sluice.ingest.capture.pgoutput import (
     Begin,
     Column,
@@ -40,7 +43,7 @@ from sluice.ingest.capture.pgoutput import (
     unchanged,
 )
 from sluice.ingest.capture.reader import Capture, Progress, Stream, topics_of
-from sluice.log import Log
+from sluice.log import Log, Record
 from tests.commands import sluice
 from tests.kit import Lakehouse
 from tests.servers.postgres import Postgres
@@ -890,6 +893,71 @@ def test_a_slot_that_somebody_dropped_is_an_error_once_changes_were_captured(sho
         shop.once()
     shop.once(new_snapshot=True)
     assert shop.folded() == shop.rows()
+
+
+@pytest.mark.parametrize("table", ["products", "orders"])
+def test_a_slot_that_somebody_dropped_is_an_error_once_a_snapshot_is_complete(shop: Shop, table: str) -> None:
+    shop.execute("CREATE TABLE orders (id int PRIMARY KEY, stock int)")
+    shop.once(table)
+    shop.drop_slot()
+    shop.execute("INSERT INTO orders VALUES (1, 0)", "UPDATE products SET stock = 1", "UPDATE products SET stock = 2")
+    count = shop.count(table)
+    with pytest.raises(SlotLost, match=r"is gone.*--new-snapshot"):
+        shop.once(table)
+    assert shop.count(table) == count
+    shop.once(table, new_snapshot=True)
+    assert shop.folded(table) == shop.rows(table)
+
+
+def test_a_new_snapshot_that_was_asked_for_begins_again_without_being_asked_for_twice(shop: Shop) -> None:
+    shop.once()
+    shop.drop_slot()
+    shop.execute("DELETE FROM products WHERE id = 2")
+    shop.log.lock_seconds = 0.1
+    with (
+        FileLock(shop.log.folder("shop_products", 0) / ".lock"),
+        FileLock(shop.log.folder("shop_products", 1) / ".lock"),
+        pytest.raises(LogError, match="Another writer has locked topic shop_products"),
+    ):
+        shop.once(new_snapshot=True)
+    shop.once()
+    assert shop.folded() == shop.rows()
+    shop.drop_slot()
+    with pytest.raises(SlotLost, match="is gone"):
+        shop.once()
+
+
+def test_a_snapshot_that_cannot_make_its_slot_begins_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise SluiceError("all replication slots are in use")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sluice.ingest.capture.snapshot.require_slot", full)
+        with pytest.raises(SluiceError, match="in use"):
+            shop.once()
+    assert shop.ops() == "rrr"
+    shop.once()
+    assert shop.folded() == shop.rows()
+
+
+def test_a_snapshot_of_an_older_release_is_complete_once_its_slot_is_followed(shop: Shop) -> None:
+    shop.once()
+    shutil.rmtree(shop.log.root / captures_topic)
+    shop.once()
+    shop.drop_slot()
+    with pytest.raises(SlotLost, match="is gone"):
+        shop.once()
+
+
+def test_changes_of_an_older_release_are_known_by_their_offset_and_not_by_a_clock(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", partitions=2)
+    row, change = b'{"source":{"snapshot":"true"}}', b'{"source":{"snapshot":"false"}}'
+    later = datetime.now(UTC) + timedelta(hours=1)
+    log.append("shop_products", [Record(row, key="1", timestamp=later)])
+    assert not is_followed(log, "shop_products", None)
+    log.append("shop_products", [Record(change, key="4")])
+    assert log.tail("shop_products", 1)[0].value == row
+    assert is_followed(log, "shop_products", None)
 
 
 def test_a_new_snapshot_that_fails_takes_nothing_away(shop: Shop) -> None:

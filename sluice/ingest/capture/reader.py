@@ -13,6 +13,7 @@ from sluice.errors import SluiceError, UsageError
 from sluice.ingest.capture.batch import Batch
 from sluice.ingest.capture.database import Database, PostgresError, Slot, Table, quoted, require_slot, slot_of
 from sluice.ingest.capture.envelope import Envelopes, Origin, TableName
+from sluice.ingest.capture.marks import Mark, is_followed, marks_in, set_marks
 from sluice.ingest.capture.pgoutput import Commit, Relation, decode
 from sluice.ingest.capture.snapshot import Snapshot
 from sluice.log import AnyLog, require_open
@@ -62,6 +63,7 @@ class Capture:
         slot = self.database.free_slot(self.slot, name)
         if new_snapshot or not self.resumed(slot, topics):
             self.emit("snapshot", "taking a snapshot, once the transactions under way have ended")
+            set_marks(self.log, self.slot, topics.values(), Mark.BEGUN)
             Snapshot(
                 self.database,
                 self.log,
@@ -72,6 +74,8 @@ class Capture:
                 self.batch_records,
                 self.emit_snapshot,
             ).take()
+        # Here and not in the snapshot: an older release, or one that was killed before this, set none.
+        set_marks(self.log, self.slot, topics.values(), Mark.COMPLETE)
         envelopes = Envelopes(origin, frozenset(self.tables), self.key_of)
         return Stream(self, envelopes, topics, Batch(self.log, self.batch_records))
 
@@ -79,7 +83,9 @@ class Capture:
         """Whether there is a slot to go on from; the slot is there only when its snapshot is in the log."""
         missing = sorted(topic for topic in topics.values() if not self.log.exists(topic))
         if slot is None:
-            if any(streamed(self.log, topic) for topic in topics.values() if topic not in missing):
+            marks = marks_in(self.log)
+            present = [topic for topic in topics.values() if topic not in missing]
+            if any(is_followed(self.log, topic, marks.get(topic)) for topic in present):
                 require_slot(self.slot, None)
             return False
         require_slot(self.slot, slot)
@@ -305,11 +311,6 @@ def topics_of(prefix: str, tables: Sequence[TableName]) -> dict[TableName, str]:
 def send_feedback(cursor: "ReplicationCursor", **feedback: Any) -> None:
     """Sends feedback now, instead of at the next keepalive."""
     cursor.send_feedback(**feedback, force=True)  # type: ignore[no-untyped-call]
-
-
-def streamed(log: AnyLog, topic: str) -> bool:
-    """Whether the newest record of a topic came from a stream, and not from a snapshot; a tombstone did."""
-    return any(b'"snapshot":"true"' not in (record.value or b"") for record in log.tail(topic, 1))
 
 
 def lsn_text(lsn: int | None) -> str:

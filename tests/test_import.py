@@ -283,6 +283,36 @@ def test_a_row_that_came_in_just_before_a_kill_does_not_come_in_again(
     assert len(Path(done.bad_file or "").read_text().splitlines()) == 14
 
 
+@pytest.mark.parametrize("last_line", ['{"id": "foreign"}', "no record"])
+def test_a_file_that_was_changed_during_its_import_is_refused_for_good(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_line: str
+) -> None:
+    path = tmp_path / "o.jsonl"
+    right = "".join(f'{{"id": "right_{number:04}"}}\n' for number in range(3_000))
+    path.write_text(right)
+    write = files.write_position
+
+    def changed(place: Path, at: files.Position) -> None:
+        write(place, at)
+        if at.row == 10:
+            path.write_text(right.replace("right", "wrong") + f"{last_line}\n")
+
+    monkeypatch.setattr(files, "batch_rows", 10)
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "write_position", changed)
+        with pytest.raises(UsageError, match="was changed while it was imported"):
+            project.log.import_files("orders", path)
+    assert any("wrong" in (each.value or b"").decode() for each in records(project))
+    path.write_text(right)
+    count = len(records(project))
+    name = records(project)[0].headers[files.header].partition("/")[0]
+    with pytest.raises(UsageError, match=rf"was changed while it was imported.*'{name}/ROW'.*by another name"):
+        project.log.import_files("orders", path)
+    assert len(records(project)) == count
+    (done,) = project.log.import_files("orders", path.rename(tmp_path / "again.jsonl"))
+    assert done.new == 3_000
+
+
 program = """
 import sys
 from sluice import Project

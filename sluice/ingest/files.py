@@ -54,7 +54,10 @@ class Imported:
 
 @dataclass(frozen=True)
 class Position:
-    """How far an import is: up to this row of the file, in a log that then ended at these offsets."""
+    """How far an import is: up to this row of the file, in a log that then ended at these offsets.
+
+    It is mixed where the file was changed meanwhile: for good, as the file says nothing of it once it is put back.
+    """
 
     file: str
     sha256: str
@@ -67,6 +70,7 @@ class Position:
     bad_bytes: int = 0
     offsets: dict[str, int] = field(default_factory=dict)
     is_complete: bool = False
+    is_mixed: bool = False
 
     @property
     def name(self) -> str:
@@ -77,7 +81,8 @@ class Position:
 def import_file(log: AnyLog, topic: str, path: Path, options: Options, folder: Path) -> Imported:
     """Appends the rows of a file that are not in the log yet; `folder` keeps how far each file is.
 
-    A UsageError for a file that cannot be read, that has a bad row, or that was changed since a part of it came in.
+    A UsageError for a file that cannot be read, that has a bad row, or that was changed since a part of it came in,
+    also if it was put back.
     """
     require_open(topic)
     require_options(options)
@@ -91,11 +96,17 @@ def import_file(log: AnyLog, topic: str, path: Path, options: Options, folder: P
             log.create(topic)
             known = replace(wanted, offsets=ends_of(log, topic))
             write_position(place, known)
+        require_unmixed(known)
         require_same(known, wanted)
         require_there(log, topic, known, place)
         before = known.records
         if not known.is_complete:
-            known = go_on(log, path, options, known, place)
+            try:
+                known = go_on(log, path, options, known, place)
+            except Exception:
+                # What came in before the error may be of other content, too.
+                require_unchanged(path, place)
+                raise
         bad = str(bad_file(place)) if known.bad else None
         return Imported(str(path), known.row, known.records, known.records - before, known.bad, bad)
 
@@ -126,11 +137,7 @@ def go_on(log: AnyLog, path: Path, options: Options, at: Position, place: Path) 
             count, size = at.records + len(records), side.tell()
             at = replace(at, row=some[-1].number, records=count, bad_bytes=size, offsets=ends_of(log, topic))
             write_position(place, at)
-    if sha256_of(path) != at.sha256:
-        raise UsageError(
-            f"{path} was changed while it was imported: the log has rows of before and after. Once nothing changes it, "
-            "import it by another name: silver then finds the rows that came in twice, by their keys."
-        )
+    require_unchanged(path, place)
     if not at.bad:
         bad_file(place).unlink()
     at = replace(at, is_complete=True)
@@ -258,6 +265,24 @@ def require_same(known: Position, wanted: Position) -> None:
         raise UsageError(
             f"{known.file} was imported into {known.topic} with other options: {json.dumps(known.options)}. Give "
             "those; or, to let its rows in once more, give the file another name."
+        )
+
+
+def require_unchanged(path: Path, place: Path) -> None:
+    """A UsageError where a file is not what it was when its import began, now and whatever becomes of the file."""
+    at = read_position(place)
+    if at is not None and sha256_of(path) != at.sha256:
+        at = replace(at, is_mixed=True)
+        write_position(place, at)
+        require_unmixed(at)
+
+
+def require_unmixed(known: Position) -> None:
+    if known.is_mixed:
+        raise UsageError(
+            f"{known.file} was changed while it was imported: {known.topic} may have rows of before and after. They "
+            f"have the header {header}='{known.name}/ROW'; remove wrong ones with sluice erase. Once nothing changes "
+            "the file, import it by another name: silver then finds the rows that came in twice, by their keys."
         )
 
 

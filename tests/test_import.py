@@ -212,6 +212,9 @@ def test_a_bad_row_is_named_and_nothing_comes_in_unless_it_is_left_out(
         ("o.jsonl.gz", gzip.compress(b'{"id": 1}\n' * 9, mtime=0)[:-9], {}, "cannot be read"),
         ("o.jsonl.zst", zstandard.compress(b'{"id": 1}\n' * 9)[:-3], {}, "cannot be read"),
         ("o.jsonl.gz", gzip.compress(b'{"id": 1}\n' * 9, mtime=0)[:-4], {"skip_bad": True}, "cannot be read"),
+        ("o.jsonl.gz", b"", {}, "cannot be read: it is empty"),
+        ("o.jsonl.zst", b"", {"skip_bad": True}, "cannot be read: it is empty"),
+        ("o.csv.GZ", b"", {}, "cannot be read: it is empty"),
         ("o.csv", b"a;b\n1;2\n", {}, "If ';' is between the fields"),
         ("o.csv", b"\xe9,b\n1,2\n", {}, "is not UTF-8"),
         ("o.csv", b"", {}, "must name each column once"),
@@ -231,6 +234,16 @@ def test_what_cannot_be_read_is_told(  # noqa: PLR0917
     with pytest.raises(UsageError, match=said):
         project.log.import_files("orders", tmp_path / name, **options)
     assert project.log.topics() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("o.jsonl", b""), ("o.jsonl.gz", gzip.compress(b"", mtime=0)), ("o.jsonl.zst", zstandard.compress(b""))],
+)
+def test_a_file_without_rows_is_complete(project: Project, tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    (done,) = project.log.import_files("orders", tmp_path / name)
+    assert (done.rows, done.new) == (0, 0)
 
 
 def test_a_file_is_imported_once_and_refused_when_it_was_changed(project: Project, tmp_path: Path) -> None:

@@ -90,8 +90,10 @@ def form_of(path: Path) -> str:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file, decompressed."""
+    """The bytes of a file, decompressed; an EOFError where there is nothing to decompress."""
     with open(path, "rb") as file:
+        if path.suffix.lower() in compressions and not file.peek(1):
+            raise EOFError("it is empty, which no compressed file is: it broke off before its first byte")
         if path.suffix.lower() == ".zst":
             yield io.BufferedReader(Chunks(decompressed(file)))
         elif path.suffix.lower() == ".gz":

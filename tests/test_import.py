@@ -5,11 +5,14 @@ import gzip
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +24,7 @@ import zstandard
 from pyarrow import parquet
 
 from sluice import Project
+from sluice.api.failures import message_of
 from sluice.errors import UsageError
 from sluice.ingest import files
 from sluice.ingest.receivers.records import key_in
@@ -324,6 +328,32 @@ def test_a_file_that_was_changed_during_its_import_is_refused_for_good(
     assert len(records(project)) == count
     (done,) = project.log.import_files("orders", path.rename(tmp_path / "again.jsonl"))
     assert done.new == 3_000
+
+
+@contextmanager
+def disk_full_after(size: int) -> Iterator[None]:
+    """No file takes more bytes than this meanwhile; the system says so as of a full disk, without the file's name."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(("size", "file"), [(100, "*.json"), (10_000, "*.bad.jsonl")])
+def test_a_full_disk_is_told_with_the_file_that_could_not_be_written(
+    project: Project, tmp_path: Path, size: int, file: str
+) -> None:
+    project.append("orders", [{"id": 1}])
+    path = tmp_path / "o.jsonl"
+    path.write_text("no record" * 2_000)
+    with disk_full_after(size), pytest.raises(OSError, match="File too large") as caught:
+        project.log.import_files("orders", path, skip_bad=True)
+    written, _, why = message_of(caught.value).partition(": ")
+    assert (Path(written).match(f".sluice/imports/{file}"), why) == (True, "File too large.")
+    (done,) = project.log.import_files("orders", path, skip_bad=True)
+    assert done.bad == 1
 
 
 program = """

@@ -18,7 +18,7 @@ from sluice.errors import UsageError
 from sluice.ingest.file_rows import Reading, Row, kinds_of_text, rows_of
 from sluice.ingest.receivers.records import append, as_written, key_text
 from sluice.log import AnyLog, Record, erasures, require_open
-from sluice.log.durable import replace_file
+from sluice.log.durable import naming, replace_file
 from sluice.log.rewriting import is_emptied
 
 # The header by which a record is known again: the import, and the row of its file.
@@ -116,7 +116,7 @@ def go_on(log: AnyLog, path: Path, options: Options, at: Position, place: Path) 
     topic = at.topic
     there = rows_after(log, topic, at)
     found = (row for row in rows_of(path, options.reading) if row.number > at.row)
-    with open(bad_file(place), "ab") as side:
+    with naming(bad_file(place)), open(bad_file(place), "ab") as side:
         # What was written after the position is written again.
         side.truncate(at.bad_bytes)
         for some in batches(found):

@@ -210,6 +210,8 @@ def test_topics_are_named_after_tables_and_two_tables_never_share_one() -> None:
         topics_of("shop", [("public", "orders"), ("old", "orders")])
     with pytest.raises(UsageError, match="give a --topic-prefix"):
         topics_of("", [("public", "1st")])
+    with pytest.raises(UsageError, match=r"sluice_orders, .* reserved for Sluice; give another --topic-prefix"):
+        topics_of("sluice", [("public", "orders")])
 
 
 # A real server.

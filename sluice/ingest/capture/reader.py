@@ -16,8 +16,9 @@ from sluice.ingest.capture.envelope import Envelopes, Origin, TableName
 from sluice.ingest.capture.marks import Mark, is_followed, marks_in, set_marks
 from sluice.ingest.capture.pgoutput import Commit, Relation, decode
 from sluice.ingest.capture.snapshot import Snapshot
-from sluice.log import AnyLog, require_open
+from sluice.log import AnyLog, is_reserved
 from sluice.log.log import topic_name
+from sluice.log.reserved import reserved_prefix
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection
@@ -294,7 +295,11 @@ def topics_of(prefix: str, tables: Sequence[TableName]) -> dict[TableName, str]:
     topics: dict[TableName, str] = {}
     for table in tables:
         topic = re.sub(r"[^a-z0-9_]", "_", (f"{prefix}_{table[1]}" if prefix else table[1]).lower())
-        require_open(topic)
+        if is_reserved(topic):
+            raise UsageError(
+                f"{'.'.join(table)} would go to the topic {topic}, and topics that begin with {reserved_prefix} are "
+                "reserved for Sluice; give another --topic-prefix."
+            )
         if not topic_name.fullmatch(topic):
             raise UsageError(
                 f"{'.'.join(table)} would go to the topic '{topic}', which is no name; give a --topic-prefix."

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -262,6 +263,17 @@ def test_a_file_is_imported_once_and_refused_when_it_was_changed(project: Projec
     assert len(records(project)) == 1
     with pytest.raises(UsageError, match="reserved for Sluice"):
         project.log.import_files("sluice_releases", path)
+
+
+def test_a_file_is_not_called_complete_in_a_topic_that_was_made_again(project: Project, tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    path.write_bytes(b'{"id":1}\n{"id":2}\n')
+    assert project.log.import_files("orders", path)[0].new == 2
+    shutil.rmtree(Path(str(project._here.log), "orders"))
+    # By now, with more records than it had.
+    project.append("orders", [{"id": number} for number in range(10, 40)])
+    with pytest.raises(UsageError, match="records are no longer all there"):
+        project.log.import_files("orders", path)
 
 
 def test_a_parquet_file_names_each_column_and_each_key_of_a_map_once(project: Project, tmp_path: Path) -> None:

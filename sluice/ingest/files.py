@@ -57,6 +57,7 @@ class Position:
     """How far an import is: up to this row of the file, in a log that then ended at these offsets.
 
     It is mixed where the file was changed meanwhile: for good, as the file says nothing of it once it is put back.
+    Without a `topic_id`, an older release began it, or made the topic.
     """
 
     file: str
@@ -71,6 +72,7 @@ class Position:
     offsets: dict[str, int] = field(default_factory=dict)
     is_complete: bool = False
     is_mixed: bool = False
+    topic_id: str | None = None
 
     @property
     def name(self) -> str:
@@ -94,7 +96,7 @@ def import_file(log: AnyLog, topic: str, path: Path, options: Options, folder: P
         if known is None:
             require_good(path, options)
             log.create(topic)
-            known = replace(wanted, offsets=ends_of(log, topic))
+            known = replace(wanted, offsets=ends_of(log, topic), topic_id=log.topic_id(topic))
             write_position(place, known)
         require_unmixed(known)
         require_same(known, wanted)
@@ -287,9 +289,10 @@ def require_unmixed(known: Position) -> None:
 
 
 def require_there(log: AnyLog, topic: str, known: Position, place: Path) -> None:
-    """A UsageError where the log ends before the rows that it had."""
+    """A UsageError where the log ends before the rows that it had, or the topic is another one of this name."""
     ends = ends_of(log, topic) if log.exists(topic) else {}
-    if any(ends.get(partition, 0) < end for partition, end in known.offsets.items()):
+    is_another = bool(ends) and known.topic_id not in (None, log.topic_id(topic))
+    if is_another or any(ends.get(partition, 0) < end for partition, end in known.offsets.items()):
         raise UsageError(
             f"{known.file} was imported into {topic}, whose records are no longer all there. Restore the log; or, if "
             f"it was made again on purpose, remove {place} to import the file again."

@@ -19,7 +19,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import NewPartitions, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -34,7 +41,7 @@ from sluice.log import KafkaLog, KafkaSecurity, Record
 from sluice.log.records import StoredRecord
 from sluice.operate.json_text import json_line
 from sluice.operate.publish import Commit, Position, Publisher
-from sluice.operate.publish.kafka import KafkaTopic
+from sluice.operate.publish.kafka import KafkaTopic, Place
 from sluice.operate.publish.postgres import PostgresTable
 from sluice.storage.delta import Lake
 from tests.commands import sluice
@@ -710,6 +717,148 @@ def test_topics_that_cannot_be_kept_equal_are_left_alone(lake: Lake, log: KafkaL
         time.sleep(0.05)
     with pytest.raises(PublishError, match="partitions"):
         advance(lake, KafkaTopic(log, topic))
+
+
+def delete_topics(log: KafkaLog, *topics: str) -> None:
+    for each in log.admin.delete_topics(list(topics)).values():
+        each.result(log.answer_seconds)
+    eventually(lambda: not set(topics) & set(log.topics()), "the end of the topics")
+
+
+def make_compacted(log: KafkaLog, topic: str, partitions: int) -> None:
+    new = NewTopic(topic, partitions, 1, config={"cleanup.policy": "compact"})
+    log.admin.create_topics([new])[topic].result(log.answer_seconds)
+    log.wait_until_known(topic)
+
+
+def set_policy(log: KafkaLog, topic: str, policy: str) -> None:
+    change = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    log.admin.incremental_alter_configs([wanted])[wanted].result(log.answer_seconds)
+    eventually(lambda: log.configuration(topic)["cleanup.policy"] == policy, "the policy")
+
+
+@pytest.mark.parametrize("partitions", [None, 2, 3])
+def test_a_topic_that_was_deleted_while_it_is_published_gets_all_rows_again(
+    lake: Lake, log: KafkaLog, partitions: int | None
+) -> None:
+    topic = f"sold-{next(numbers)}"
+    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
+    list(publisher.advance())
+    delete_topics(log, topic)
+    if partitions is not None:
+        make_compacted(log, topic, partitions)
+    apply_commit(lake.path(table), "merge", [(1, 1.0, "new")])
+    assert [each.changes for each in publisher.advance()] == [0, 2]
+    apply_commit(lake.path(table), "merge", [(2, 1.0, "new")])
+    assert [each.changes for each in publisher.advance()] == [0, 1]
+    publisher.target.close()
+    assert read_by_key(log, topic) == rows_in(lake)
+    assert advance(lake, KafkaTopic(log, topic)) == []
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_positions_that_were_deleted_are_written_again_with_all_rows(
+    lake: Lake, log: KafkaLog, made_again: bool
+) -> None:
+    topic = f"sold-{next(numbers)}"
+    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
+    list(publisher.advance())
+    delete_topics(log, f"{topic}.sluice-position")
+    if made_again:
+        make_compacted(log, f"{topic}.sluice-position", 1)
+    apply_commit(lake.path(table), "delete", 1)
+    assert [each.changes for each in publisher.advance()] == [0, 1]
+    publisher.target.close()
+    assert read_by_key(log, topic) == rows_in(lake)
+    assert advance(lake, KafkaTopic(log, topic)) == []
+
+
+class Unlucky(KafkaTopic):
+    """Somebody makes the topic again while a commit is sent."""
+
+    def send_all(self, commit: Commit) -> int:
+        delete_topics(self.log, self.topic)
+        make_compacted(self.log, self.topic, 2)
+        return super().send_all(commit)
+
+
+def test_a_topic_that_is_made_again_during_a_commit_has_nothing_of_it(lake: Lake, log: KafkaLog) -> None:
+    topic = f"sold-{next(numbers)}"
+    advance(lake, KafkaTopic(log, topic))
+    apply_commit(lake.path(table), "delete", 1)
+    with pytest.raises(PublishError, match="Nothing was committed"):
+        advance(lake, Unlucky(log, topic))
+    assert log.tail(topic) == []
+    assert advance(lake, KafkaTopic(log, topic)) == [(2, 1)]
+    assert read_by_key(log, topic) == rows_in(lake)
+
+
+class Heedless(KafkaTopic):
+    """Does not notice that a topic is another one, as releases before did not."""
+
+    def is_unchanged(self) -> bool:
+        return True
+
+    def require_same(self, place: Place) -> None:
+        """Nothing is required."""
+
+
+def test_a_topic_that_was_made_again_and_has_rows_of_ours_is_published_again(lake: Lake, log: KafkaLog) -> None:
+    topic = f"sold-{next(numbers)}"
+    heedless = Publisher(lake, table, ("id",), Heedless(log, topic))
+    list(heedless.advance())
+    delete_topics(log, topic)
+    make_compacted(log, topic, 2)
+    apply_commit(lake.path(table), "merge", [(1, 1.0, "new"), (3, 1.0, "gone soon")])
+    list(heedless.advance())
+    heedless.target.close()
+    assert read_by_key(log, topic) != rows_in(lake)
+    apply_commit(lake.path(table), "delete", 3)
+    assert advance(lake, KafkaTopic(log, topic)) == [(3, 2)]
+    assert read_by_key(log, topic) == rows_in(lake)
+
+
+def test_a_topic_that_was_made_again_and_has_records_of_others_is_left_alone(lake: Lake, log: KafkaLog) -> None:
+    topic = f"sold-{next(numbers)}"
+    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
+    list(publisher.advance())
+    delete_topics(log, topic)
+    make_compacted(log, topic, 2)
+    log.append(topic, [Record(b"precious", key="k")])
+    for _ in range(2):
+        with pytest.raises(PublishError, match="not published by"):
+            list(publisher.advance())
+    publisher.target.close()
+    assert [each.value for each in log.tail(topic)] == [b"precious"]
+
+
+@pytest.mark.parametrize("suffix", ["", ".sluice-position"])
+def test_a_topic_that_would_forget_rows_is_noticed_while_it_is_published(
+    lake: Lake, log: KafkaLog, suffix: str
+) -> None:
+    topic = f"sold-{next(numbers)}"
+    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
+    list(publisher.advance())
+    set_policy(log, f"{topic}{suffix}", "delete")
+    # While it is published, and when it starts.
+    for _ in range(2):
+        with pytest.raises(PublishError, match=r"cleanup\.policy=delete"):
+            list(publisher.advance())
+    set_policy(log, f"{topic}{suffix}", "compact")
+    assert [each.changes for each in publisher.advance()] == [0]
+    publisher.target.close()
+
+
+def test_partitions_that_are_added_are_noticed_while_it_is_published(lake: Lake, log: KafkaLog) -> None:
+    topic = f"sold-{next(numbers)}"
+    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
+    list(publisher.advance())
+    log.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+    eventually(lambda: len(log.partitions(topic)) == 3, "the partitions")
+    with pytest.raises(PublishError, match="had 2 partitions and has 3"):
+        list(publisher.advance())
+    publisher.target.close()
 
 
 declared = """

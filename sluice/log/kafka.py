@@ -184,12 +184,17 @@ class KafkaLog:
 
     def configuration(self, topic: str) -> dict[str, str]:
         """The settings of a topic."""
+        return self.configurations(topic)[topic]
+
+    def configurations(self, *topics: str) -> dict[str, dict[str, str]]:
+        """The settings of some topics, by one request."""
         from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-        wanted = ConfigResource(ResourceType.TOPIC, topic)
-        with self.answering(f"topic {topic} could not be described") as admin:
-            found = admin.describe_configs([wanted])[wanted].result(self.answer_seconds)
-            return {name: str(each.value) for name, each in found.items()}
+        wanted = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        with self.answering(f"topic {' and '.join(topics)} could not be described") as admin:
+            asked = admin.describe_configs(wanted)
+            found = {topic: asked[each].result(self.answer_seconds) for topic, each in zip(topics, wanted, strict=True)}
+        return {topic: {name: str(each.value) for name, each in settings.items()} for topic, settings in found.items()}
 
     def offsets(self, topic: str, *, with_open: bool = False) -> dict[int, range]:
         """The offsets in each partition now, as far as transactions have ended; or with those that have not."""

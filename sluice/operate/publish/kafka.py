@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.errors import LogError, PublishError
 from sluice.log import KafkaLog
+from sluice.log.records import StoredRecord
 from sluice.operate.json_text import json_line
 from sluice.operate.publish import Commit, Position
 from sluice.operate.subscribe import Change
@@ -27,6 +28,8 @@ record_bytes_max = 1_000_000_000
 # Small segments, so that old positions are soon compacted.
 of_positions = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.1"}
 of_rows = {"cleanup.policy": "compact"}
+# What rows of ours have, and no record of others.
+table_header = "sluice-table"
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class KafkaTopic:
     log: KafkaLog
     topic: str
     place: Place | None = field(default=None, repr=False)
+    # The id of the topic of the positions, and how many partitions it has.
+    positions: tuple[str, int] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -66,13 +71,22 @@ class KafkaTopic:
 
     def position(self) -> Position | None:
         with self.explained():
-            if "producer" not in self.__dict__:
-                self.require_reachable()
-                self.make(self.position_topic, of_positions, partitions=1)
-                # First: afterwards no transaction of another publisher can still be committed.
-                self.producer.init_transactions(self.log.answer_seconds)
-                self.place = self.read_place()
+            if "producer" not in self.__dict__ or not self.is_unchanged():
+                self.begin()
+            else:
+                self.require_compacted(self.topic, self.position_topic)
             return None if self.place is None else self.place.position
+
+    def begin(self) -> None:
+        """Reads how far it is, with a new producer: the numbers of the old one's records are those of the old topic."""
+        self.close()
+        self.place = None
+        self.require_reachable()
+        self.make(self.position_topic, of_positions, partitions=1)
+        # First: afterwards no transaction of another publisher can still be committed.
+        self.producer.init_transactions(self.log.answer_seconds)
+        self.positions = self.topics_now().get(self.position_topic)
+        self.place = self.read_place()
 
     def apply(self, commit: Commit) -> int:
         with self.explained():
@@ -81,6 +95,7 @@ class KafkaTopic:
             self.producer.begin_transaction()
             self.send(self.position_topic, self.topic, json_line(asdict(place)))
             count = self.replace_all(commit) if commit.replaces else self.send_all(commit)
+            self.require_same(place)
             self.producer.commit_transaction(commit_seconds_max)
         self.place = place
         return count
@@ -147,6 +162,44 @@ class KafkaTopic:
             }
         )
 
+    def topics_now(self) -> dict[str, tuple[str, int]]:
+        """The id and the number of partitions of both topics, as far as they exist; it is one request.
+
+        A PublishError, soon, where no broker answers.
+        """
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        wanted = TopicCollection([self.topic, self.position_topic])
+        found: dict[str, tuple[str, int]] = {}
+        for topic, asked in self.log.admin.describe_topics(wanted, request_timeout=reach_seconds_max).items():
+            try:
+                now = asked.result()
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+                    raise PublishError(f"{self.name}: no broker of {self.log} answers ({said(error)}).") from error
+                if code != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            else:
+                found[topic] = (str(now.topic_id), len(now.partitions))
+        return found
+
+    def is_unchanged(self) -> bool:
+        """Whether both topics are those that are known: nobody deleted one, made it again or gave it partitions."""
+        return self.place is not None and self.has_same_topics(self.place)
+
+    def has_same_topics(self, place: Place) -> bool:
+        known = {self.topic: (place.topic_id, place.partitions), self.position_topic: self.positions}
+        return self.topics_now() == known
+
+    def require_same(self, place: Place) -> None:
+        """A PublishError where a transaction would be committed whose rows, or place, are in another topic."""
+        if not self.has_same_topics(place):
+            raise PublishError(
+                f"{self.name} or {self.position_topic} was deleted, made again or given partitions while it was "
+                "written. Nothing was committed; the next pass reads how far it is."
+            )
+
     def read_place(self) -> Place | None:
         """The place of the last commit; None where there is none, or the topic is another one than it was.
 
@@ -158,19 +211,21 @@ class KafkaTopic:
         place = Place.of(values[0]) if values and values[0] is not None else None
         if place is None or place.topic_id != self.log.topic_id(self.topic):
             self.require_ended()
-            if self.has_records():
-                raise PublishError(
-                    f"{self.name} has records, and they were not published by sluice publish. Delete the topic, or "
-                    "publish to another one."
-                )
+            if self.has_own_records() and place is not None:
+                self.require_partitions(place)
             return None
+        self.require_partitions(place)
+        self.require_compacted(self.topic)
+        return place
+
+    def require_partitions(self, place: Place) -> None:
+        """A PublishError where the rows were written with another number of partitions."""
         partitions = len(self.log.partitions(self.topic))
         if place.partitions != partitions:
             raise PublishError(
                 f"{self.name} had {place.partitions} partitions and has {partitions} now, so a row may be in two of "
                 "them. Delete the topic; it is published again."
             )
-        return place
 
     def require_ended(self) -> None:
         """A PublishError where a transaction hides records, of which some may be ours: a broker that crashes can leave
@@ -182,9 +237,22 @@ class KafkaTopic:
                     "it. If this lasts longer than ten minutes, delete the topic; it is published again."
                 )
 
-    def has_records(self) -> bool:
-        """Whether anybody committed a record to the topic; what was aborted leaves gaps."""
-        return any(True for partition in self.log.partitions(self.topic) for _ in self.log.read(self.topic, partition))
+    def has_own_records(self) -> bool:
+        """Whether the topic has committed records; what was aborted leaves gaps. A PublishError for those of others."""
+        found = False
+        for record in self.records():
+            if record.value is not None and table_header not in record.headers:
+                raise PublishError(
+                    f"{self.name} has records, and they were not published by sluice publish. Delete the topic, or "
+                    "publish to another one."
+                )
+            found = True
+        return found
+
+    def records(self) -> Iterator[StoredRecord]:
+        """The committed records of all partitions."""
+        for partition in self.log.partitions(self.topic):
+            yield from self.log.read(self.topic, partition)
 
     def place_after(self, commit: Commit) -> Place:
         """The place after a commit; makes the topic where there is none."""
@@ -212,14 +280,15 @@ class KafkaTopic:
         self.log.wait_until_known(topic)
         self.require_compacted(topic)
 
-    def require_compacted(self, topic: str) -> None:
+    def require_compacted(self, *topics: str) -> None:
         """A PublishError where the broker would remove rows because they are old."""
-        policy = self.log.configuration(topic)["cleanup.policy"]
-        if policy != "compact":
-            raise PublishError(
-                f"{self.name}: {topic} has cleanup.policy={policy}, so Kafka would forget rows that are still there. "
-                "Set it to compact."
-            )
+        for topic, settings in self.log.configurations(*topics).items():
+            policy = settings["cleanup.policy"]
+            if policy != "compact":
+                raise PublishError(
+                    f"{self.name}: {topic} has cleanup.policy={policy}, so Kafka would forget rows that are still "
+                    "there. Set it to compact."
+                )
 
     def replace_all(self, commit: Commit) -> int:
         """Sends all rows, and an empty value for each key that has a value now and no row any more."""
@@ -242,19 +311,16 @@ class KafkaTopic:
         row = change.new if change.new is not None else change.old or {}
         key = json_line({name: row[name] for name in then.key})
         value = None if change.new is None else json_line(change.new)
-        headers = {"sluice-table": then.source, "sluice-version": str(change.version), "sluice-cause": change.cause}
+        headers = {table_header: then.source, "sluice-version": str(change.version), "sluice-cause": change.cause}
         self.send(self.topic, key, value, headers)
         return key
 
     def live_keys(self) -> set[str]:
         """The keys in the topic whose newest committed value is not empty."""
         found: set[str] = set()
-        if self.place is None:
-            return found
-        for partition in self.log.partitions(self.topic):
-            for record in self.log.read(self.topic, partition):
-                key = record.key or ""
-                (found.discard if record.value is None else found.add)(key)
+        for record in self.records():
+            key = record.key or ""
+            (found.discard if record.value is None else found.add)(key)
         return found
 
     def send(self, topic: str, key: str, value: str | None, headers: Mapping[str, str] | None = None) -> None:

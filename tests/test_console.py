@@ -178,6 +178,7 @@ def test_each_page_answers_and_carries_the_policy(reader: Reader) -> None:
     assert re.search(r"<td class=\"number\">[\d,.]+ s</td>", overview), "what a refresh took"
     assert reader.json("/api/running") == {"is_running": False}
     assert reader.ask("/nothing")[0] == 404
+    assert reader.ask("/flow/")[0] == 404
     assert "There is no table gold.nothing" in reader.page("/tables/gold.nothing")
 
 

@@ -227,6 +227,8 @@ batch = {"Content_Type": "application/x-ndjson"}
         (404, "takes no records of a topic hidden", {"path": "/topics/hidden"}),
         (404, "takes no records of a topic ..", {"path": "/topics/.."}),
         (404, "Not Found", {"path": "/topics/..%2Forders"}),
+        (404, "Not Found", {"path": "/topics/orders/"}),
+        (404, "Not Found", {"path": "/health/", "bearer": None}),
         (413, "10000 bytes", {"body": b"x" * 10_001}),
         (400, "no records", {"body": b"\n\n", **batch}),
         (400, "only parameter is key_field", {"path": "/topics/orders?keyfield=a"}),

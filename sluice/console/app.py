@@ -79,8 +79,11 @@ class Console:
             Mount("/assets", StaticFiles(directory=here / "assets")),
         ]
         handlers = {404: self.nothing, 500: self.failed}
+        application = Starlette(routes=routes, exception_handlers=handlers)
+        # They lead to the Host that the client names.
+        application.router.redirect_slashes = False
         # Outside of all of Starlette, so that errors carry the security headers too.
-        return Guard(Starlette(routes=routes, exception_handlers=handlers), self.options)
+        return Guard(application, self.options)
 
     def page(self, fill: Callable[[Request], tuple[str, dict[str, Any]]]) -> Callable[[Request], Response]:
         """An endpoint that renders a template; an error of ours is a page that says what to do."""

@@ -106,7 +106,7 @@ class Receiver:
         self.refusals = Refusals(say)
 
     def application(self) -> Starlette:
-        return Starlette(
+        found = Starlette(
             routes=[
                 Route("/topics/{topic}", self.post, methods=["POST"]),
                 Route("/webhooks/{topic}", self.take_webhook, methods=["POST"]),
@@ -122,6 +122,9 @@ class Receiver:
                 ClientDisconnect: abandoned,
             },
         )
+        # They lead to the Host that the client names, and take no token.
+        found.router.redirect_slashes = False
+        return found
 
     async def health(self, _request: Request) -> Response:
         """That the process answers, how many requests wait for the log, and how many had no valid signature."""

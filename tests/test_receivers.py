@@ -263,6 +263,17 @@ def raw(port: int, data: bytes) -> bytes:
 head = f"POST /topics/orders HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {token}\r\n".encode()
 
 
+@pytest.mark.process
+def test_a_request_to_upgrade_is_answered_and_nothing_is_said_of_it(tmp_path: Path) -> None:
+    upgrade = b"Connection: Upgrade, close\r\nUpgrade: websocket\r\nContent-Length: 1\r\n\r\n1"
+    with listening(tmp_path, "http", "--port", "0", "--create") as receiver:
+        port, said = port_of(receiver), list(receiver.said)
+        assert raw(port, head + upgrade).startswith(b"HTTP/1.1 201")
+        assert raw(port, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400")
+        receiver.ends()
+        assert receiver.said == said
+
+
 def test_a_body_of_unknown_length_is_held_to_the_limit(served: Served) -> None:
     chunk = b"1000\r\n" + b"x" * 0x1000 + b"\r\n"
     before = served.count()

@@ -76,6 +76,8 @@ def serve(log: AnyLog, options: Options, listening: socket.socket) -> None:
         ws="none",
         lifespan="off",
         log_config=None,
+        # Its warnings are of what clients send, and one of them advises to install what would change nothing.
+        log_level="error",
         access_log=False,
         server_header=False,
         ssl_certfile=options.certificate,

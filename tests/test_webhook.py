@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import http.client
 import itertools
 import json
 import os
@@ -362,6 +363,54 @@ def test_the_example_of_a_receiver_takes_what_is_signed_and_nothing_else(lake: L
     for wrong_headers, wrong_body in others:
         with pytest.raises(PermissionError):
             names["change_of"](wrong_headers, wrong_body, secret)
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A receiver that answers each request with what it is told to send; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_each() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    with client, client.makefile("rb") as requests, suppress(OSError):
+                        while requests.readline():
+                            requests.read(int(http.client.parse_headers(requests)["Content-Length"]))
+                            answer(client)
+
+        threading.Thread(target=answer_each, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/t0ken/"
+        finally:
+            webhook.connections().clear()
+
+
+processing, hints = b"HTTP/1.1 102 Processing\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+accepted, refused = (b"HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n" % each for each in (b"200 OK", b"410 Gone"))
+
+
+@pytest.mark.parametrize("before", [processing, hints, processing + hints, b"HTTP/1.1 100 Continue\r\n\r\n" + hints])
+def test_an_answer_may_have_informational_ones_before_it(before: bytes) -> None:
+    for final in (accepted, refused):
+        with answering(lambda client, final=final: client.sendall(before + final)) as url:  # type: ignore[misc]
+            to = Webhook(url, key, give_up_seconds=0)
+            for message_id in ("a", "b"):
+                if final is accepted:
+                    assert to.deliver(message_id, b"{}", threading.Event())
+                else:
+                    with pytest.raises(PublishError, match="answered 410"):
+                        to.deliver(message_id, b"{}", threading.Event())
+
+
+def test_informational_answers_without_end_are_no_answer() -> None:
+    def flood(client: socket.socket) -> None:
+        while True:
+            client.sendall(processing)
+            time.sleep(0.01)
+
+    with answering(flood) as url, pytest.raises(PublishError, match="did not answer"):
+        Webhook(url, key, give_up_seconds=0, answer_seconds=0.5).deliver("a", b"{}", threading.Event())
 
 
 @pytest.mark.parametrize("part", ["head", "body"])

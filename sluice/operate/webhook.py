@@ -1,5 +1,6 @@
 """The changes of a table by webhook: signed, in order, repeated until they are accepted, and resumed after a stop."""
 
+import http.client
 import json
 import socket
 import threading
@@ -204,11 +205,23 @@ def connections() -> "PoolManager":
     return found
 
 
+class Final(http.client.HTTPResponse):
+    """An answer without the informational ones before it, of which Python itself reads past 100 alone."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        while True:
+            version, status, reason = super()._read_status()  # type: ignore[misc]
+            if not 101 < status < 200:
+                return version, status, reason
+            http.client.parse_headers(self.fp)
+
+
 class Hurried:
     """A connection whose timeout is that of a whole answer's head: Python's own begins anew with each byte."""
 
     timeout: float
     sock: Any
+    response_class = Final
 
     def getresponse(self) -> Any:
         connection, is_late = self.sock, threading.Event()

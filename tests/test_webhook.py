@@ -403,6 +403,21 @@ def test_an_answer_may_have_informational_ones_before_it(before: bytes) -> None:
                         to.deliver(message_id, b"{}", threading.Event())
 
 
+def test_a_receiver_that_asks_for_a_longer_wait_is_given_up_in_time() -> None:
+    asked: list[float] = []
+    begun = time.monotonic()
+
+    def later(client: socket.socket) -> None:
+        asked.append(time.monotonic() - begun)
+        client.sendall(b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 100\r\nContent-Length: 0\r\n\r\n")
+
+    with answering(later) as url, pytest.raises(PublishError, match="answered 429"):
+        Webhook(url, key, give_up_seconds=1).deliver("a", b"{}", threading.Event())
+    # The last attempt is at the end of the time, and not before.
+    assert len(asked) == 2
+    assert 1 <= asked[1] < 50
+
+
 def test_informational_answers_without_end_are_no_answer() -> None:
     def flood(client: socket.socket) -> None:
         while True:

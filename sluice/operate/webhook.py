@@ -94,13 +94,17 @@ class Webhook:
             self.warn(f"{error} It is sent again, for {self.give_up_seconds:,.0f} s at most.")
 
     def pause(self, state: "RetryCallState") -> float:
-        """The seconds until the next attempt: as many as the receiver asks for, or a random number below a bound."""
+        """The seconds until the next attempt: as many as the receiver asks for, or a random number below a bound.
+
+        The last attempt is at the moment of giving up.
+        """
         from tenacity import wait_random_exponential
 
         error = state.outcome.exception() if state.outcome is not None else None
         asked = error.after_seconds if isinstance(error, Unavailable) else 0.0
         own = wait_random_exponential(multiplier=self.pause_seconds, max=wait_seconds_max / 5)(state)
-        return min(max(asked, own), wait_seconds_max)
+        left = max(0.0, self.give_up_seconds - (state.seconds_since_start or 0.0))
+        return min(max(asked, own), wait_seconds_max, left)
 
     def send(self, message_id: str, body: bytes) -> None:
         """One attempt. Redirects are not followed: the signed rows are for this address only."""

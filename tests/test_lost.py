@@ -1,6 +1,7 @@
 """A log that lost something says what, and which way leads on: before it lands, after it landed, in any partition."""
 
 import json
+import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -203,7 +204,8 @@ def test_a_topic_says_how_many_partitions_it_has_and_where_they_begin(log: Log) 
     for name in "abc":
         append(log, name)
     path = log.root / "t" / "topic.json"
-    assert json.loads(path.read_text()) == {"partitions": 2, "starts": {}}
+    assert json.loads(path.read_text()) == {"partitions": 2, "starts": {}, "id": log.topic_id("t")}
+    assert re.fullmatch("[0-9a-f]{32}", log.topic_id("t") or "")
     path.write_text('{"partitions": 2, "checksums": "of a later release"}')
     assert log.trim("t", 0, 2, datetime.now(UTC)) == 2
     assert json.loads(path.read_text()) == {"partitions": 2, "starts": {"0": 2}, "checksums": "of a later release"}

@@ -133,9 +133,10 @@ def is_newest(lake: Lake, dataset: str, refused: Mapping[str, Any]) -> bool:
             commits.pop()
         if not commits:
             return True
-        over = refused.get("refused_over")
+        over: int | None = refused.get("refused_over")
+        checked_at: datetime = refused["checked_at"]
         if over is None:
-            return refused["checked_at"] > time_of(commits[-1].timestamp_ms)
+            return checked_at > time_of(commits[-1].timestamp_ms)
         return commits[-1].version <= over
     return True
 

@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -366,15 +367,15 @@ def test_the_example_of_a_receiver_takes_what_is_signed_and_nothing_else(lake: L
 
 
 @contextmanager
-def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+def answering(answer: Callable[[socket.socket], None], tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """A receiver that answers each request with what it is told to send; its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer_each() -> None:
             with suppress(OSError):
                 while True:
-                    client, _ = listener.accept()
-                    with client, client.makefile("rb") as requests, suppress(OSError):
+                    connection, _ = listener.accept()
+                    with suppress(OSError), secured(connection, tls) as client, client.makefile("rb") as requests:
                         while requests.readline():
                             requests.read(int(http.client.parse_headers(requests)["Content-Length"]))
                             answer(client)
@@ -384,6 +385,10 @@ def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}/t0ken/"
         finally:
             webhook.connections().clear()
+
+
+def secured(connection: socket.socket, tls: ssl.SSLContext | None) -> socket.socket:
+    return connection if tls is None else tls.wrap_socket(connection, server_side=True)
 
 
 processing, hints = b"HTTP/1.1 102 Processing\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
@@ -460,6 +465,43 @@ def test_a_receiver_that_drips_holds_nobody_up(part: str, monkeypatch: pytest.Mo
                 to.deliver("a", b"{}", threading.Event())
         assert time.monotonic() - begun < 50
     webhook.connections().clear()
+
+
+@contextmanager
+def answering_by_tls(folder: Path, name: str) -> Iterator[str]:
+    """A receiver with a certificate of its own for a name, in `certificate.pem`; its address."""
+    certificate, private = folder / "certificate.pem", folder / "key.pem"
+    files = ["-keyout", str(private), "-out", str(certificate)]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    named = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
+    subprocess.run([*command, *named, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, private)
+    with answering(lambda client: client.sendall(accepted), context) as url:
+        yield url.replace("http://127.0.0.1", "https://localhost")
+
+
+@pytest.mark.process
+def test_a_certificate_that_is_not_trusted_ends_the_delivery_at_once_and_can_be_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering_by_tls(tmp_path, "localhost") as url:
+        to = Webhook(url, key, give_up_seconds=30)
+        with pytest.raises(PublishError, match=r"not trusted \(self.signed certificate\).*SSL_CERT_FILE") as failed:
+            to.deliver("a", b"{}", threading.Event())
+        assert "t0ken" not in str(failed.value)
+        webhook.connections().clear()
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        assert to.deliver("a", b"{}", threading.Event())
+
+
+@pytest.mark.process
+def test_a_certificate_of_another_name_ends_the_delivery_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+    with answering_by_tls(tmp_path, "elsewhere") as url, pytest.raises(PublishError, match=r"not trusted .*mismatch"):
+        Webhook(url, key, give_up_seconds=30).deliver("a", b"{}", threading.Event())
 
 
 def test_a_receiver_that_is_gone_is_an_error_without_its_path(lake: Lake, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ wait_seconds_max = 300.0
 
 
 class Refused(PublishError):
-    """The receiver does not accept a change, and would not later."""
+    """The receiver does not accept a change, or is not trusted; that would be so later, too."""
 
 
 class Unavailable(PublishError):
@@ -119,6 +120,7 @@ class Webhook:
         except urllib3.exceptions.LocationValueError as error:
             raise UsageError("The webhook's address cannot be used; write https://host/path.") from error
         except urllib3.exceptions.HTTPError as error:
+            self.require_trusted(error)
             raise Unavailable(f"{self.host} did not answer ({type(error).__name__}) to {message_id}.") from error
         try:
             self.require_accepted(answer.status, answer.headers.get("Retry-After"), message_id)
@@ -130,6 +132,16 @@ class Webhook:
         moment = str(int(time.time()))
         signed = signature(schemes["standard"], self.key, body, moment=moment.encode(), message_id=message_id.encode())
         return {"webhook-id": message_id, "webhook-timestamp": moment, "webhook-signature": signed.decode()}
+
+    def require_trusted(self, error: Exception) -> None:
+        """A Refused where a request failed because of the receiver's certificate, which stays what it is."""
+        why = error.args[0] if error.args else None
+        if isinstance(why, ssl.SSLCertVerificationError):
+            raise Refused(
+                f"The certificate of {self.host} is not trusted ({why.verify_message.rstrip('.')}), so nothing was "
+                "sent. If an authority of your own signed it, set SSL_CERT_FILE to a PEM file with that authority; "
+                "with AWS_CA_BUNDLE, add it to that file."
+            ) from error
 
     def require_accepted(self, status: int, retry_after: str | None, message_id: str) -> None:
         if 200 <= status < 300:

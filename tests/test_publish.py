@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -9,12 +10,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -41,6 +43,7 @@ from sluice.log import KafkaLog, KafkaSecurity, Record
 from sluice.log.records import StoredRecord
 from sluice.operate.json_text import json_line
 from sluice.operate.publish import Commit, Position, Publisher
+from sluice.operate.publish import postgres as to_postgres
 from sluice.operate.publish.kafka import KafkaTopic, Place
 from sluice.operate.publish.postgres import PostgresTable
 from sluice.storage.delta import Lake
@@ -1024,6 +1027,99 @@ def test_a_postgres_that_was_started_again_needs_no_second_pass(lake: Lake, post
     assert [each.changes for each in publisher.advance()] == [0, 1]
     publisher.target.close()
     assert published(postgres, publisher.target.name.split()[1]) == actual(lake)
+
+
+@dataclass
+class Relay:
+    """Goes between a publisher and a server, and may keep to itself what they say, without an end of the connection."""
+
+    to: tuple[str, int]
+    goes_on: threading.Event
+
+    def take(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection(self.to)
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=self.pass_on, args=ends, daemon=True).start()
+
+    def pass_on(self, source: socket.socket, to: socket.socket) -> None:
+        with source, to, suppress(OSError):
+            while said := source.recv(65_536):
+                self.goes_on.wait()
+                to.sendall(said)
+
+
+@contextmanager
+def relayed(postgres: Postgres) -> Iterator[tuple[str, threading.Event]]:
+    """The address of a relay to the server, and whether it passes on what is said."""
+    address = urlsplit(postgres.address())
+    goes_on = threading.Event()
+    goes_on.set()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        relay = Relay((str(address.hostname), int(address.port or 0)), goes_on)
+        threading.Thread(target=relay.take, args=[listener], daemon=True).start()
+        try:
+            yield postgres.address().replace(f":{address.port}/", f":{listener.getsockname()[1]}/"), goes_on
+        finally:
+            goes_on.set()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least that Postgres's own client can wait is two seconds."""
+    monkeypatch.setattr(to_postgres, "watch_seconds", 0.1)
+    monkeypatch.setattr(to_postgres, "silent_seconds_max", 2)
+    monkeypatch.setattr(to_postgres, "connect_seconds_max", 2)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("when", ["between passes", "during a commit"])
+def test_a_postgres_that_does_not_answer_any_more_is_told_of_and_what_it_missed_comes_later(
+    lake: Lake, postgres: Postgres, when: str
+) -> None:
+    class Lost(PostgresTable):
+        def write_position(self, database: Any, commit: Commit) -> None:
+            if commit.then.version == 2 and when == "during a commit":
+                goes_on.clear()
+            super().write_position(database, commit)
+
+    with relayed(postgres) as (address, goes_on):
+        target = Lost(address, target_of(postgres).full_name)
+        publisher = Publisher(lake, table, ("id",), target)
+        list(publisher.advance())
+        apply_commit(lake.path(table), "delete", 1)
+        if when == "between passes":
+            goes_on.clear()
+        begun = time.monotonic()
+        with pytest.raises(PublishError, match=r"127\.0\.0\.1.*Check that the server runs"):
+            list(publisher.advance())
+        assert time.monotonic() - begun < 40
+        goes_on.set()
+        when = "afterwards"
+        assert [each.changes for each in publisher.advance()] == [0, 1]
+        target.close()
+    assert published(postgres, target.full_name) == actual(lake)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_statement_may_take_longer_than_a_server_may_be_silent(lake: Lake, postgres: Postgres) -> None:
+    class Slow(PostgresTable):
+        def write_position(self, database: Any, commit: Commit) -> None:
+            database.execute("SELECT pg_sleep(4)")
+            super().write_position(database, commit)
+
+    target = target_of(postgres)
+    assert advance(lake, Slow(target.address, target.full_name)) == [(1, 2)]
+
+
+def test_a_lost_network_ends_a_connection(postgres: Postgres) -> None:
+    connection = target_of(postgres).connect()
+    with socket.socket(fileno=os.dup(connection.fileno())) as own:
+        assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert 0 < own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 60_000
+    connection.close()
 
 
 def test_a_postgres_that_ends_during_a_commit_says_why(lake: Lake, postgres: Postgres) -> None:

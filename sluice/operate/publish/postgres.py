@@ -1,7 +1,11 @@
 """A table of Postgres that is kept equal to a table of gold: each commit is a transaction, its position included."""
 
+import os
+import socket
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
@@ -21,6 +25,19 @@ positions_table = "_sluice_positions"
 index_prefix = "_sluice_key_"
 # The first one with unique indexes for which nulls are equal.
 version_least = 150_000
+connect_seconds_max = 10
+# A transaction that takes longer is watched; a server that lets nobody in for so long does not answer any more.
+watch_seconds = 10.0
+silent_seconds_max = 30
+# A lost network is noticed by the system: when nothing acknowledges what was sent, or that somebody is there.
+lost_network = {
+    "tcp_user_timeout": 30_000,
+    "keepalives": 1,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+check_server = " Check that the server runs and can be reached."
 rows_at_once = 1_000
 # Postgres refuses a statement of 1 GB.
 statement_characters = 16_000_000
@@ -83,13 +100,15 @@ class PostgresTable:
         driver = psycopg2()
         try:
             self.connection = self.connection or self.connect()
-            with self.connection.cursor() as database:
-                yield database
-            # Not by the connection's own block: where the server is gone, it says so instead of why.
-            self.connection.commit()
+            with self.watched(self.connection):
+                with self.connection.cursor() as database:
+                    yield database
+                # Not by the connection's own block: where the server is gone, it says so instead of why.
+                self.connection.commit()
         except driver.Error as error:
+            is_lost = self.connection is not None and self.connection.closed
             self.close()
-            raise PublishError(f"{self.name}: {said(error)}.") from error
+            raise PublishError(f"{self.name}: {said(error)}.{check_server if is_lost else ''}") from error
         except BaseException:
             self.close()
             raise
@@ -99,17 +118,58 @@ class PostgresTable:
         if self.connection is None:
             return
         try:
-            with self.connection.cursor() as database:
+            with self.watched(self.connection), self.connection.cursor() as database:
                 database.execute("SELECT 1")
-            self.connection.rollback()
-        except psycopg2().Error:
+                self.connection.rollback()
+        except (psycopg2().Error, PublishError):
             self.close()
+
+    @contextmanager
+    def watched(self, connection: "Connection") -> Iterator[None]:
+        """Ends the connection, with a PublishError, where the server stops answering: the driver would wait for ever.
+
+        A statement may take long, so what is asked is whether the server still lets somebody in.
+        """
+        done, is_silent = threading.Event(), threading.Event()
+        server = f"{connection.info.host}:{connection.info.port}"
+        with socket.socket(fileno=os.dup(connection.fileno())) as own:
+
+            def watch() -> None:
+                while not done.wait(watch_seconds):
+                    if self.is_silent() and not done.is_set():
+                        is_silent.set()
+                        with suppress(OSError):
+                            own.shutdown(socket.SHUT_RDWR)
+
+            threading.Thread(target=watch, daemon=True).start()
+            try:
+                yield
+            except psycopg2().Error as error:
+                if is_silent.is_set():
+                    raise PublishError(f"{self.name}: {server} does not answer any more.{check_server}") from error
+                raise
+            finally:
+                done.set()
+
+    def is_silent(self) -> bool:
+        """Whether the server lets nobody in, and does not say why either."""
+        driver, begun = psycopg2(), time.monotonic()
+        try:
+            driver.connect(self.address, connect_timeout=silent_seconds_max).close()
+        except driver.Error:
+            # The client counts in whole seconds.
+            return time.monotonic() - begun >= silent_seconds_max - 1
+        return False
 
     def connect(self) -> "Connection":
         driver = psycopg2()
         try:
             found: Connection = driver.connect(
-                self.address, fallback_application_name="sluice publish", connect_timeout=10, client_encoding="UTF8"
+                self.address,
+                fallback_application_name="sluice publish",
+                connect_timeout=connect_seconds_max,
+                client_encoding="UTF8",
+                **lost_network,
             )
         except driver.ProgrammingError as error:
             # What the driver says quotes the address, and with it the password.
@@ -117,7 +177,9 @@ class PostgresTable:
                 "SLUICE_PUBLISH_POSTGRES is no address of a database; write postgresql://user@host:5432/database"
             ) from error
         except driver.OperationalError as error:
-            hint = " Give the password as PGPASSWORD or in ~/.pgpass." if "password" in str(error) else ""
+            # What a server itself says has a severity.
+            hint = "" if "FATAL" in str(error) else check_server
+            hint = " Give the password as PGPASSWORD or in ~/.pgpass." if "password" in str(error) else hint
             raise PublishError(f"{self.name}: {said(error)}.{hint}") from error
         if found.server_version < version_least:
             found.close()

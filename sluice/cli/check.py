@@ -16,7 +16,7 @@ from sluice.errors import UsageError
 def check(
     datasets: Annotated[list[str] | None, typer.Argument(help="Datasets; none: all.")] = None,
     project: ProjectFolder = Path(),
-    no_report: Annotated[bool, typer.Option("--no-report", help="Write no pages.")] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Check, but write no report.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check the newest version of each table against its expectations; exit 1 if a critical one fails.

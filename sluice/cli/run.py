@@ -28,7 +28,10 @@ def run(  # noqa: PLR0917 - options, each given by its name
     continuous: Annotated[bool, typer.Option("--continuous", help="Go on until stopped by Ctrl-C or SIGTERM.")] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Recompute from bronze; writes what differs.")] = False,
     attached: Annotated[
-        bool, typer.Option("--attached", help="Stop when the process that started it is gone.")
+        bool,
+        typer.Option(
+            "--attached", help="With --continuous: stop, as on SIGTERM, when the process that started it has ended."
+        ),
     ] = False,
     since: Annotated[
         datetime | None,

@@ -24,7 +24,7 @@ def ui(
     statement_seconds: Annotated[float, typer.Option(min=0.1, max=86_400, help="The longest a query may take.")] = 30,
     memory: Annotated[str, typer.Option(help="The memory that a query may use.")] = "1GB",
     server_memory: Annotated[str, typer.Option(help="The memory that the whole server may take.")] = "4GB",
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Also open it in this machine's browser.")] = False,
 ) -> None:
     """Show the tables in a browser: figures, how fresh and complete they are, and why they changed."""
     try:

@@ -261,6 +261,28 @@ def test_the_sql_that_a_page_shows_is_a_project_with_that_of_the_scaffold(tmp_pa
     assert found["gold.orders_daily"].meaning == "Orders and pieces by day (UTC)."
 
 
+def test_each_message_that_the_troubleshooting_page_quotes_is_one_of_sluice() -> None:
+    texts = {text for file in (root / "sluice").rglob("*.py") for text in texts_of(file)}
+    quoted = messages_of((root / "docs/how-to/troubleshoot.md").read_text())
+    assert len(quoted) > 50
+    assert [said for said in quoted if not any(said in text for text in texts)] == []
+
+
+def texts_of(file: Path) -> Iterator[str]:
+    """The texts of a module, those in pieces joined, each up to what an f-string puts into it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def messages_of(page: str) -> list[str]:
+    """What stands in the first column of the tables of messages, without what is left out of it."""
+    tables = re.findall(r"^\| message \|.*\n\|---.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    firsts = [row.split("|")[1] for table in tables for row in table.splitlines()]
+    codes = [code for first in firsts for code in re.findall(r"`([^`]+)`", first)]
+    return [part for code in codes for each in code.split("…") if len(part := each.strip()) > 1]
+
+
 def without_meaning(source: str) -> list[str]:
     """The declarations of a module without the texts for people."""
     declarations = [each for each in ast.parse(source).body if isinstance(each, ast.Assign)]

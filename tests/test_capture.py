@@ -942,6 +942,32 @@ def test_a_snapshot_that_cannot_make_its_slot_begins_again(shop: Shop, monkeypat
     assert shop.folded() == shop.rows()
 
 
+@pytest.mark.parametrize("new_snapshot", [False, True])
+def test_a_server_that_went_back_behind_what_was_captured_is_refused(shop: Shop, new_snapshot: bool) -> None:
+    shop.once()
+    shop.execute("UPDATE products SET stock = 0 WHERE id = 1")
+    shop.once()
+    key, change = next((key, each) for key, each in shop.records() if each is not None and each["op"] == "u")
+    # As from before a restore: the server's log was longer then.
+    ahead = change | {"source": change["source"] | {"lsn": 2**60}}
+    shop.log.append("shop_products", [Record(json.dumps(ahead).encode(), key=key)])
+    with pytest.raises(SluiceError, match="restored to an earlier state"):
+        shop.once(new_snapshot=new_snapshot)
+
+
+def test_a_topic_that_was_made_again_while_it_was_captured_needs_a_new_snapshot(shop: Shop) -> None:
+    stream = shop.capture().begin()
+    shutil.rmtree(shop.log.root / "shop_products")
+    shop.execute("UPDATE products SET stock = 0 WHERE id = 1")
+    stream.run(threading.Event(), once=True)
+    assert shop.count() == 1
+    with pytest.raises(UsageError, match=r"shop_products was made again since the snapshot.*--new-snapshot"):
+        shop.once()
+    shop.once(new_snapshot=True)
+    assert shop.folded() == shop.rows()
+    shop.once()
+
+
 def test_a_snapshot_of_an_older_release_is_complete_once_its_slot_is_followed(shop: Shop) -> None:
     shop.once()
     shutil.rmtree(shop.log.root / captures_topic)

@@ -13,7 +13,7 @@ from sluice.errors import SluiceError, UsageError
 from sluice.ingest.capture.batch import Batch
 from sluice.ingest.capture.database import Database, PostgresError, Slot, Table, quoted, require_slot, slot_of
 from sluice.ingest.capture.envelope import Envelopes, Origin, TableName
-from sluice.ingest.capture.marks import Mark, is_followed, marks_in, set_marks
+from sluice.ingest.capture.marks import Mark, is_another, is_followed, marks_in, newest_lsn, set_marks
 from sluice.ingest.capture.pgoutput import Commit, Relation, decode
 from sluice.ingest.capture.snapshot import Snapshot
 from sluice.log import AnyLog, is_reserved
@@ -62,6 +62,7 @@ class Capture:
         self.database.publish(self.publication, self.tables)
         self.warn_of_what_is_not_sent()
         slot = self.database.free_slot(self.slot, name)
+        self.require_no_way_back(topics)
         if new_snapshot or not self.resumed(slot, topics):
             self.emit("snapshot", "taking a snapshot, once the transactions under way have ended")
             set_marks(self.log, self.slot, topics.values(), Mark.BEGUN)
@@ -83,9 +84,9 @@ class Capture:
     def resumed(self, slot: Slot | None, topics: dict[TableName, str]) -> bool:
         """Whether there is a slot to go on from; the slot is there only when its snapshot is in the log."""
         missing = sorted(topic for topic in topics.values() if not self.log.exists(topic))
+        present = [topic for topic in topics.values() if topic not in missing]
+        marks = marks_in(self.log)
         if slot is None:
-            marks = marks_in(self.log)
-            present = [topic for topic in topics.values() if topic not in missing]
             if any(is_followed(self.log, topic, marks.get(topic)) for topic in present):
                 require_slot(self.slot, None)
             return False
@@ -96,8 +97,25 @@ class Capture:
                 "was made for other tables, or for another log. Capture new tables with another --slot and "
                 "--publication, or start again with --new-snapshot."
             )
+        made_again = sorted(topic for topic in present if is_another(self.log, topic, marks.get(topic)))
+        if made_again:
+            raise UsageError(
+                f"The topic {', '.join(made_again)} was made again since the snapshot, so it lacks rows. Start again "
+                "with --new-snapshot."
+            )
         self.emit("resumed", f"going on from {lsn_text(slot.confirmed_lsn)}", confirmed_lsn=slot.confirmed_lsn)
         return True
+
+    def require_no_way_back(self, topics: Mapping[TableName, str]) -> None:
+        """A SluiceError for a server whose log ends before what was captured: all it says would count as older."""
+        known = newest_lsn(self.log, [topic for topic in topics.values() if self.log.exists(topic)])
+        end = self.database.end_of_wal()
+        if known > end:
+            raise SluiceError(
+                f"Changes up to {lsn_text(known)} were captured, and this server's log ends at {lsn_text(end)}: it is "
+                "another server, or was restored to an earlier state. Its rows would count as older than those that "
+                "were captured. Capture it into topics of their own, with another --topic-prefix."
+            )
 
     def key_of(self, relation: Relation) -> tuple[str, ...]:
         """The primary key of a table whose replica identity is another, as the catalog has it now."""

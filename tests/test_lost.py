@@ -200,6 +200,17 @@ def test_a_log_goes_on_after_an_end_that_it_has_lost(log: Log) -> None:
     assert (batch.records, batch.landed[0].next_offset) == (1, 4)
 
 
+def test_a_topic_that_was_made_again_and_compacted_is_not_what_landed(log: Log) -> None:
+    append(log, "a", "b")
+    landed = land(log).landed
+    shutil.rmtree(log.root / "t")
+    for number in range(3):
+        log.append_to("t", 0, [Record(f"{number}".encode(), key="k", timestamp=moment)] * 2)
+    assert log.compact("t", 0, 4, moment) > 0
+    with pytest.raises(LogRecreated):
+        land(log, landed)
+
+
 def test_a_topic_says_how_many_partitions_it_has_and_where_they_begin(log: Log) -> None:
     for name in "abc":
         append(log, name)

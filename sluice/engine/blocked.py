@@ -191,9 +191,13 @@ def blocks(files: Files) -> dict[str, Block]:
 
 
 def forget_blocks(files: Files, before: datetime) -> None:
-    """Removes the blocks of what was not tried since a time: they quote rows as they were."""
+    """Removes the blocks of what was not tried since a time: they quote rows as they were.
+
+    Of those from the future nobody knows when they were tried.
+    """
+    now = datetime.now(UTC)
     for name, block in blocks(files).items():
-        if block.tried_at < before:
+        if block.tried_at < before or block.tried_at > now:
             unblock(files, name)
 
 

@@ -312,6 +312,7 @@ class Runner:
                 None if done.broken else newest,
                 done.outcomes,
                 refused_over=newest if done.broken else None,
+                table_id=commit.table_id if commit else None,
             )
             watch.done(done.rows.total, tests=tests, broken=done.broken)
         record(self.lake, tests)

@@ -242,12 +242,14 @@ def unlanded_in(
 def as_compacted(log: "Log", topic: str, landed: Mapping[int, LandedPartition]) -> dict[int, LandedPartition]:
     """What has landed, known by its newest segments as they are after a compaction.
 
-    The tables whose project compacted the log are further; those of another lake may not be.
+    The tables whose project compacted the log are further; those of another lake may not be. A topic that was made
+    again is not what has landed, compacted or not.
     """
     found = dict(landed)
-    ends = log.emptied_before(topic)
+    ends, topic_id = log.emptied_before(topic), log.topic_id(topic)
     for partition, known in landed.items():
-        if known.segment is not None and known.segment < ends.get(partition, 0):
+        is_of_topic = known.topic_id in (None, topic_id)
+        if is_of_topic and known.segment is not None and known.segment < ends.get(partition, 0):
             for segment in log.segments_of(topic, partition):
                 if segment.base_offset == known.segment:
                     marks = {"head": head_digest(segment), "size_bytes": segment.path.stat().st_size}

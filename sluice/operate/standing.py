@@ -1,8 +1,9 @@
 """Stored queries: add one, remove it, and list those that there are."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -15,6 +16,9 @@ from sluice.model.datasets import Dataset
 from sluice.operate.query import connection
 from sluice.shapes.standing import Standing
 from sluice.storage.delta import Lake
+
+# Changes of a query differ by as much at least.
+least = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def remove(
 def append(log: AnyLog, dataset: Dataset, query_id: str, at: datetime | None, said: Mapping[str, Any]) -> None:
     if not query_id:
         raise UsageError("The id of a query is empty; give it an id, so that you can change and remove it.")
-    changed_at = (at or datetime.now(UTC)).astimezone(UTC)
+    changed_at = (at or next_moment(log, dataset, query_id)).astimezone(UTC)
     value = {"query_id": query_id, "changed_at": changed_at.isoformat().replace("+00:00", "Z"), **said}
     try:
         encoded = orjson.dumps(value)
@@ -88,6 +92,16 @@ def append(log: AnyLog, dataset: Dataset, query_id: str, at: datetime | None, sa
         raise UsageError(f"The query cannot be written: {error}.") from error
     # Of several topics the first.
     log.append(topics_of(dataset)[0], [Record(encoded, key=query_id)])
+
+
+def next_moment(log: AnyLog, dataset: Dataset, query_id: str) -> datetime:
+    """Now, or just after the last change of a query: the clock of who made that one may have been ahead."""
+    moments = [datetime.now(UTC)]
+    for topic in topics_of(dataset):
+        for record in records_of_key(log, topic, query_id):
+            with suppress(ValueError, TypeError, KeyError):
+                moments.append(datetime.fromisoformat(orjson.loads(record.value or b"")["changed_at"]) + least)
+    return max(moments)
 
 
 def topics_of(dataset: Dataset) -> Sequence[str]:

@@ -12,7 +12,7 @@ from sluice.engine.land import lost, offsets_of, waiting
 from sluice.errors import LogError, LogUnreachable
 from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
-from sluice.model.ledger import Entry, InputVersion, LandedPartition
+from sluice.model.ledger import Commit, Entry, InputVersion, LandedPartition
 from sluice.operate.consistent import readable_commit
 from sluice.operate.query import query
 from sluice.quality.results import checks_table, is_critical
@@ -100,20 +100,33 @@ def gone(found: Mapping[int, range]) -> str | None:
     return f"lost: {', '.join(said)}" if said else None
 
 
-def newest_checks(lake: Lake, where: str = "true") -> dict[str, list[dict[str, Any]]]:
-    """The results of the newest check of each dataset, of those that meet a condition, as they are kept."""
-    if checks_table not in lake.tables():
-        return {}
-    sql = f"SELECT * FROM {checks_table} WHERE {where} QUALIFY checked_at = max(checked_at) OVER (PARTITION BY dataset)"
-    found = query(lake, sql, tables=[checks_table])
-    rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
-    return {name: [row for row in rows if row["dataset"] == name] for name in sorted({row["dataset"] for row in rows})}
+def newest_checks(lake: Lake) -> dict[str, list[dict[str, Any]]]:
+    """The results of the newest check of each dataset, as they are kept."""
+    return by_dataset(kept_checks(lake, "QUALIFY checked_at = max(checked_at) OVER (PARTITION BY dataset)"))
 
 
 def refusals(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     """By dataset whose newest rows were refused: the results of that check, also of what these rows keep."""
-    found = newest_checks(lake, "version IS NULL")
-    return {name: rows for name, rows in found.items() if is_newest(lake, name, rows[0])}
+    found = {}
+    for name, rows in by_dataset(kept_checks(lake, "WHERE version IS NULL")).items():
+        newest = newest_by_itself(lake, name)
+        standing = [row for row in rows if is_standing(newest, row)]
+        if standing:
+            run = max(standing, key=lambda row: row["checked_at"])["run"]
+            found[name] = [row for row in standing if row["run"] == run]
+    return found
+
+
+def kept_checks(lake: Lake, which: str) -> list[dict[str, Any]]:
+    """Results that are kept, as rows; `which` is SQL."""
+    if checks_table not in lake.tables():
+        return []
+    found = query(lake, f"SELECT * FROM {checks_table} {which}", tables=[checks_table])
+    return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+
+
+def by_dataset(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    return {name: [row for row in rows if row["dataset"] == name] for name in sorted({row["dataset"] for row in rows})}
 
 
 def broken_by(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -121,24 +134,28 @@ def broken_by(rows: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(sorted(row["expectation"] for row in rows if is_critical(row)))
 
 
-def is_newest(lake: Lake, dataset: str, refused: Mapping[str, Any]) -> bool:
-    """Whether nothing was committed to a table after rows of it were refused; true of one that cannot be read.
+def newest_by_itself(lake: Lake, dataset: str) -> Commit | None:
+    """The newest commit of a table that is not of upkeep, which repeats an entry; None where none can be read."""
+    with suppress(Exception):
+        commits = lake.commits(dataset)
+        while len(commits) > 1 and commits[-1].entry.repeats(commits[-2].entry):
+            commits.pop()
+        return commits[-1] if commits else None
+    return None
+
+
+def is_standing(newest: Commit | None, refused: Mapping[str, Any]) -> bool:
+    """Whether nothing was committed to a table after rows of it were refused.
 
     Results of older releases lack the version, so the time decides.
     """
-    with suppress(Exception):
-        commits = lake.commits(dataset)
-        # Upkeep repeats the newest entry, which says nothing new.
-        while len(commits) > 1 and commits[-1].entry.repeats(commits[-2].entry):
-            commits.pop()
-        if not commits:
-            return True
-        over: int | None = refused.get("refused_over")
-        checked_at: datetime = refused["checked_at"]
-        if over is None:
-            return checked_at > time_of(commits[-1].timestamp_ms)
-        return commits[-1].version <= over
-    return True
+    if newest is None:
+        return True
+    over: int | None = refused.get("refused_over")
+    checked_at: datetime = refused["checked_at"]
+    if over is None:
+        return checked_at > time_of(newest.timestamp_ms)
+    return refused.get("table_id") == newest.table_id and newest.version <= over
 
 
 def dataset_state(

@@ -19,6 +19,7 @@ columns: dict[str, pa.DataType] = {
     "dataset": pa.string(),
     "version": pa.int64(),
     "refused_over": pa.int64(),
+    "table_id": pa.string(),
     "expectation": pa.string(),
     "type": pa.string(),
     "arguments": pa.string(),
@@ -54,11 +55,12 @@ def as_rows(
     meanings: Mapping[str, str] | None = None,
     *,
     refused_over: int | None = None,
+    table_id: str | None = None,
 ) -> list[dict[str, Any]]:
     """The outcomes of one check as rows of the table; `version` is null for rows that were refused.
 
     `meanings` say what built-in checks look at, by their names. `refused_over` is the version that stayed instead of
-    the rows, or -1 where there is none.
+    the rows, or -1 where there is none, and `table_id` tells its table from another of that name.
     """
     checked_at, run = datetime.now(UTC), uuid.uuid4().hex
     return [
@@ -68,6 +70,7 @@ def as_rows(
             "dataset": dataset,
             "version": version,
             "refused_over": refused_over,
+            "table_id": table_id,
             "expectation": each.expectation.name,
             "type": each.expectation.type,
             "arguments": json.dumps(each.expectation.arguments, default=str),

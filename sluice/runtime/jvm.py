@@ -25,7 +25,7 @@ from sluice.errors import SluiceError
 from sluice.runtime import keeper
 from sluice.runtime.calls import frugal
 from sluice.runtime.settings import Settings
-from sluice.storage.lock import lock_file
+from sluice.storage.lock import is_lock_of, lock_file
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -262,20 +262,13 @@ def taken(found: Place, settings: Settings) -> None:
         known = json.loads(record)
         process = TakenProcess(known["pid"], os.fdopen(stdin, "wb", buffering=0), alive)
         jvm = Jvm(known["port"], known["secret"], process, alive, Path(known["scratch"]), known["sessions"])
-        fits = known["fingerprint"] == found.fingerprint and all(is_lock_of(each, settings) for each in lock)
+        fits = known["fingerprint"] == found.fingerprint and all(is_lock_of(each, settings.lake_root) for each in lock)
         if jvm.has_ended or not fits:
             jvm.end()
             for each in lock:
                 os.close(each)
             return
         found.jvm, found.lock_file = jvm, lock[0] if lock else None
-
-
-def is_lock_of(descriptor: int, settings: Settings) -> bool:
-    """Whether an open file is that of the lake's lock still: the lake may have been removed and made again."""
-    with suppress(OSError):
-        return os.path.samestat(os.fstat(descriptor), Path(settings.lake_root, ".lock").stat())
-    return False
 
 
 def kept(jvm: Jvm, where: Place) -> bool:

@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +29,20 @@ def folder_lock(root: str) -> Iterator[int]:
     descriptor = lock_file(root)
     try:
         take(descriptor, root)
+        while not is_lock_of(descriptor, root):
+            os.close(descriptor)
+            descriptor = lock_file(root)
+            take(descriptor, root)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def is_lock_of(descriptor: int, root: str) -> bool:
+    """Whether an open file is that of a folder's lock still: the folder may have been removed and made again."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), Path(root, ".lock").stat())
+    return False
 
 
 @contextmanager

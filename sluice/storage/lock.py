@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from sluice.storage.folder_lock import Lock, lock_file
+from sluice.storage.folder_lock import Lock, is_lock_of, lock_file
 from sluice.storage.location import lease_seconds_default, location_of
 
 
@@ -28,4 +28,4 @@ def is_locked(lake_root: str) -> bool:
     return location_of(lake_root).is_locked()
 
 
-__all__ = ["Lock", "is_locked", "lake_lock", "lock_file"]
+__all__ = ["Lock", "is_lock_of", "is_locked", "lake_lock", "lock_file"]

@@ -201,7 +201,8 @@ class History(Tables):
         """The newest version of another table that a dataset writes, as one of the dataset's commits left it.
 
         It is known by the number of the dataset's newest commit to that table, whatever clocks said; by the time where
-        a commit of an older release does not state it. None when that version is gone, as after an erasure.
+        a commit of an older release does not state it. None when that version is gone, as after an erasure, or when
+        the other table was made again since.
         """
         number = commit.entry.beside.get(table)
         if number is None:
@@ -212,7 +213,7 @@ class History(Tables):
 
         versions = range(self.oldest_version(table), self.newest_version(table) + 1)
         later = bisect_right(versions, number, key=number_at)
-        return versions[later - 1] if later else None
+        return versions[later - 1] if later and number_at(versions[-1]) >= number else None
 
     def oldest_version(self, table: str) -> int:
         """The oldest version whose commit is still in the log."""

@@ -62,21 +62,27 @@ class Unchanged:
     table_id: str
     since: int
     until: int
+    # Of the last one: a table that was restored may have another commit of its number.
+    commit_ms: int
 
 
 def unchanged(table: DeltaTable, before: Unchanged | None) -> Unchanged:
     """The versions with the rows of an opened table; `before` is what was known of an older version."""
-    table_id, until, since = str(table.metadata().id), table.version(), table.version()
+    newest = table.history(1)
+    found = Unchanged(str(table.metadata().id), table.version(), table.version(), int(newest[0]["timestamp"]))
+    since = found.until
     for limit in (1, 20, None):
-        for commit in table.history(limit):
+        for commit in newest if limit == 1 else table.history(limit):
             version, entry = int(commit["version"]), Entry.from_json(commit.get("userMetadata"))
-            if before is not None and (before.table_id, before.until) == (table_id, version):
-                return Unchanged(table_id, before.since, until)
+            if before is not None and before == replace(
+                found, since=before.since, until=version, commit_ms=int(commit["timestamp"])
+            ):
+                return replace(found, since=before.since)
             if changes_rows(commit, entry):
-                return Unchanged(table_id, version, until)
+                return replace(found, since=version)
             # Where the log ends before that version, the entry names it.
             since = min(since, version if entry is None or entry.changed_at is None else entry.changed_at)
-    return Unchanged(table_id, since, until)
+    return replace(found, since=since)
 
 
 def changes_rows(commit: Mapping[str, Any], entry: Entry | None) -> bool:

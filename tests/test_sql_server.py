@@ -519,6 +519,26 @@ def test_no_state_has_half_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert consistent.versions(lake) == {"bronze.a": 2, "silver.b": 2, "gold.c": 2, "gold.d": 1}
 
 
+def test_no_state_has_half_a_pass_though_the_clock_of_the_writer_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(str(tmp_path))
+    commit(lake, "silver.b")
+    commit(lake, "gold.c", silver_b=0)
+    now = time.time()
+    monkeypatch.setattr("sluice.operate.consistent.time.time", lambda: now + 3_600)
+    newest = consistent.Newest(lake, -1)
+    assert newest.versions() == {"silver.b": 0, "gold.c": 0}
+    commit(lake, "silver.b")
+    assert [newest.versions() for _ in range(2)] == [{"silver.b": 0, "gold.c": 0}] * 2
+    # Who starts now can only go by the clock.
+    assert consistent.Newest(lake, -1).versions() == {"silver.b": 1, "gold.c": 0}
+    monkeypatch.setattr(consistent, "behind_ms_max", 1)
+    assert newest.versions() == {"silver.b": 1, "gold.c": 0}
+    commit(lake, "gold.c", silver_b=1)
+    assert newest.versions() == {"silver.b": 1, "gold.c": 1}
+
+
 def test_users_prove_their_password(lake: Lake) -> None:
     for server in running(lake, Options(port=0, users={"me": "s3crét", "other": "x"})):
         cursor = connected(server, password="s3crét").cursor()

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sluice.model.ledger import Commit
 from sluice.storage.delta import Lake
@@ -19,15 +19,37 @@ class Newest:
         self.lock = threading.Lock()
         self.known: Mapping[str, int | None] = {}
         self.looked_at = float("-inf")
+        # When commits that are not followed were first seen, by the clock of this process.
+        self.seen: dict[tuple[str, int, int], float] = {}
 
     def versions(self) -> Mapping[str, int | None]:
         with self.lock:
             if time.monotonic() - self.looked_at > self.seconds:
-                self.known, self.looked_at = versions(self.lake), time.monotonic()
+                self.known, self.looked_at = self.look(), time.monotonic()
             return self.known
 
+    def look(self) -> dict[str, int | None]:
+        """The versions now. How old a commit is says the clock of who wrote it only if it was there at the start."""
+        is_first, now = self.looked_at == float("-inf"), time.monotonic()
+        before, self.seen = self.seen, {}
 
-def versions(lake: Lake) -> dict[str, int | None]:
+        def age_ms(source: str, missed: Commit) -> float:
+            key = source, missed.version, missed.timestamp_ms
+            since = now - age_by_clock_ms(source, missed) / 1000 if is_first else before.get(key, now)
+            return (now - self.seen.setdefault(key, since)) * 1000
+
+        return versions(self.lake, age_ms)
+
+
+def age_by_clock_ms(_source: str, missed: Commit) -> float:
+    """How old a commit is by the clock of who wrote it; one from the future is as far from now."""
+    return abs(time.time() * 1000 - missed.timestamp_ms)
+
+
+Age = Callable[[str, Commit], float]
+
+
+def versions(lake: Lake, age_ms: Age = age_by_clock_ms) -> dict[str, int | None]:
     """The newest version of each table such that those made from one another agree.
 
     While a run is between two tables, the tables that it has written already are taken as they were before. A table
@@ -37,9 +59,8 @@ def versions(lake: Lake) -> dict[str, int | None]:
     tables = lake.tables()
     found = {table: readable_commit(lake, table) for table in tables}
     chosen = {table: commit for table, commit in found.items() if commit is not None and commit.entry.dataset == table}
-    now_ms = int(time.time() * 1000)
     # Each round moves one table back, so there is an end.
-    while (moved := moved_back(lake, chosen, now_ms)) is not None:
+    while (moved := moved_back(lake, chosen, age_ms)) is not None:
         table, commit = moved
         chosen[table] = commit
     return {table: chosen[table].version if table in chosen else newest_version(lake, table) for table in tables}
@@ -60,7 +81,7 @@ def newest_version(lake: Lake, table: str) -> int | None:
         return None
 
 
-def moved_back(lake: Lake, chosen: Mapping[str, Commit], now_ms: int) -> tuple[str, Commit] | None:
+def moved_back(lake: Lake, chosen: Mapping[str, Commit], age_ms: Age) -> tuple[str, Commit] | None:
     """A table that contradicts another one, with the older commit that does not; None when all agree."""
     for table, commit in chosen.items():
         for source, seen in commit.entry.inputs.items():
@@ -70,7 +91,7 @@ def moved_back(lake: Lake, chosen: Mapping[str, Commit], now_ms: int) -> tuple[s
                 known = lake.commits(source)
                 missed = next(each for each in known if each.as_input.version > seen.version)
                 older = [each for each in known if each.as_input.version <= seen.version]
-                if older and abs(now_ms - missed.timestamp_ms) <= behind_ms_max:
+                if older and age_ms(source, missed) <= behind_ms_max:
                     return source, older[-1]
             elif there.version < seen.version:
                 known = [each for each in lake.commits(table) if each.version < commit.version]

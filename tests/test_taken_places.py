@@ -52,6 +52,25 @@ def test_a_version_that_another_commit_took_after_a_restore_is_not_the_one_that_
     assert (values(lake, 0), values(lake, 1)) == ([1], [1, 2])
 
 
+def test_a_table_that_was_made_again_is_not_the_one_of_which_its_log_reaches_back(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    for number in (1, 2):
+        commit(lake, number, number)
+    for _ in range(3):
+        move_cursor(lake)
+    changed, read = lake.commit_ms(name, 1), lake.commit_ms(name, 3)
+    assert changed is not None
+    assert read is not None
+    for version in range(4):
+        Path(lake.path(name), f"_delta_log/{version:020}.json").unlink()
+    assert lake.kept_instead(name, 3, read) == 4
+    assert lake.kept_instead(name, 1, changed) == 4
+    # Of a table before this one, which had come to the same version.
+    assert lake.kept_instead(name, 3, changed - 1) is None
+    assert lake.kept_instead(name, 1, read) is None
+    assert lake.kept_instead(name, 0, None) is None
+
+
 def test_what_a_dataset_has_in_another_table_is_found_by_the_number_of_its_commit(tmp_path: Path) -> None:
     lake, shared = Lake(str(tmp_path)), "silver._fates"
     for number in (1, 2, 3):

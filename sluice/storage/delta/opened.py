@@ -193,7 +193,8 @@ class Tables:
     def kept_instead(self, table: str, version: int, commit_ms: int | None = None) -> int | None:
         """The oldest version that is left, if it says that it has the rows of an older one; else None.
 
-        With `commit_ms`, only of the one that was committed at that time: a table made again has the same numbers.
+        With `commit_ms`, only of the one that was committed at that time: a table made again has the same numbers, and
+        later commits.
         """
         oldest = min(map(int, self.log_files(table)), default=0)
         if oldest <= version:
@@ -201,8 +202,11 @@ class Tables:
         entry = Entry.from_json(self.commit_info(table, oldest).get("userMetadata"))
         if entry is None or entry.changed_at is None or entry.changed_at > version:
             return None
-        is_other = entry.changed_at == version and commit_ms is not None and entry.changed_ms != commit_ms
-        return None if is_other else oldest
+        if commit_ms is None:
+            return oldest
+        if entry.changed_at == version:
+            return oldest if entry.changed_ms == commit_ms else None
+        return oldest if (entry.changed_ms or 0) <= commit_ms else None
 
     def commit_info(self, table: str, version: int) -> dict[str, Any]:
         """What the commit of a version says about itself; nothing when the log no longer has the commit."""

@@ -57,8 +57,15 @@ def test_the_tables_of_seats_are_what_was_decided(spark: "SparkSession", tmp_pat
         assert project.audit().balanced
         # A copy of an earlier time would decide again what was decided.
         segments = sorted((tmp_path / ".sluice/log/seat_decisions/0").glob("*.jsonl"))
+        last = segments[-1].read_bytes()
         segments[-1].unlink()
         with pytest.raises(LogError, match="ends before decisions that have landed"):
+            project.decider("seats")
+        # So would another topic of this name, however far it has come.
+        segments[-1].write_bytes(last)
+        described = tmp_path / ".sluice/log/seat_decisions/topic.json"
+        described.write_text(json.dumps(json.loads(described.read_text()) | {"id": "another"}))
+        with pytest.raises(LogError, match="was made again, without decisions that have landed"):
             project.decider("seats")
 
 

@@ -52,6 +52,11 @@ class LandedPartition(BaseModel):
         return self.head if self.segment is None else self.topic_id
 
 
+def are_of_another_topic(landed: Mapping[int, LandedPartition], topic_id: str | None) -> bool:
+    """Whether the records that have landed are those of another topic than the one with this id."""
+    return topic_id is not None and any(each.of_topic not in (None, topic_id) for each in landed.values())
+
+
 class Reached(BaseModel):
     """How far one partition of a topic has come: the latest event time of a usable record, and the latest log time."""
 

@@ -27,6 +27,7 @@ from sluice.model.commands import (
     of_requests,
     version_differs,
 )
+from sluice.model.ledger import are_of_another_topic
 from sluice.model.values import NotOfType, OutOfRange, as_json, json_object, read_as, reader_of, shortened
 from sluice.shapes.parse import Parsing
 from sluice.storage.delta import Lake
@@ -77,15 +78,15 @@ class Group:
 
 
 def require_all_there(log: AnyLog, lake: Lake, commands: Commands) -> None:
-    """A LogError where the log ends before decisions that have landed: a copy of an earlier time."""
+    """A LogError where the log ends before decisions that have landed, as a copy of an earlier time, or lacks them."""
     commit = lake.last_commit(commands.topic.name) if lake.exists(commands.topic.name) else None
     landed = commit.entry.landed if commit is not None else {}
     topic = commands.topic.topic
     gone = landed and (not log.exists(topic) or log.truncated(topic, landed))
-    if gone:
+    if gone or (landed and are_of_another_topic(landed, log.topic_id(topic))):
         raise LogError(
-            f"Topic {topic} ends before decisions that have landed in {commands.topic.name}, so commands could be "
-            "decided a second time. Restore the newest copy of the topic."
+            f"Topic {topic} {'ends before' if gone else 'was made again, without'} decisions that have landed in "
+            f"{commands.topic.name}, so commands could be decided a second time. Restore the newest copy of the topic."
         )
 
 

@@ -15,7 +15,7 @@ from sluice.log import AnyLog, erasures, require_open
 from sluice.model.commands import metadata
 from sluice.model.datasets import Topic
 from sluice.model.erasure import Erasure, Removal, erased_header, erasures_topic, has_field, remainder
-from sluice.model.ledger import Entry
+from sluice.model.ledger import Entry, are_of_another_topic
 from sluice.operate.query import connected
 from sluice.operate.search import Wanted
 from sluice.shapes.fates import Events
@@ -145,7 +145,7 @@ def require_landed_topic(lake: Lake, log: AnyLog, catalogue: Catalogue, topic: s
     """A UsageError where bronze has the records of another topic of this name, which have the same offsets."""
     now = log.topic_id(topic)
     for table, entry in landed_from(lake, catalogue, topic):
-        if now and any(each.of_topic not in (None, now) for each in entry.landed.values()):
+        if are_of_another_topic(entry.landed, now):
             raise UsageError(
                 f"{table} has the records of a topic {topic} that was deleted and made again. Restore that one, or "
                 "land the new one in another table or lake, and erase there."

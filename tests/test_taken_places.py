@@ -85,6 +85,8 @@ def test_what_a_dataset_has_in_another_table_is_found_by_the_number_of_its_commi
     assert [beside(number) for number in (1, 2, 3)] == [1, 3, 5]
     # It has come to fewer commits since it was made again.
     assert beside(4) is None
+    shutil.rmtree(lake.path(shared))
+    assert beside(3) == 0
 
 
 def test_a_refusal_is_of_the_table_whose_rows_stayed() -> None:

@@ -123,11 +123,13 @@ def add(lake: Lake, log: AnyLog, dataset: Dataset, positions: Sequence[str], bec
     landed = [table for table in dataset.landed_in.values() if table in lake.tables()]
     raw = " UNION ALL ".join(f'SELECT topic, "partition", "offset", "timestamp" FROM {table}' for table in landed)
     sql = f"""
-        SELECT topic, "partition", "offset", epoch_ms("timestamp") FROM ({raw})
+        SELECT topic, "partition", "offset", epoch_us("timestamp") FROM ({raw})
         WHERE concat_ws('/', topic, "partition", "offset") IN (SELECT unnest($positions))
     """
     with connection(lake) as found:
-        places = found.execute(sql, {"positions": list(positions)}).fetchall() if landed else []
+        rows = found.execute(sql, {"positions": list(positions)}).fetchall() if landed else []
+    # DuckDB rounds to milliseconds, and Spark and Kafka cut them off.
+    places = [(topic, partition, offset, at_us // 1000) for topic, partition, offset, at_us in rows]
     missing = sorted(set(positions) - {"/".join(map(str, place[:3])) for place in places})
     if missing:
         raise UsageError(

@@ -205,7 +205,7 @@ class History(Tables):
         the other table was made again since.
         """
         number = commit.entry.beside.get(table)
-        if number is None:
+        if number is None or not self.exists(table):
             return self.version_at(table, commit.timestamp_ms)
 
         def number_at(version: int) -> int:

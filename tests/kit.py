@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,17 @@ def at(hours: float) -> datetime:
 def text(hours: float) -> str:
     """The same as RFC 3339."""
     return at(hours).isoformat().replace("+00:00", "Z")
+
+
+def clock_off_by(hours: float) -> type[datetime]:
+    """The clock of a machine that is so far ahead, or behind."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Clock":
+            return cls.fromtimestamp(datetime.now(tz).timestamp() + hours * 3_600, tz)
+
+    return Clock
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import json
 import multiprocessing
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from sluice.quality.measure import measure
 from sluice.quality.results import checks_table, is_critical, state_of
 from sluice.storage.delta import Lake
 from tests.damage import damage
-from tests.kit import Lakehouse, at, text
+from tests.kit import Lakehouse, at, clock_off_by, text
 from tests.shop import priced, sales
 
 if TYPE_CHECKING:
@@ -132,15 +132,10 @@ def test_rows_that_break_what_is_critical_never_reach_their_readers(lakehouse: L
 def test_a_refusal_is_said_until_rows_are_let_through_whatever_the_clock_says(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    class WrongClock(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> "WrongClock":
-            return cls.fromtimestamp(datetime.now(tz).timestamp() + hours * 3_600, tz)
-
     declare(lakehouse, gold_sold=[few, known])
     lakehouse.publish("sales", sale(1, 3)).run()
     with monkeypatch.context() as wrong:
-        wrong.setattr(kept, "datetime", WrongClock)
+        wrong.setattr(kept, "datetime", clock_off_by(hours))
         lakehouse.publish("sales", sale(2, 9)).run()
     assert list(refusals(lakehouse.lake)) == ["gold.sold"]
     lakehouse.publish("sales", sale(4, -5)).run()

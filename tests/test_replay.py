@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from sluice.silver.history import HistoryOfChanges
 from sluice.storage.delta import Lake, writer
 from sluice.windows import window
 from tests.damage import computed_wrong, damage
-from tests.kit import Lakehouse, Row, at, disk_full_at, text
+from tests.kit import Lakehouse, Row, at, clock_off_by, disk_full_at, text
 from tests.shop import priced, prices, sales
 
 if TYPE_CHECKING:
@@ -71,14 +71,6 @@ def opened_shop(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def shop(opened_shop: Lakehouse, tmp_path: Path) -> Lakehouse:
     return opened_shop.copied_to(tmp_path)
-
-
-class ClockAhead(datetime):
-    """A clock that is an hour ahead."""
-
-    @classmethod
-    def now(cls, tz: tzinfo | None = None) -> "ClockAhead":
-        return cls.fromtimestamp(datetime.now(tz).timestamp() + 3_600, tz)
 
 
 def build(
@@ -342,7 +334,7 @@ def test_a_repair_is_not_taken_back_though_the_clock_was_ahead_when_the_replay_b
     right = revenues(shop)
     damage(shop.lake, "gold.revenue", "DELETE WHERE product = 'tea'")
     with monkeypatch.context() as ahead:
-        ahead.setattr(replaying, "datetime", ClockAhead)
+        ahead.setattr(replaying, "datetime", clock_off_by(1))
         replay = build(shop, "silver.sales")
     assert replay.created_at > datetime.now(UTC)
     assert shop.run()["gold.revenue"].cause == "altered"

@@ -29,7 +29,8 @@ def folder_lock(root: str) -> Iterator[int]:
     descriptor = lock_file(root)
     try:
         take(descriptor, root)
-        while not is_lock_of(descriptor, root):
+        if not is_lock_of(descriptor, root):
+            # It was removed with its folder before it was locked.
             os.close(descriptor)
             descriptor = lock_file(root)
             take(descriptor, root)

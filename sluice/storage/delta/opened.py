@@ -69,7 +69,8 @@ class Unchanged:
 def unchanged(table: DeltaTable, before: Unchanged | None) -> Unchanged:
     """The versions with the rows of an opened table; `before` is what was known of an older version."""
     newest = table.history(1)
-    found = Unchanged(str(table.metadata().id), table.version(), table.version(), int(newest[0]["timestamp"]))
+    commit_ms = int(newest[0]["timestamp"]) if newest else 0
+    found = Unchanged(str(table.metadata().id), table.version(), table.version(), commit_ms)
     since = found.until
     for limit in (1, 20, None):
         for commit in newest if limit == 1 else table.history(limit):

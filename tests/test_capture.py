@@ -260,6 +260,17 @@ class Shop:
         self.capture(*tables, **options).begin(new_snapshot=new_snapshot).run(threading.Event(), once=True)
 
     @contextmanager
+    def refusing_appends(self, topic: str) -> Iterator[None]:
+        """Another writer has a topic, and what is appended to it meanwhile says so."""
+        self.log.lock_seconds = 0.1
+        with (
+            FileLock(self.log.folder(topic, 0) / ".lock"),
+            FileLock(self.log.folder(topic, 1) / ".lock"),
+            pytest.raises(LogError, match=f"Another writer has locked topic {topic}"),
+        ):
+            yield
+
+    @contextmanager
     def following(self, stream: Stream) -> Iterator[None]:
         """A stream that is followed meanwhile; what it raises is raised at the end."""
         stop, errors = threading.Event(), []
@@ -637,12 +648,7 @@ def test_a_position_is_confirmed_only_when_everything_up_to_it_is_in_the_log(sho
     # Postgres writes for itself, too: what is before the transaction may be confirmed meanwhile.
     begun = shop.execute("SELECT (pg_current_wal_lsn() - '0/0')::bigint")[0][0]
     shop.execute("BEGIN; INSERT INTO products VALUES (4, 'cap'); INSERT INTO orders VALUES (1), (2), (3), (4); COMMIT")
-    shop.log.lock_seconds = 0.1
-    with (
-        FileLock(shop.log.folder("shop_orders", 0) / ".lock"),
-        FileLock(shop.log.folder("shop_orders", 1) / ".lock"),
-        pytest.raises(LogError, match="Another writer has locked topic shop_orders"),
-    ):
+    with shop.refusing_appends("shop_orders"):
         shop.once("products", "orders")
     assert shop.ops() == "rrrc"
     assert shop.confirmed() <= begun
@@ -915,12 +921,7 @@ def test_a_new_snapshot_that_was_asked_for_begins_again_without_being_asked_for_
     shop.once()
     shop.drop_slot()
     shop.execute("DELETE FROM products WHERE id = 2")
-    shop.log.lock_seconds = 0.1
-    with (
-        FileLock(shop.log.folder("shop_products", 0) / ".lock"),
-        FileLock(shop.log.folder("shop_products", 1) / ".lock"),
-        pytest.raises(LogError, match="Another writer has locked topic shop_products"),
-    ):
+    with shop.refusing_appends("shop_products"):
         shop.once(new_snapshot=True)
     shop.once()
     assert shop.folded() == shop.rows()

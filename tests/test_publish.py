@@ -722,6 +722,14 @@ def test_topics_that_cannot_be_kept_equal_are_left_alone(lake: Lake, log: KafkaL
         advance(lake, KafkaTopic(log, topic))
 
 
+def published_on_kafka(lake: Lake, log: KafkaLog, kind: type[KafkaTopic] = KafkaTopic) -> tuple[str, Publisher]:
+    """A new topic with all rows, and its publisher, which goes on."""
+    topic = f"sold-{next(numbers)}"
+    publisher = Publisher(lake, table, ("id",), kind(log, topic))
+    list(publisher.advance())
+    return topic, publisher
+
+
 def delete_topics(log: KafkaLog, *topics: str) -> None:
     for each in log.admin.delete_topics(list(topics)).values():
         each.result(log.answer_seconds)
@@ -745,9 +753,7 @@ def set_policy(log: KafkaLog, topic: str, policy: str) -> None:
 def test_a_topic_that_was_deleted_while_it_is_published_gets_all_rows_again(
     lake: Lake, log: KafkaLog, partitions: int | None
 ) -> None:
-    topic = f"sold-{next(numbers)}"
-    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
-    list(publisher.advance())
+    topic, publisher = published_on_kafka(lake, log)
     delete_topics(log, topic)
     if partitions is not None:
         make_compacted(log, topic, partitions)
@@ -764,9 +770,7 @@ def test_a_topic_that_was_deleted_while_it_is_published_gets_all_rows_again(
 def test_positions_that_were_deleted_are_written_again_with_all_rows(
     lake: Lake, log: KafkaLog, made_again: bool
 ) -> None:
-    topic = f"sold-{next(numbers)}"
-    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
-    list(publisher.advance())
+    topic, publisher = published_on_kafka(lake, log)
     delete_topics(log, f"{topic}.sluice-position")
     if made_again:
         make_compacted(log, f"{topic}.sluice-position", 1)
@@ -808,9 +812,7 @@ class Heedless(KafkaTopic):
 
 
 def test_a_topic_that_was_made_again_and_has_rows_of_ours_is_published_again(lake: Lake, log: KafkaLog) -> None:
-    topic = f"sold-{next(numbers)}"
-    heedless = Publisher(lake, table, ("id",), Heedless(log, topic))
-    list(heedless.advance())
+    topic, heedless = published_on_kafka(lake, log, Heedless)
     delete_topics(log, topic)
     make_compacted(log, topic, 2)
     apply_commit(lake.path(table), "merge", [(1, 1.0, "new"), (3, 1.0, "gone soon")])
@@ -823,9 +825,7 @@ def test_a_topic_that_was_made_again_and_has_rows_of_ours_is_published_again(lak
 
 
 def test_a_topic_that_was_made_again_and_has_records_of_others_is_left_alone(lake: Lake, log: KafkaLog) -> None:
-    topic = f"sold-{next(numbers)}"
-    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
-    list(publisher.advance())
+    topic, publisher = published_on_kafka(lake, log)
     delete_topics(log, topic)
     make_compacted(log, topic, 2)
     log.append(topic, [Record(b"precious", key="k")])
@@ -840,9 +840,7 @@ def test_a_topic_that_was_made_again_and_has_records_of_others_is_left_alone(lak
 def test_a_topic_that_would_forget_rows_is_noticed_while_it_is_published(
     lake: Lake, log: KafkaLog, suffix: str
 ) -> None:
-    topic = f"sold-{next(numbers)}"
-    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
-    list(publisher.advance())
+    topic, publisher = published_on_kafka(lake, log)
     set_policy(log, f"{topic}{suffix}", "delete")
     # While it is published, and when it starts.
     for _ in range(2):
@@ -854,9 +852,7 @@ def test_a_topic_that_would_forget_rows_is_noticed_while_it_is_published(
 
 
 def test_partitions_that_are_added_are_noticed_while_it_is_published(lake: Lake, log: KafkaLog) -> None:
-    topic = f"sold-{next(numbers)}"
-    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
-    list(publisher.advance())
+    topic, publisher = published_on_kafka(lake, log)
     log.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
     eventually(lambda: len(log.partitions(topic)) == 3, "the partitions")
     with pytest.raises(PublishError, match="had 2 partitions and has 3"):
@@ -1001,9 +997,7 @@ def test_a_broker_that_does_not_answer_holds_no_other_target_up(project: Path, p
 def test_a_broker_that_dies_is_told_of_soon_and_what_it_missed_comes_later(
     lake: Lake, kafka: Running[Kafka], log: KafkaLog
 ) -> None:
-    topic = f"sold-{next(numbers)}"
-    publisher = Publisher(lake, table, ("id",), KafkaTopic(log, topic))
-    list(publisher.advance())
+    topic, publisher = published_on_kafka(lake, log)
     apply_commit(lake.path(table), "delete", 1)
     kafka.kill()
     began = time.monotonic()

@@ -1,6 +1,6 @@
 """What the log says of the snapshots in it: begun, or complete, and so followed by changes that must not be missed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,13 +8,13 @@ from enum import StrEnum
 import orjson
 
 from sluice.errors import LogError
-from sluice.log import AnyLog, Record
+from sluice.log import AnyLog, Record, StoredRecord
 
 # Of its own, because a snapshot of empty tables leaves no record in theirs, and because a mark belongs after the slot:
 # before it, a snapshot that could not make its slot would count as complete.
 captures_topic = "sluice_captures"
-# Among them is the newest position, though changes come in the order of their commits.
-last_records = 100
+# Of each partition; among them is the newest position, though changes come in the order of their commits.
+looked_at = 100
 
 
 class Mark(StrEnum):
@@ -75,19 +75,20 @@ def streamed(log: AnyLog, topic: str) -> bool:
 
     Older releases set no marks. Their records are judged by offset, because the clock may have been wrong.
     """
-    return any(
-        b'"snapshot":"true"' not in (record.value or b"")
-        for partition, offsets in log.offsets(topic).items()
-        for record in log.read(topic, partition, max(offsets.start, offsets.stop - 1))
-    )
+    return any(b'"snapshot":"true"' not in (record.value or b"") for record in last_records(log, topic, 1))
 
 
 def newest_lsn(log: AnyLog, topics: Iterable[str]) -> int:
     """The greatest position among the last records of some topics; 0 without any."""
     found = [0]
     for topic in topics:
-        for partition, offsets in log.offsets(topic).items():
-            for record in log.read(topic, partition, max(offsets.start, offsets.stop - last_records)):
-                with suppress(ValueError, TypeError, KeyError):
-                    found.append(int(orjson.loads(record.value or b"")["source"]["lsn"]))
+        for record in last_records(log, topic, looked_at):
+            with suppress(ValueError, TypeError, KeyError):
+                found.append(int(orjson.loads(record.value or b"")["source"]["lsn"]))
     return max(found)
+
+
+def last_records(log: AnyLog, topic: str, count: int) -> Iterator[StoredRecord]:
+    """The last records of each partition, by offset."""
+    for partition, offsets in log.offsets(topic).items():
+        yield from log.read(topic, partition, max(offsets.start, offsets.stop - count))

@@ -11,6 +11,7 @@ from sluice.errors import DeclarationError, SluiceError
 from sluice.model.arrow_stream import ArrowStream
 from sluice.model.datasets import Output, same_names
 from sluice.model.ddl import refused, require_names, signs_of_delta
+from sluice.model.frames import dropped
 from sluice.model.ledger import Commit, Entry, InputVersion, RowCounts, no_rows, repairs
 from sluice.model.scope import Scope, everything
 from sluice.model.small_frames import local, small_rows
@@ -162,7 +163,7 @@ def planned(
     if counts.total > counts.inserted:
         return replace(found, change="difference", rows=changed, small=small)
     small = None if small is None else small.drop_columns([operation])
-    return replace(found, change="added", rows=changed.drop(operation), small=small)
+    return replace(found, change="added", rows=dropped(changed, operation), small=small)
 
 
 def why_whole(evaluation: Evaluation, output: Output, own: "DataFrame", new: "DataFrame") -> str | None:

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from sluice.model.ledger import Entry
+from sluice.model.prepared import Prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,18 +65,25 @@ def small_rows(
     known = known_rows(df)
     if known is not None:
         return known if known.num_rows <= rows_max and are_light(known) else None
-    sizes = [f"coalesce(octet_length(CAST(`{name}` AS string)), 0L)" for name, kind in df.dtypes if kind not in numbers]
-    # What is too large never leaves Spark.
-    row = f"IF({' + '.join(['0L', *sizes])} <= {row_bytes_max}, array(struct(*)), array()) AS row"
-    rows = df.limit(rows_max + 1).selectExpr(row)
-    if requires_within(df.schema):
-        # Arrow takes what lies within a null for a null of its own.
-        rows = rows.select(F.col("row").cast(ArrayType(nullable(df.schema))).alias("row"))
+    rows = each_if_light.of(df.limit(rows_max + 1))
     optimize(rows)
     with sized(rows):
         found = collected(rows)["row"].combine_chunks()
     kept = cast(pa.StructArray, cast("pa.ListArray[Any]", found).flatten())
     return pa.Table.from_struct_array(kept) if len(kept) == len(found) <= rows_max else None
+
+
+def if_light(df: "DataFrame") -> "DataFrame":
+    """Each row in an array, or an empty one for a row that is large: what is too large never leaves Spark."""
+    sizes = [f"coalesce(octet_length(CAST(`{name}` AS string)), 0L)" for name, kind in df.dtypes if kind not in numbers]
+    rows = df.selectExpr(f"IF({' + '.join(['0L', *sizes])} <= {row_bytes_max}, array(struct(*)), array()) AS row")
+    if not requires_within(df.schema):
+        return rows
+    # Arrow takes what lies within a null for a null of its own.
+    return rows.select(F.col("row").cast(ArrayType(nullable(df.schema))).alias("row"))
+
+
+each_if_light = Prepared(if_light)
 
 
 def all_rows(df: "DataFrame") -> pa.Table:

@@ -37,7 +37,17 @@ from sluice.shapes.canonical import key_text
 from sluice.shapes.deduplicate import deduplicate, verdict
 from sluice.shapes.encoded import changed_ids, known_schemas, schema_id, schema_id_of
 from sluice.shapes.few_fates import judged_few, reached_by_few
-from sluice.shapes.parse import Parsing, bronze_position, erased, late, parse, position, said_of
+from sluice.shapes.parse import (
+    Parsing,
+    bronze_position,
+    erased,
+    late,
+    parse,
+    position,
+    position_text,
+    said_of,
+    with_key,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -88,7 +98,7 @@ class Reading:
         """The records as rows with their key in `_key`; those that are parsed already stay as they are."""
         if is_parsed(records):
             return records
-        return with_key(parse(records, self.parsing, self.said, self.schemas), self.distinct)
+        return parse(records, self.parsing, self.said, self.schemas, self.distinct)
 
     def parse_all(self, frames: "Sequence[DataFrame]") -> "DataFrame":
         """The same of records that are parsed already and others, which are parsed together."""
@@ -413,17 +423,6 @@ def commanded(records: "DataFrame", dataset: str) -> "DataFrame":
         .groupBy(*[F.col(f"said.{column.removeprefix('_')}").alias(column) for column in position])
         .agg(F.max_by(is_hold, "at").alias("_is_held"), F.max_by("said.timestamp_ms", "at").alias("_said_of_ms"))
     )
-
-
-def with_key(parsed: "DataFrame", distinct: Sequence[str]) -> "DataFrame":
-    """Parsed records with the text of their key; those that break a rule have their position instead."""
-    key = F.when(F.col("_rule").isNull(), key_text(parsed, distinct)).otherwise(position_text())
-    return parsed.withColumn("_key", key)
-
-
-def position_text() -> "Column":
-    """A record's position as `topic/partition/offset`; no key looks like this, since each ends with U+0001."""
-    return F.concat_ws("/", *position)
 
 
 def union(frames: "Iterable[DataFrame]") -> "DataFrame":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from sluice.model.prepared import expressions
 from sluice.model.sql import backticked, parse
 from sluice.model.values import digits_of
 
@@ -342,16 +343,13 @@ def adjusted(
     is_new = "false" if having else "_removed = 0"
     is_counted = f"{left} >= 0 AND (_own IS NOT NULL OR {is_new})"
     known = f"_news IS NULL OR ({is_counted} AND ({left} = 0 OR ({' AND '.join(hold)})))"
-    now_there = (
-        both.selectExpr(
-            *[f"coalesce(_key.{name}, _news.{name}) AS {name}" for name in map(backticked, keys)],
-            *[f"IF(_news IS NULL, {each.own}, {value}) AS {backticked(each.name)}" for each, value in now.items()],
-            f"coalesce({known}, false) AS {is_known}",
-            f"{left} AS _rows_left",
-        )
-        .where(f"NOT ({is_known} AND _rows_left = 0)")
-        .drop("_rows_left")
+    made = expressions(
+        *[f"coalesce(_key.{name}, _news.{name}) AS {name}" for name in map(backticked, keys)],
+        *[f"IF(_news IS NULL, {each.own}, {value}) AS {backticked(each.name)}" for each, value in now.items()],
+        f"coalesce({known}, false) AS {is_known}",
+        f"{left} AS _rows_left",
     )
+    now_there = made.of(both).where(f"NOT ({is_known} AND _rows_left = 0)").drop("_rows_left")
     return now_there.where(f"NOT {is_known} OR ({having})") if having else now_there
 
 

@@ -1,8 +1,9 @@
 """Parse raw records into typed rows, and say of each one that cannot be used which rule it breaks."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -15,11 +16,12 @@ from sluice.model.ddl import column_names, column_types
 from sluice.model.erasure import erased_header
 from sluice.model.expectations import Expectation
 from sluice.model.formats import Encoding, Format, names_schemas
+from sluice.model.prepared import Prepared
 from sluice.model.record_columns import columns_of, tombstones
 from sluice.model.rules import holds
 from sluice.model.times import is_time, micros_least, micros_most, paths
 from sluice.shapes import avro, encoded, record_columns, strict
-from sluice.shapes.canonical import digest
+from sluice.shapes.canonical import digest, key_text
 from sluice.shapes.conditions import Conditions
 from sluice.shapes.conditions import faults as condition_faults
 
@@ -224,7 +226,11 @@ def time_rules(event_time: str, least: str | None) -> tuple[str, ...]:
 
 
 def parse(
-    records: "DataFrame", parsing: Parsing, said: "DataFrame | None" = None, schemas: "DataFrame | None" = None
+    records: "DataFrame",
+    parsing: Parsing,
+    said: "DataFrame | None" = None,
+    schemas: "DataFrame | None" = None,
+    distinct: Sequence[str] | None = None,
 ) -> "DataFrame":
     """Bronze records as rows of the schema, with the record's position, and `_rule`: the rule it breaks, or null.
 
@@ -233,18 +239,42 @@ def parse(
     For changes, `_change` is 'set', 'delete', 'truncate' or 'none' (nothing to do), and `_moved_from` the old key.
     For records that a command holds (`_is_held` in `said`), the declaration's conditions are not evaluated, because one
     of them may be what fails. `schemas` are those that records were written by, where they name one; `_schema_id` is
-    then its id.
+    then its id. With `distinct`, the columns of the key, there is its text in `_key`.
     """
-    is_held = F.lit(False) if said is None else F.coalesce(said_of("timestamp"), F.lit(False))
     records = records if said is None else with_commands(records, said)
     if isinstance(parsing.format, Encoding):
         records = encoded.with_text(records, parsing.format, parsing.record_bytes_max, schemas)
-    parsed = records.select(is_held.alias("_held"), *parsing.once(texts_of))
+    has_commands = said is not None
+
+    def prepared(each: Parsing) -> Prepared:
+        return Prepared(partial(parsed, each, distinct, has_commands=has_commands))
+
+    return parsing.once(prepared, f"{has_commands=} {distinct=}").of(records)
+
+
+def parsed(
+    parsing: Parsing, distinct: Sequence[str] | None, records: "DataFrame", *, has_commands: bool
+) -> "DataFrame":
+    """The same of records with the commands about them, and their text where it is encoded."""
+    is_held = F.coalesce(said_of("timestamp"), F.lit(False)) if has_commands else F.lit(False)
+    read = records.select(is_held.alias("_held"), *parsing.once(texts_of))
     if parsing.is_debezium:
-        parsed = parsed.withColumn("_read", parsing.once(read_of))
+        read = read.withColumn("_read", parsing.once(read_of))
     # Spark analyses the whole plan at each step, so there are few.
-    named = parsed.select("*", *parsing.once(row_of)).withColumns(parsing.once(judged))
-    return named.select(*parsing.once(lambda each: result_of(each, named), "result"))
+    named = read.select("*", *parsing.once(row_of)).withColumns(parsing.once(judged))
+    rows = named.select(*parsing.once(lambda each: result_of(each, named), "result"))
+    return rows if distinct is None else with_key(rows, distinct)
+
+
+def with_key(parsed: "DataFrame", distinct: Sequence[str]) -> "DataFrame":
+    """Parsed records with the text of their key; those that break a rule have their position instead."""
+    key = F.when(F.col("_rule").isNull(), key_text(parsed, distinct)).otherwise(position_text())
+    return parsed.withColumn("_key", key)
+
+
+def position_text() -> "Column":
+    """A record's position as `topic/partition/offset`; no key looks like this, since each ends with U+0001."""
+    return F.concat_ws("/", *position)
 
 
 def texts_of(parsing: Parsing) -> "list[Column]":

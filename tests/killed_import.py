@@ -1,4 +1,4 @@
-"""An import of a file that is killed in the middle."""
+"""An import of a file that is killed in the middle, by an exception or as a process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice import Project
 from sluice.ingest import files
 
 
@@ -27,3 +28,9 @@ def killed_import(*, after_row: int) -> Iterator[None]:
         patch.setattr(files, "write_position", killed)
         with pytest.raises(Killed):
             yield
+
+
+def import_in_small_batches(folder: Path, file: str) -> None:
+    """What a process does that can be killed between two of its many batches."""
+    files.batch_rows = 2_000
+    Project(folder, any_folder=True).log.import_files("orders", folder / file, key="key")

@@ -7,9 +7,6 @@ import os
 import random
 import resource
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -31,7 +28,8 @@ from sluice.ingest import files
 from sluice.ingest.receivers.records import key_in
 from sluice.log import StoredRecord
 from tests.commands import sluice
-from tests.killed_import import killed_import
+from tests.forked import imported
+from tests.killed_import import import_in_small_batches, killed_import
 from tests.waiting import eventually
 
 
@@ -323,10 +321,10 @@ def test_a_file_that_was_changed_during_its_import_is_refused_for_good(
 
     def changed(place: Path, at: files.Position) -> None:
         write(place, at)
-        if at.row == 10:
+        if at.row == 200:
             path.write_text(right.replace("right", "wrong") + f"{last_line}\n")
 
-    monkeypatch.setattr(files, "batch_rows", 10)
+    monkeypatch.setattr(files, "batch_rows", 200)
     with monkeypatch.context() as patched:
         patched.setattr(files, "write_position", changed)
         with pytest.raises(UsageError, match="was changed while it was imported"):
@@ -368,15 +366,6 @@ def test_a_full_disk_is_told_with_the_file_that_could_not_be_written(
     assert done.bad == 1
 
 
-program = """
-import sys
-from sluice import Project
-from sluice.ingest import files
-files.batch_rows = 2_000
-print(Project(sys.argv[1], any_folder=True).log.import_files("orders", sys.argv[1] + "/o.jsonl.zst", key="key"))
-"""
-
-
 @pytest.mark.process
 def test_every_row_is_there_once_whatever_is_killed(project: Project, tmp_path: Path) -> None:
     count = 60_000
@@ -385,16 +374,18 @@ def test_every_row_is_there_once_whatever_is_killed(project: Project, tmp_path: 
     kills = 0
     random.seed(1)
     while True:
-        running = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.DEVNULL)
+        running = imported.Process(target=import_in_small_batches, args=(tmp_path, "o.jsonl.zst"))
         begun = segments_in(tmp_path / ".sluice")
-        eventually(lambda r=running, n=begun: r.poll() is not None or segments_in(tmp_path / ".sluice") > n)  # type: ignore[misc]
+        running.start()
+        eventually(lambda r=running, n=begun: not r.is_alive() or segments_in(tmp_path / ".sluice") > n)  # type: ignore[misc]
         time.sleep(random.random() / 5)
-        if running.poll() is not None or kills == 5:
+        if not running.is_alive() or kills == 5:
             break
-        os.kill(running.pid, signal.SIGKILL)
-        running.wait()
+        running.kill()
+        running.join()
         kills += 1
-    assert (running.wait(), kills > 0) == (0, True)
+    running.join()
+    assert (running.exitcode, kills > 0) == (0, True)
     found = records(project)
     assert [json.loads(each.value or b"")["id"] for each in found] == [*range(count)]
     for partition in project._here.log.partitions("orders"):

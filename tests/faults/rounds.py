@@ -5,7 +5,6 @@ while another strikes the run. The seed of a life says which: it replays them.
 """
 
 import json
-import multiprocessing
 import os
 import random
 import resource
@@ -37,6 +36,7 @@ from sluice.errors import LogError, SluiceError
 from sluice.log import Log, Record, StoredRecord
 from sluice.storage.delta import Lake
 from tests.faults import points
+from tests.forked import imported
 from tests.kit import Lakehouse, at, rows_of, text
 from tests.shop import priced, prices, sales
 
@@ -239,11 +239,6 @@ def posted(address: str, value: bytes, seconds: float = 10) -> bool:
             return bool(answer.status == 201)
     except (urllib.error.URLError, OSError):
         return False
-
-
-# Most of the work of a short command is to import what it is made of: a process that has done so forks for each.
-imported = multiprocessing.get_context("forkserver")
-imported.set_forkserver_preload(["__main__", "sluice.cli.run", "sluice.ingest.receivers.cli", "tests.faults.points"])
 
 
 @contextmanager

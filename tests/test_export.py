@@ -2,10 +2,8 @@
 
 import json
 import math
-import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -29,6 +27,7 @@ from sluice.operate.export import export_changes
 from sluice.operate.subscribe import Cursor, Subscription
 from sluice.storage.delta import Lake
 from tests.commands import sluice
+from tests.forked import Forked
 from tests.waiting import eventually
 
 texts = ["a\nb", 'say "x"', None, "", ",é\r\n", "/=%", "007", "NULL", "a\0b"]
@@ -315,35 +314,36 @@ def test_without_an_exchange_of_folders_the_newer_one_is_there_too(
     assert parquet.read_table(tmp_path / "out/part-0.parquet")["id"].to_pylist() == [0, 1, 2, 3, 4, 6, 7, 8]
 
 
-program = """
-import sys
-from sluice import Project
-Project(sys.argv[1], {"lake": sys.argv[1] + "/lake"}, any_folder=True).export(
-    "gold.large", sys.argv[1] + "/out", "csv", replace=True
-)
-"""
+numbers = pa.array(range(2_000_000))
+
+
+@pytest.fixture(scope="module")
+def lake_of_many(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A lake with a table that takes a while to be exported."""
+    lake = tmp_path_factory.mktemp("many") / "lake"
+    write_deltalake(lake / "gold/large", pa.table({"id": numbers, "text": pa.repeat("x" * 20, len(numbers))}))
+    return str(lake)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("had", [False, True])
-def test_a_kill_in_the_middle_leaves_the_old_export_or_nothing(project: Project, tmp_path: Path, had: bool) -> None:
-    large = pa.table({"id": range(2_000_000), "text": ["x" * 20] * 2_000_000})
-    write_deltalake(tmp_path / "lake/gold/large", large)
+def test_a_kill_in_the_middle_leaves_the_old_export_or_nothing(lake_of_many: str, tmp_path: Path, had: bool) -> None:
+    project = Project(tmp_path, {"lake": lake_of_many}, any_folder=True)
     if had:
         project.export("gold.large", tmp_path / "out", "csv", where="id < 5")
-    running = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    command = ("export", "gold.large", "out", "--format", "csv", "--replace")
     partial = tmp_path / ".out.partial/part-0.csv"
-    eventually(lambda: partial.exists() and partial.stat().st_size > 100_000)
-    os.kill(running.pid, signal.SIGKILL)
-    running.wait()
+    with Forked(*command, here=tmp_path, environment={"SLUICE_LAKE": lake_of_many}) as running:
+        eventually(lambda: partial.exists() and partial.stat().st_size > 100_000)
+        running.send_signal(signal.SIGKILL)
     assert partial.exists(), "it ended before the kill"
     if had:
         assert arrow_csv.read_csv(tmp_path / "out/part-0.csv").num_rows == 5
     else:
         assert not (tmp_path / "out").exists()
-    assert project.export("gold.large", tmp_path / "out", "csv", replace=True).rows == 2_000_000
+    assert project.export("gold.large", tmp_path / "out", "csv", replace=True).rows == len(numbers)
     found = arrow_csv.read_csv(tmp_path / "out/part-0.csv")
-    assert sorted(found.to_pydict()["id"]) == large["id"].to_pylist()
+    assert found["id"].combine_chunks().sort().equals(numbers)
     assert not partial.parent.exists()
 
 

@@ -20,6 +20,7 @@ from sluice.runtime.session import scratch_prefix
 from sluice.runtime.settings import read_settings
 from sluice.storage.lock import is_locked
 from tests.commands import sluice_process
+from tests.forked import sluice_forked
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
@@ -29,19 +30,25 @@ names_py = """
 def label(name: str) -> str:
     return "{prefix} " + name
 """
+products_py = """
+from sluice import bronze, silver
+
+products = silver.events(
+    "products", source=bronze.topic("products"), schema="product_id string, name string", keys=["product_id"]
+)
+"""
 labels_py = """
 from pyspark.sql import functions as F
 from names import label
-from pipelines import silver
+from pipelines import products
 from sluice import gold
 
 
-def shape(versions):
-    return versions.select("product_id", "valid_from", F.udf(label)("name").alias("label"))
+def shape(rows):
+    return rows.select("product_id", F.udf(label)("name").alias("label"))
 
 
-labels = gold.view("labels", inputs={"versions": silver.products}, keys=["product_id"], shape=shape,
-                   grain=["product_id", "valid_from"])
+labels = gold.view("labels", inputs={"rows": products.products}, keys=["product_id"], shape=shape)
 """
 
 
@@ -49,14 +56,16 @@ labels = gold.view("labels", inputs={"versions": silver.products}, keys=["produc
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project that ran once, and whose JVM waits; its name is no ASCII, and no locale says how it is written."""
     folder = tmp_path_factory.mktemp("kept") / "größe"
-    project = Project.create(folder)
-    for topic, key in (("products", "product_id"), ("orders", "order_id")):
-        project.append(topic, (folder / f"{topic}.jsonl").read_bytes().splitlines(), key_field=key)
-    (folder / "names.py").write_text(names_py.format(prefix="the"))
+    (folder / "pipelines").mkdir(parents=True)
+    (folder / "pipelines" / "__init__.py").touch()
+    (folder / "pipelines" / "products.py").write_text(products_py)
     (folder / "pipelines" / "labels.py").write_text(labels_py)
+    (folder / "names.py").write_text(names_py.format(prefix="the"))
+    with Project(folder) as project:
+        project.append("products", [{"product_id": name, "name": name} for name in ("cup", "tea")])
     run(folder)
     # The first run of a machine writes the archive of classes, and its JVM does not wait.
-    run(folder)
+    waits(folder)
     yield folder
     end_waiting(folder)
 
@@ -64,6 +73,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def command(*arguments: str, here: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     with as_typed(here):
         return sluice_process(*arguments, here=here, environment=keep | environment)
+
+
+def refused(*arguments: str, here: Path) -> str:
+    """What a command says that ends before it needs a JVM."""
+    with as_typed(here):
+        done = sluice_forked(*arguments, here=here, environment=keep)
+    assert done.returncode == 1
+    return done.stderr
 
 
 @contextmanager
@@ -82,6 +99,11 @@ def run(folder: Path, **environment: str) -> str:
     return done.stderr
 
 
+def read(folder: Path) -> None:
+    explained = command("explain", "silver.products", "product_id=tea", here=folder)
+    assert explained.returncode == 0, explained.stderr
+
+
 def labels(folder: Path) -> list[str]:
     with Project(folder) as project:
         return sorted(row[0] for row in project.query("SELECT label FROM gold.labels").rows)
@@ -98,6 +120,24 @@ def waiting(folder: Path) -> Iterator[jvm.Jvm | None]:
 def pid_of_waiting(folder: Path) -> int | None:
     with waiting(folder) as found:
         return found.process.pid if found else None
+
+
+# The JVMs that a command started which only reads.
+of_readers: set[int] = set()
+
+
+def waits(folder: Path, starts: Callable[[Path], object] | None = None) -> int:
+    """The process of a JVM that waits, and that such a command started; where none does, it is started."""
+    pid = pid_of_waiting(folder)
+    if pid is None or (starts and (starts is read) != (pid in of_readers)):
+        end_waiting(folder)
+        starts = starts or run
+        starts(folder)
+        pid = pid_of_waiting(folder)
+        assert pid is not None
+        if starts is read:
+            of_readers.add(pid)
+    return pid
 
 
 def end_waiting(folder: Path) -> None:
@@ -133,15 +173,35 @@ def test_the_next_command_takes_the_jvm_of_the_last(shop: Path) -> None:
         assert (after.process.pid, after.sessions) == (pid, sessions + 2)
 
 
+def test_of_a_jvm_whose_time_is_over_nothing_is_left_and_of_one_that_reads_its_folder(shop: Path) -> None:
+    waits(shop, run)
+    with as_typed(shop), jvm.place(read_settings(shop, {"keep_spark_minutes": 20})) as place:
+        assert place is not None
+        assert place.jvm is not None
+        found, sockets = place.jvm, place.path
+        gone = found.scratch.with_name(f"{found.scratch.name}-gone")
+        gone.mkdir()
+        (gone / "pid").write_text("999999999")
+        # Its command reads, and does not lock the lake; the run starts a JVM of its own.
+        run(shop, SLUICE_KEEP_SPARK_MINUTES="0.05")
+        assert not gone.exists()
+        eventually(lambda: not [*sockets.parent.glob(f"{sockets.name}*")], "the end of its time")
+        assert (found.scratch / "pid").read_text() == str(found.process.pid)
+        assert scratches(shop) == [found.scratch]
+
+
+def scratches(folder: Path) -> list[Path]:
+    """The folders of the JVMs of runs on this lake."""
+    return [*Path(tempfile.gettempdir()).glob(f"{scratch_prefix(read_settings(folder, {}))}*")]
+
+
 def test_another_environment_has_another_jvm_and_one_waits(shop: Path) -> None:
-    before = pid_of_waiting(shop)
-    assert before is not None
+    before = waits(shop)
     run(shop, SALT="1g")
     assert not is_running(before)
     # It is not the one that commands without the variable want.
     assert pid_of_waiting(shop) is None
-    run(shop)
-    assert pid_of_waiting(shop) is not None
+    assert is_running(waits(shop, read))
 
 
 @pytest.mark.parametrize("variable", ["SLUICE_DRIVER_MEMORY", "AWS_ACCESS_KEY_ID"])
@@ -159,18 +219,6 @@ def test_a_newer_installation_has_another_jvm(shop: Path, monkeypatch: pytest.Mo
     assert jvm.fingerprint(settings) == before
     monkeypatch.setattr(pyspark, "__version__", "9.9.9")
     assert jvm.fingerprint(settings) != before
-
-
-def test_a_run_leaves_the_folder_of_a_jvm_that_reads_and_removes_that_of_one_that_ended(shop: Path) -> None:
-    with waiting(shop) as found:
-        assert found is not None
-        gone = found.scratch.with_name(f"{found.scratch.name}-gone")
-        gone.mkdir()
-        (gone / "pid").write_text("999999999")
-        # Its command reads, and does not lock the lake; the run starts a JVM of its own.
-        run(shop, SLUICE_KEEP_SPARK_MINUTES="0")
-        assert (found.scratch / "pid").read_text() == str(found.process.pid)
-        assert not gone.exists()
 
 
 def test_who_may_only_read_a_lake_keeps_no_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +242,7 @@ def test_reading_a_lake_that_is_not_there_makes_none(tmp_path: Path) -> None:
 
 
 def test_changed_code_is_run_as_it_is_now(shop: Path) -> None:
-    before = pid_of_waiting(shop)
+    before = waits(shop)
     assert labels(shop)[0].startswith("the ")
     (shop / "names.py").write_text(names_py.format(prefix="some"))
     run(shop)
@@ -202,9 +250,32 @@ def test_changed_code_is_run_as_it_is_now(shop: Path) -> None:
     assert pid_of_waiting(shop) == before
 
 
+@pytest.mark.parametrize("starts", [read, run])
+def test_a_command_that_is_killed_ends_the_jvm_that_it_took_and_the_lock_lasts_until_then(
+    shop: Path, starts: Callable[[Path], object]
+) -> None:
+    pid = waits(shop, starts)
+    lake = str(shop / ".sluice" / "lake")
+    with continuous(shop) as process:
+        eventually(lambda: is_locked(lake), "the lock")
+        # The JVM has it too, and nobody else gets either.
+        assert f"Another sluice (process {process.pid}) is writing the lake" in refused("run", here=shop)
+        assert is_running(pid)
+        os.kill(pid, signal.SIGSTOP)
+        process.kill()
+    try:
+        assert is_locked(lake)
+        refused("run", here=shop)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: not is_running(pid), "the end of the JVM")
+    eventually(lambda: not is_locked(lake), "the end of the lock")
+    assert pid_of_waiting(shop) is None
+    assert waits(shop, run) != pid
+
+
 def test_a_lake_that_was_removed_is_made_again(shop: Path) -> None:
-    before, known = pid_of_waiting(shop), labels(shop)
-    assert before is not None
+    before, known = waits(shop), labels(shop)
     shutil.rmtree(shop / ".sluice" / "lake")
     # Its lock is of a file that is gone.
     run(shop)
@@ -220,42 +291,8 @@ def test_a_lake_that_was_removed_is_made_again(shop: Path) -> None:
     assert pid_of_waiting(shop) == before
 
 
-def read(folder: Path) -> None:
-    explained = command("explain", "silver.orders", "order_id=1001", here=folder)
-    assert explained.returncode == 0, explained.stderr
-
-
-@pytest.mark.parametrize("started_by", [run, read])
-def test_a_command_that_is_killed_ends_the_jvm_that_it_took_and_the_lock_lasts_until_then(
-    shop: Path, started_by: Callable[[Path], object]
-) -> None:
-    end_waiting(shop)
-    started_by(shop)
-    pid = pid_of_waiting(shop)
-    assert pid is not None
-    lake = str(shop / ".sluice" / "lake")
-    with continuous(shop) as process:
-        eventually(lambda: is_locked(lake), "the lock")
-        # The JVM has it too, and nobody else gets either.
-        refused = command("run", here=shop)
-        assert refused.returncode == 1
-        assert f"Another sluice (process {process.pid}) is writing the lake" in refused.stderr
-        assert is_running(pid)
-        os.kill(pid, signal.SIGSTOP)
-        process.kill()
-    try:
-        assert is_locked(lake)
-        assert command("run", here=shop).returncode == 1
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    eventually(lambda: not is_running(pid), "the end of the JVM")
-    eventually(lambda: not is_locked(lake), "the end of the lock")
-    assert pid_of_waiting(shop) is None
-    run(shop)
-    assert pid_of_waiting(shop) is not None
-
-
 def test_the_jvm_ends_with_its_keeper(shop: Path) -> None:
+    waits(shop)
     with as_typed(shop), jvm.place(read_settings(shop, {"keep_spark_minutes": 20})) as place:
         assert place is not None
         assert place.jvm is not None
@@ -267,33 +304,21 @@ def test_the_jvm_ends_with_its_keeper(shop: Path) -> None:
                 os.kill(int(process.name), signal.SIGKILL)
     eventually(lambda: not is_running(pid), "the end of the JVM")
     assert pid_of_waiting(shop) is None
-    run(shop)
-    assert pid_of_waiting(shop) is not None
+    assert waits(shop, run) != pid
 
 
 def test_a_jvm_that_ended_while_it_waited_is_not_used(shop: Path) -> None:
-    pid = pid_of_waiting(shop)
-    assert pid is not None
+    pid = waits(shop)
     os.kill(pid, signal.SIGKILL)
     run(shop)
     assert pid_of_waiting(shop) not in (None, pid)
 
 
 def test_what_was_started_with_too_many_sessions_ends(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = waits(shop)
     monkeypatch.setattr(jvm, "sessions_max", 1)
-    pid = pid_of_waiting(shop)
-    assert pid is not None
+    assert pid_of_waiting(shop) == pid
     assert not is_running(pid)
-
-
-def test_when_its_time_is_over_nothing_is_left(shop: Path) -> None:
-    end_waiting(shop)
-    folder = jvm.folder_for_sockets()
-    assert folder is not None
-    before = set(folder.iterdir())
-    run(shop, SLUICE_KEEP_SPARK_MINUTES="0.05")
-    eventually(lambda: set(folder.iterdir()) <= before, "the end of its time")
-    assert not list(Path(tempfile.gettempdir()).glob(f"{scratch_prefix(read_settings(shop, {}))}*"))
 
 
 def test_nothing_waits_in_a_folder_that_others_can_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from sluice.log import Log, Record
 from sluice.operate.query import query
 from sluice.operate.status import status
 from sluice.storage.delta import Lake
+from tests.commands import sluice
 from tests.kit import Lakehouse
 from tests.shop import sales
 from tests.test_receivers import listening, records_of, token
@@ -110,7 +111,7 @@ def test_the_statsd_receiver_waits_while_its_last_segment_is_torn(
 
 
 @pytest.mark.process
-@pytest.mark.spark
+@pytest.mark.usefixtures("spark_for_commands")
 def test_a_run_whose_jvm_is_killed_says_so_and_the_next_one_ends_it(tmp_path: Path) -> None:
     scaffold.write(tmp_path)
     log = Log(tmp_path / ".sluice" / "log")
@@ -123,9 +124,7 @@ def test_a_run_whose_jvm_is_killed_says_so_and_the_next_one_ends_it(tmp_path: Pa
     assert done.returncode == 1
     assert "Traceback" not in said
     assert "its JVM ended" in " ".join(said.split())
-    done = subprocess.run(
-        [sys.executable, "-m", "sluice.cli", "run", "--project", str(tmp_path)], capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    again = sluice("run", here=tmp_path)
+    assert again.returncode == 0, again.stderr
     found = query(Lake(str(tmp_path / ".sluice" / "lake")), "SELECT sum(orders) FROM gold.revenue_daily")
     assert found.rows[0][0] == 4

@@ -14,8 +14,8 @@ from sluice import scaffold
 from sluice.log import Log, Record
 from sluice.operate.query import query
 from sluice.storage.delta import Lake
-from tests.commands import sluice_process
 from tests.damage import computed_wrong
+from tests.forked import sluice_forked
 from tests.waiting import eventually, patience_seconds
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
@@ -60,7 +60,7 @@ def use_commands(project: Path, lake: Lake, run: "subprocess.Popen[bytes]") -> N
     """Each command that no other test runs in a process of its own; what needs Spark is done by the run under way."""
 
     def answer(*arguments: str) -> Any:
-        done = sluice_process(*arguments, here=project)
+        done = sluice_forked(*arguments, here=project)
         assert done.returncode == 0, (arguments, done.stderr)
         return json.loads(done.stdout) if "--json" in arguments else done.stdout
 
@@ -71,7 +71,7 @@ def use_commands(project: Path, lake: Lake, run: "subprocess.Popen[bytes]") -> N
     assert {each["topic"] for each in answer("log", "topics", "--json")} >= {"orders", "products"}
     assert "placed_at" in answer("log", "tail", "orders", "-n", "1")
     assert [each for found in answer("log", "verify", "--json") for each in found["faults"]] == []
-    skipped = sluice_process("log", "skip", "orders", "--because", "a test", here=project)
+    skipped = sluice_forked("log", "skip", "orders", "--because", "a test", here=project)
     assert (skipped.returncode, "Topic orders has lost no offsets" in skipped.stderr) == (1, True)
 
     ((partition, offset),) = query(lake, "SELECT _partition, _offset FROM silver.orders WHERE order_id = '1001'").rows

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.documents import Block, blocks, root
+from tests.forked import sluice_forked
 
 pytestmark = pytest.mark.spark
+# A shell need not start these: the others show that it can.
+without_spark = {"init", "log", "query", "audit", "quarantine"}
 # What differs between two runs: times, and how things are set apart in a table.
 varying = {
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(?= |$)": lambda found: (
@@ -35,9 +38,20 @@ def test_each_command_of_the_tutorial_prints_what_the_page_shows(tmp_path: Path)
         for line in block.text.splitlines():
             if line.startswith("cd "):
                 folder = folder / line.removeprefix("cd ")
+            elif line.split()[:1] == ["sluice"] and line.split()[1] in without_spark:
+                said += forked(line, folder, block)
             else:
                 said += typed(line, folder, block)
     assert shown > 5
+
+
+def forked(line: str, folder: Path, block: Block) -> str:
+    """The same of a line that is only words, which a shell gives to the command as they are."""
+    assert not set(line) & set("$`\\!'"), line
+    assert not set(re.sub('"[^"]*"', "", line)) & set("|&;<>(){}[]*?~#"), line
+    done = sluice_forked(*shlex.split(line)[1:], here=folder)
+    assert done.returncode == 0, (block.place, line, done.stderr)
+    return done.stdout + done.stderr
 
 
 def typed(line: str, folder: Path, block: Block) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import http.client
 import json
-import os
 import random
 import re
 import resource
@@ -15,7 +14,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -44,6 +44,7 @@ from sluice.log import Log, StoredRecord
 from sluice.operate.webhook import Webhook
 from sluice.runtime.signatures import schemes, secret_key, signature
 from tests.commands import sluice
+from tests.forked import Forked, started
 from tests.servers.rabbitmq import RabbitMQ
 from tests.waiting import eventually, patience_seconds
 
@@ -56,17 +57,17 @@ new_orders_token = "the-next-token-for-orders-0123456789"
 
 
 class Listening:
-    """A receiver: `sluice listen …` as a child process."""
+    """A receiver: `sluice listen …` in a process of its own."""
 
-    def __init__(self, project: Path, *arguments: str, **settings: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "sluice.cli", "listen", *arguments, "--project", str(project)],
-            env=os.environ | {"SLUICE_LOG": str(project / "log"), "SLUICE_HTTP_TOKEN": token} | settings,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(
+        self,
+        project: Path,
+        *arguments: str,
+        start: Callable[..., "Forked | subprocess.Popen[str]"] = Forked,
+        **settings: str,
+    ) -> None:
+        own = {"SLUICE_LOG": str(project / "log"), "SLUICE_HTTP_TOKEN": token} | settings
+        self.process = start("listen", *arguments, "--project", str(project), here=Path.cwd(), environment=own)
         self.said: list[str] = []
         self.lines: list[str] = []
         self.readers = [
@@ -103,7 +104,7 @@ def collect(pipe: Any, into: list[str]) -> None:
 
 
 @contextmanager
-def listening(project: Path, *arguments: str, **settings: str) -> Iterator[Listening]:
+def listening(project: Path, *arguments: str, **settings: Any) -> Iterator[Listening]:
     receiver = Listening(project, *arguments, **settings)
     try:
         yield receiver
@@ -181,7 +182,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     for topic in ("orders", "hidden"):
         log.create(topic)
     options = ["--topic", "orders", "--request-bytes-max", "10000", "--request-seconds-max", "1"]
-    with listening(project, "http", "--port", "0", *options) as receiver:
+    # As a user starts it; the others are forks.
+    with listening(project, "http", "--port", "0", *options, start=started) as receiver:
         yield Served(port_of(receiver), log, receiver)
 
 
@@ -284,9 +286,11 @@ def test_a_body_of_unknown_length_is_held_to_the_limit(served: Served) -> None:
 
 
 def test_slow_clients_are_ended(served: Served) -> None:
-    assert raw(served.port, head + b"Content-Length: 10\r\n\r\nslow").startswith(b"HTTP/1.1 408 ")
-    assert raw(served.port, b"POST /topics/orders HTTP/1.1\r\nHo") == b""
-    assert raw(served.port, b"") == b""
+    requests = (head + b"Content-Length: 10\r\n\r\nslow", b"POST /topics/orders HTTP/1.1\r\nHo", b"")
+    with ThreadPoolExecutor(len(requests)) as clients:
+        slow, *without_head = clients.map(raw, [served.port] * len(requests), requests)
+    assert slow.startswith(b"HTTP/1.1 408 ")
+    assert without_head == [b"", b""]
 
 
 def test_a_log_that_cannot_be_written_is_503_until_it_can(served: Served) -> None:
@@ -1119,17 +1123,19 @@ def test_nothing_confirmed_is_lost_when_door_and_broker_are_killed(rabbitmq: Rab
     arguments = ["amqp", "--queue", "killed", "--topic", "orders", "--batch-records-max", "50", "--prefetch", "200"]
     with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as receiver:
         publishing.start()
-        eventually(lambda: len(ids_of(log, "orders")) > 150, "the first messages")
+        eventually(lambda: len(ids_of(log, "orders")) > 150, "the first messages", pause_seconds=0.2)
         receiver.ends(signal.SIGKILL)
     with listening(tmp_path, *arguments, SLUICE_AMQP=rabbitmq.url) as receiver:
-        eventually(lambda: len(ids_of(log, "orders")) > 450, "more messages")
+        eventually(lambda: len(ids_of(log, "orders")) > 450, "more messages", pause_seconds=0.2)
         producer.goes_on.set()
         rabbitmq.kill()
         receiver.hears("(cannot be reached)")
         rabbitmq.start()
         publishing.join()
-        eventually(lambda: ids_of(log, "orders").keys() >= producer.confirmed, "all that was confirmed")
-        eventually(lambda: producer.messages_left() == 0, "an empty queue")
+        eventually(
+            lambda: ids_of(log, "orders").keys() >= producer.confirmed, "all that was confirmed", pause_seconds=0.2
+        )
+        eventually(lambda: producer.messages_left() == 0, "an empty queue", pause_seconds=0.2)
         assert receiver.ends() == 0
     assert len(producer.confirmed) == 2000
     assert ids_of(log, "orders").keys() == producer.confirmed

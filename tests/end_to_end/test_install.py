@@ -23,13 +23,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(root / "sluice", source / "sluice", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(root / name, source)
+    python = folder / "environment" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(source)], check=True)
     (wheel,) = folder.glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "environment")], check=True)
-    python = folder / "environment" / "bin" / "python"
+    # Links to what uv has unpacked before, if that is all of it. Pip has the last word: what is newer it installs.
+    uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--offline", "--python", str(python)]
+    subprocess.run([*uv, "-r", str(source / "pyproject.toml")], check=False, capture_output=True)
     # Few of the modules are imported, and Python compiles these then.
-    subprocess.run([*pip, "--python", str(python), "install", "--no-compile", str(wheel)], check=True)
+    newest = ["--upgrade", "--upgrade-strategy", "eager", "--no-compile"]
+    subprocess.run([*pip, "--python", str(python), "install", *newest, str(wheel)], check=True)
     return python.parent
 
 
@@ -52,18 +56,35 @@ def commands_of(readme: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in said]
 
 
+@pytest.fixture(scope="module")
+def project(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new project whose log has the records that its README appends."""
+    folder = tmp_path_factory.mktemp("project")
+    assert sluice(installed, "init", "mine", here=folder).returncode == 0
+    for command in commands_of((folder / "mine" / "README.md").read_text()):
+        if command[0] == "log":
+            typed(installed, *command, here=folder / "mine")
+    return folder / "mine"
+
+
+def typed(installed: Path, *command: str, here: Path) -> str:
+    """What a command says that works."""
+    done = sluice(installed, *command, here=here)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), (command, done.stderr)
+    return done.stdout + done.stderr
+
+
 def test_the_commands_of_the_scaffolds_readme_work_where_nothing_else_is_installed(
-    installed: Path, tmp_path: Path
+    installed: Path, project: Path
 ) -> None:
-    assert sluice(installed, "init", "mine", here=tmp_path).returncode == 0
-    project = tmp_path / "mine"
     commands = commands_of((project / "README.md").read_text())
     assert {command[0] for command in commands} == {"log", "run", "query", "audit", "check"}
-    said = {}
-    for command in commands:
-        done = sluice(installed, *command, here=project)
-        assert (done.returncode, "Traceback" in done.stderr) == (0, False), (command, done.stderr)
-        said[command[0]] = done.stdout + done.stderr
+    said = {
+        command[0]: typed(installed, *command, here=project)
+        for command in commands
+        # By the fixture.
+        if command[0] != "log"
+    }
     assert "quarantined" in said["query"]
     assert "pip install 'sluice-lakehouse[quality]'" in said["check"]
 
@@ -72,11 +93,8 @@ def test_the_commands_of_the_scaffolds_readme_work_where_nothing_else_is_install
     ("command", "spark", "extra"), [("report", "local[2]", "quality"), ("run", "sc://127.0.0.1:1", "connect")]
 )
 def test_what_an_extra_is_needed_for_names_it(
-    installed: Path, tmp_path: Path, command: str, spark: str, extra: str
+    installed: Path, project: Path, command: str, spark: str, extra: str
 ) -> None:
-    sluice(installed, "init", "mine", here=tmp_path)
-    for topic in ("products", "orders"):
-        sluice(installed, "log", "append", topic, f"{topic}.jsonl", here=tmp_path / "mine")
-    done = sluice(installed, command, here=tmp_path / "mine", SLUICE_SPARK=spark)
+    done = sluice(installed, command, here=project, SLUICE_SPARK=spark)
     assert (done.returncode != 0, "Traceback" in done.stderr) == (True, False), done.stderr
     assert f"pip install 'sluice-lakehouse[{extra}]'" in " ".join(done.stderr.split())

@@ -1,10 +1,8 @@
 """A run that is killed at any moment, and started again, ends in the tables of one that was left alone."""
 
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from sluice.runtime.settings import Settings
 from sluice.storage.delta import Lake
 from tests.commands import sluice, sluice_process
 from tests.end_to_end.scaffolded import content
+from tests.forked import Forked
 from tests.waiting import patience_seconds
 
 if TYPE_CHECKING:
@@ -42,11 +41,6 @@ moments = {
     "between the fates and the rows that they belong to": is_committed("silver._fates"),
     "when silver is committed": is_committed("silver.priced_orders"),
 }
-
-
-def start(project: Path) -> subprocess.Popen[bytes]:
-    with open(project / "said.txt", "wb") as said:
-        return subprocess.Popen([sys.executable, "-m", "sluice.cli", "run"], cwd=project, stderr=said, stdout=said)
 
 
 def finish(project: Path, by: Callable[..., subprocess.CompletedProcess[str]] = sluice) -> None:
@@ -88,12 +82,11 @@ def undisturbed(
 def killed(moment: Callable[[Path], bool], published: Path, project: Path) -> None:
     """A run of a copy that is killed when the moment has come."""
     shutil.copytree(published, project)
-    run = start(project)
-    while not moment(project / ".sluice" / "lake"):
-        assert run.poll() is None, "the run ended before the moment came"
-        time.sleep(0.002)
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
+    with Forked("run", here=project) as run:
+        while not moment(project / ".sluice" / "lake"):
+            assert run.poll() is None, "the run ended before the moment came"
+            time.sleep(0.002)
+        run.send_signal(signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("spark_for_commands")

@@ -314,14 +314,14 @@ def test_without_an_exchange_of_folders_the_newer_one_is_there_too(
     assert parquet.read_table(tmp_path / "out/part-0.parquet")["id"].to_pylist() == [0, 1, 2, 3, 4, 6, 7, 8]
 
 
-numbers = pa.array(range(2_000_000))
+ids = pa.array(range(2_000_000))
 
 
 @pytest.fixture(scope="module")
 def lake_of_many(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A lake with a table that takes a while to be exported."""
     lake = tmp_path_factory.mktemp("many") / "lake"
-    write_deltalake(lake / "gold/large", pa.table({"id": numbers, "text": pa.repeat("x" * 20, len(numbers))}))
+    write_deltalake(lake / "gold/large", pa.table({"id": ids, "text": pa.repeat("x" * 20, len(ids))}))
     return str(lake)
 
 
@@ -341,9 +341,9 @@ def test_a_kill_in_the_middle_leaves_the_old_export_or_nothing(lake_of_many: str
         assert arrow_csv.read_csv(tmp_path / "out/part-0.csv").num_rows == 5
     else:
         assert not (tmp_path / "out").exists()
-    assert project.export("gold.large", tmp_path / "out", "csv", replace=True).rows == len(numbers)
+    assert project.export("gold.large", tmp_path / "out", "csv", replace=True).rows == len(ids)
     found = arrow_csv.read_csv(tmp_path / "out/part-0.csv")
-    assert found["id"].combine_chunks().sort().equals(numbers)
+    assert found["id"].combine_chunks().sort().equals(ids)
     assert not partial.parent.exists()
 
 

@@ -283,12 +283,12 @@ def test_a_lake_that_was_removed_is_made_again(shop: Path) -> None:
     assert not is_running(before)
     assert pid_of_waiting(shop) not in (None, before)
     # The tables alone: the lock is the same, and the tables are others at the same paths.
-    before = pid_of_waiting(shop)
+    again = pid_of_waiting(shop)
     for layer in ("bronze", "silver", "gold"):
         shutil.rmtree(shop / ".sluice" / "lake" / layer)
     run(shop)
     assert labels(shop) == known
-    assert pid_of_waiting(shop) == before
+    assert pid_of_waiting(shop) == again
 
 
 def test_the_jvm_ends_with_its_keeper(shop: Path) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from sluice.operate.webhook import PositionFile, Webhook, deliver, seconds_of
 from sluice.runtime.signatures import secret_key
 from sluice.storage.delta import Lake
 from tests.commands import sluice
+from tests.senders import Sender, careful, forks, hasty
 from tests.test_subscribe import Copy, actual, apply_commit, bag, made, table
 from tests.waiting import eventually, patience_seconds
 
@@ -108,15 +110,21 @@ def receiving(answers: Iterator[int | None], make: Callable[..., Receiver] = Rec
         webhook.connections().clear()
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    """A table of four versions, with updates, deletes and other columns."""
-    found = Lake(str(tmp_path / "lake"))
+@pytest.fixture(scope="module")
+def four_versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a lake with a table of four versions, with updates, deletes and other columns."""
+    found = Lake(str(tmp_path_factory.mktemp("four") / "lake"))
     path = made(found, [(number, 1.0, "a") for number in range(6)])
     apply_commit(path, "merge", [(1, float("nan"), "z"), (9, None, None)])
     apply_commit(path, "delete", 2)
     apply_commit(path, "columns", "more")
-    return found
+    return Path(found.root)
+
+
+@pytest.fixture
+def lake(four_versions: Path, tmp_path: Path) -> Lake:
+    """A test's own copy of it."""
+    return Lake(str(shutil.copytree(four_versions, tmp_path / "lake")))
 
 
 def delivered(lake: Lake, receiver: Receiver, position: Path, *, snapshot: bool = False, **options: Any) -> int:
@@ -202,33 +210,13 @@ def test_a_sender_that_forgets_skips_or_numbers_anew_is_noticed(
             assert PositionFile(position, table).read() == taken(receiver).cursor
 
 
-mortal_sender = """
-import sys
-from sluice import Project
-url, secret, position = sys.argv[1:]
-with Project(".", {"lake": "lake"}, any_folder=True) as project:
-    project.deliver("gold.sold", url, secret=secret, position=position)
-"""
-hasty_sender = """
-import json
-from sluice.operate.webhook import PositionFile, Webhook
-deliver = Webhook.deliver
-
-def hasty(self, message_id, body, stop):
-    PositionFile(Path("position"), "gold.sold").write(json.loads(body)["data"]["cursor"])
-    return deliver(self, message_id, body, stop)
-
-Webhook.deliver = hasty
-"""
-
-
 class Killer(Receiver):
     """Kills the sender at random moments around its requests, so many times, and keeps every message that came."""
 
     def __init__(self, answers: Iterator[int | None], seed: int, kills: int) -> None:
         super().__init__(answers)
         self.chance, self.kills = random.Random(seed), kills
-        self.sender: subprocess.Popen[bytes] | None = None
+        self.sender: BaseProcess | None = None
 
     def take(self, headers: Any, body: bytes) -> int | None:
         due = self.chance.choice(["before", "after", "later", *["never"] * 4]) if self.kills else "never"
@@ -250,17 +238,18 @@ class Killer(Receiver):
             self.sender.kill()
 
 
-def delivered_by_the_killed(lake: Lake, script: str, seed: int) -> Receiver:
+def delivered_by_the_killed(lake: Lake, sender: Sender, seed: int) -> Receiver:
     """What a receiver got from senders that it killed, until one came to the end."""
     with receiving(itertools.repeat(200), partial(Killer, seed=seed, kills=5)) as receiver:
         assert isinstance(receiver, Killer)
-        command = [sys.executable, "-c", script, receiver.url, secret, "position"]
         for _ in range(30):
-            with subprocess.Popen(command, cwd=Path(lake.root).parent) as receiver.sender:
-                ended = receiver.sender.wait(patience_seconds)
-            if ended == 0:
+            process = forks.Process(target=sender, args=(Path(lake.root).parent, receiver.url, secret))
+            process.start()
+            receiver.sender = process
+            process.join(patience_seconds)
+            if process.exitcode == 0:
                 break
-        assert (ended, receiver.kills <= 0) == (0, True)
+        assert (process.exitcode, receiver.kills <= 0) == (0, True)
     return receiver
 
 
@@ -270,13 +259,20 @@ def in_order_and_whole(lake: Lake, receiver: Receiver) -> None:
     assert bag(taken(receiver).rows) == actual(lake)
 
 
-@pytest.fixture
-def long_lake(lake: Lake) -> Lake:
-    apply_commit(lake.path(table), "columns", "plain")
+@pytest.fixture(scope="module")
+def many_versions(four_versions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a lake whose table has many more versions."""
+    found = Lake(str(shutil.copytree(four_versions, tmp_path_factory.mktemp("many") / "lake")))
+    apply_commit(found.path(table), "columns", "plain")
     for number in range(20):
-        apply_commit(lake.path(table), "merge", [(number % 4, float(number), "a")])
-        apply_commit(lake.path(table), "delete", (number + 1) % 4)
-    return lake
+        apply_commit(found.path(table), "merge", [(number % 4, float(number), "a")])
+        apply_commit(found.path(table), "delete", (number + 1) % 4)
+    return Path(found.root)
+
+
+@pytest.fixture
+def long_lake(many_versions: Path, tmp_path: Path) -> Lake:
+    return Lake(str(shutil.copytree(many_versions, tmp_path / "lake")))
 
 
 @pytest.mark.process
@@ -284,13 +280,12 @@ def long_lake(lake: Lake) -> Lake:
 def test_a_copy_made_of_accepted_messages_is_the_table_whenever_the_sender_is_killed(
     long_lake: Lake, seed: int
 ) -> None:
-    receiver = delivered_by_the_killed(long_lake, mortal_sender, seed)
+    receiver = delivered_by_the_killed(long_lake, careful, seed)
     in_order_and_whole(long_lake, receiver)
 
 
 @pytest.mark.process
 def test_a_sender_that_keeps_the_position_too_early_is_noticed(long_lake: Lake) -> None:
-    hasty = mortal_sender.replace("import sys\n", f"import sys\nfrom pathlib import Path\n{hasty_sender}")
     receiver = delivered_by_the_killed(long_lake, hasty, 0)
     with pytest.raises((AssertionError, ValueError)):
         in_order_and_whole(long_lake, receiver)

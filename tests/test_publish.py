@@ -206,13 +206,19 @@ def test_a_publisher_that_forgets_the_position_or_deletes_is_noticed(
         equal_where_it_says_so(lake, postgres, target)
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    """A table of two versions, the second with one of its two rows changed."""
-    found = Lake(str(tmp_path / "lake"))
+@pytest.fixture(scope="module")
+def two_versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a lake with a table of two versions, the second with one of its two rows changed."""
+    found = Lake(str(tmp_path_factory.mktemp("two") / "lake"))
     path = made(found, [(1, 1.0, "a"), (2, 2.0, None)])
     apply_commit(path, "merge", [(1, float("nan"), "z")])
-    return found
+    return Path(found.root)
+
+
+@pytest.fixture
+def lake(two_versions: Path, tmp_path: Path) -> Lake:
+    """A test's own copy of it."""
+    return Lake(str(shutil.copytree(two_versions, tmp_path / "lake")))
 
 
 def test_it_begins_with_all_rows_and_goes_on_with_changes(lake: Lake, postgres: Postgres) -> None:
@@ -463,7 +469,7 @@ def contended(lake: Lake, targets: list[Any], commit_count: int) -> list[tuple[i
 
     def follow(target: Any) -> None:
         publisher = Publisher(lake, table, ("id",), target)
-        while not stop.is_set():
+        while not stop.wait(0.005):
             try:
                 written.extend((each.version or 0, each.changes) for each in publisher.advance() if each.changes)
             except PublishError as error:

@@ -31,6 +31,7 @@ from sluice.storage.lock import is_locked, lake_lock
 from sluice.storage.s3 import S3
 from tests.commands import sluice, sluice_process
 from tests.end_to_end.scaffolded import content
+from tests.servers.commanded import answered, request
 from tests.servers.s3 import Guarded, Unreliable, proxied, unconditional
 from tests.waiting import eventually, patience_seconds
 
@@ -118,14 +119,15 @@ def at_once(drivers: list[Driver], turn: int, *words: str) -> list[str]:
     return [each.answer() for each in drivers]
 
 
-def contended(drivers: list[Driver], store: str, versions: int) -> list[list[str]]:
+def contended(drivers: list[Driver], store: str, versions: int) -> Iterator[list[str]]:
     """The answers of two drivers that write the same versions of a log."""
     log = f"s3a://contended/lake/{store}/_delta_log"
-    return [at_once(drivers, turn, "write", store, f"{log}/{turn:020}.json") for turn in range(versions)]
+    for turn in range(versions):
+        yield at_once(drivers, turn, "write", store, f"{log}/{turn:020}.json")
 
 
 def test_of_two_drivers_that_commit_one_version_one_wins(drivers: list[Driver]) -> None:
-    found = contended(drivers, conditional, 60)
+    found = list(contended(drivers, conditional, 60))
     assert {tuple(sorted(each)) for each in found} == {("refused", "won")}, found
     # Neither was always ahead: it is the store that decided.
     assert set(Counter(answers[0] for answers in found)) == {"won", "refused"}
@@ -336,7 +338,11 @@ class OnS3:
         self.lake = Lake("s3a://sluice-made-by-the-run/lake")
         self.twin = Lake(str(folder / "twin"))
         self.runner = Runner(spark, self.twin, self.log, load(self.project), batch_records_max=1_000_000)
-        self.environment = {"SLUICE_LAKE": self.lake.root, "SLUICE_LEASE_SECONDS": str(lease_seconds)}
+        self.is_like = False
+        self.looked_at: object = None
+        # A look at a store costs more than one at a folder.
+        often = {"SLUICE_LEASE_SECONDS": str(lease_seconds), "SLUICE_POLL_SECONDS": "3"}
+        self.environment = {"SLUICE_LAKE": self.lake.root, **often}
 
     def publish(self, topic: str, lines: list[bytes]) -> None:
         self.log.append(topic, [Record(line) for line in lines])
@@ -351,9 +357,10 @@ class OnS3:
         assert done.returncode == 0, done.stderr
         return done
 
-    def with_spark(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command that starts a Spark for S3, which the session of the tests is not."""
-        done = sluice_process(*arguments, here=self.project, environment=self.environment)
+    def with_spark_of(self, driver: Driver, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command with a Spark for S3, which the session of the tests is not."""
+        driver.send("command", request(arguments, self.project, self.environment))
+        done = answered(arguments, driver.answer())
         assert done.returncode == 0, done.stderr
         return done
 
@@ -376,11 +383,13 @@ class OnS3:
         self.expected = content(self.twin)
 
     def is_like_its_twin(self) -> bool:
-        """Whether every table is there, and has the twin's rows; the last one is looked at first, as this is polled."""
-        last = "gold.revenue_daily"
-        if self.lake.last_commit(last) is None or content(self.lake, last)[last] != self.expected[last]:
-            return False
-        return set(self.expected) <= set(self.lake.tables()) and content(self.lake) == self.expected
+        """Whether every table is there, and has the twin's rows; polled, so what is as it was is not read again."""
+        commits = {name: self.lake.last_commit(name) for name in self.expected}
+        looked_at = {name: commit and commit.version for name, commit in commits.items()}, self.expected
+        if None not in commits.values() and looked_at != self.looked_at:
+            self.is_like = content(self.lake) == self.expected
+            self.looked_at = looked_at
+        return self.is_like
 
 
 def order(number: int) -> dict[str, Any]:
@@ -443,7 +452,7 @@ def test_a_check_on_s3_is_asked_of_the_run_and_its_report_is_there(on_s3: OnS3, 
     assert on_s3.lake.files.below("_requests") == []
 
 
-def test_a_replay_on_s3_is_promoted_and_rolled_back(on_s3: OnS3, driver: object) -> None:
+def test_a_replay_on_s3_is_promoted_and_rolled_back(on_s3: OnS3, driver: object, drivers: list[Driver]) -> None:
     declared = on_s3.project / "pipelines" / "gold.py"
     before, text = content(on_s3.lake)["gold.revenue_daily"], declared.read_text()
     declared.write_text(
@@ -451,7 +460,7 @@ def test_a_replay_on_s3_is_promoted_and_rolled_back(on_s3: OnS3, driver: object)
     )
     try:
         start = ("replay", "start", "gold.revenue_daily", "--because", "a test", "--json")
-        replay = json.loads(on_s3.with_spark(*start).stdout)
+        replay = json.loads(on_s3.with_spark_of(drivers[0], *start).stdout)
         assert replay["state"] == "built"
         assert [each["updated"] for each in replay["compared"]] == [3]
         assert on_s3.answer("replay", "promote", replay["name"]) == {"gold.revenue_daily": 3}
@@ -499,7 +508,7 @@ def test_a_store_that_is_killed_under_a_run_and_comes_back_has_lost_nothing(
 
 
 def test_a_driver_that_slept_through_its_lease_ends_and_doubles_nothing(
-    on_s3: OnS3, driver: "subprocess.Popen[str]", server: Running[Guarded]
+    on_s3: OnS3, driver: "subprocess.Popen[str]", drivers: list[Driver], server: Running[Guarded]
 ) -> None:
     """The zombie: it is stopped with a landing begun, and wakes up when another has landed the same records."""
     landed = data_files(on_s3, server)
@@ -509,7 +518,7 @@ def test_a_driver_that_slept_through_its_lease_ends_and_doubles_nothing(
     for pid in processes:
         os.kill(pid, signal.SIGSTOP)
     try:
-        done = on_s3.with_spark("run")
+        done = on_s3.with_spark_of(drivers[0], "run")
         assert f":{driver.pid}:" in done.stderr, "it waited for the lease"
     finally:
         for pid in reversed(processes):

@@ -3,10 +3,13 @@
 write STORE PATH     writes a file of Delta's log by a log store
 look                 reads where the table bronze.contended stands
 append OFFSET        appends a record to it that follows what was looked at
+command JSON         runs a command of sluice with this driver's Spark: its arguments, folder and environment
 """
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sluice.api import sessions
 from sluice.errors import Superseded
 from sluice.model.ledger import Commit, Entry, LandedPartition
-from sluice.runtime.session import spark_session
+from sluice.runtime.session import sized_for, spark_session
 from sluice.runtime.settings import read_settings
 from sluice.storage.delta import Lake
+from tests.servers.commanded import answer
 
 table = "bronze.contended"
 
@@ -54,19 +59,29 @@ class Committer:
         landed = {0: LandedPartition(next_offset=int(offset) + 1, head=self.me)}
         write = self.lake.append_rows if self.known else self.lake.replace_rows
         try:
-            write(rows, table, Entry(dataset=table, landed=landed), self.known.fence if self.known else 0)
+            with sized_for(self.spark, 1):
+                write(rows, table, Entry(dataset=table, landed=landed), self.known.fence if self.known else 0)
         except (Superseded, PySparkException, Py4JError) as error:
             return f"{type(error).__name__}: {str(error).splitlines()[0]}"
         return "won"
+
+    def command(self, asked: str) -> str:
+        return answer(asked)
 
 
 def main() -> None:
     settings = read_settings(Path())
     with spark_session(settings) as spark:
+
+        @contextmanager
+        def lent(*_: object, **__: object) -> Iterator[SparkSession]:
+            yield spark
+
+        vars(sessions)["spark_session"] = lent
         committer = Committer(spark, Lake(settings.lake_root), sys.argv[1])
         say("ready")
         for line in sys.stdin:
-            verb, *arguments = line.split()
+            verb, *arguments = line.split(maxsplit=1) if line.startswith("command") else line.split()
             say(getattr(committer, verb)(*arguments))
 
 

@@ -10,6 +10,8 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+from tests import tiers
+
 # The workers that have the tests with the run's session.
 with_session = ("gw0", "gw1")
 # Seconds by file.
@@ -19,16 +21,24 @@ kept = Path(__file__).with_suffix(".json")
 def sort(items: list[pytest.Item]) -> None:
     """Those with the run's session first, the longest file at the beginning; then the others, the longest at the end.
 
-    A file of unknown duration comes in the middle.
+    Those that share a server with them are with them: else two workers would start it. A file of unknown duration comes
+    in the middle.
     """
     known = read()
     middle = median(known.values()) if known else 0.0
+    shared = {server for item in items if has_session(item) for server in servers_of(item)}
 
     def place(item: pytest.Item) -> tuple[bool, float]:
         seconds = known.get(file_of(item.nodeid), middle)
-        return (False, -seconds) if has_session(item) else (True, seconds)
+        return (False, -seconds) if has_session(item) or shared & servers_of(item) else (True, seconds)
 
     items.sort(key=place)
+
+
+def servers_of(item: pytest.Item) -> set[tuple[str, str]]:
+    """The servers of its file that a test asks for, itself or through others."""
+    asked = tiers.fixtures["servers"] & set(getattr(item, "fixturenames", ()))
+    return {(file_of(item.nodeid), name) for name in asked}
 
 
 def has_session(item: pytest.Item) -> bool:

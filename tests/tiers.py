@@ -8,7 +8,7 @@ import pytest
 marks = ("spark", "servers", "browser", "install", "process")
 fixtures = {
     "spark": {"spark", "drivers"},
-    "servers": {"server", "unguarded", "kafka", "postgres", "rabbitmq", "mosquitto", "behind"},
+    "servers": {"server", "unguarded", "kafka", "postgres", "rabbitmq", "mosquitto"},
     "process": {"served", "signed", "driver", "site"},
 }
 # The unit test that runs now.

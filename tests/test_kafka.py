@@ -8,7 +8,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-from infra.servers import Kafka, Running, free_port, running
+from infra.servers import Running, running
 from sluice import bronze, scaffold
 from sluice.engine.catalogue import load
 from sluice.engine.land import skip
@@ -34,7 +33,7 @@ from sluice.runtime.settings import read_settings
 from sluice.storage.delta import Lake
 from tests.killed_import import killed_import
 from tests.kit import Lakehouse, text
-from tests.servers.kafka import Behind, Unreliable, proxied
+from tests.servers.kafka import ThreeDoors, Unreliable, proxied
 from tests.shop import sales
 from tests.waiting import eventually, patience_seconds
 
@@ -42,13 +41,13 @@ moment = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running[Kafka]]:
-    with running(Kafka(tmp_path_factory.mktemp("kafka") / "kafka")) as started:
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running[ThreeDoors]]:
+    with running(ThreeDoors(tmp_path_factory.mktemp("kafka") / "kafka")) as started:
         yield started
 
 
 @pytest.fixture
-def log(kafka: Running[Kafka]) -> KafkaLog:
+def log(kafka: Running[ThreeDoors]) -> KafkaLog:
     return KafkaLog(kafka.server.address, KafkaSecurity(), partitions=2)
 
 
@@ -234,57 +233,14 @@ def test_both_logs_give_the_same_tables(on_kafka: Lakehouse, log: KafkaLog, tmp_
     assert (counted[0].accepted, counted[0].duplicate, counted[0].quarantined) == (15, 5, 3)
 
 
-@dataclass(frozen=True)
-class SecureKafka(Kafka):
-    """A broker that is known by a certificate and asks for a password."""
-
-    def properties(self) -> str:
-        plain = super().properties()
-        login = (
-            "org.apache.kafka.common.security.plain.PlainLoginModule required username=broker password=inner "
-            'user_broker=inner user_sluice="se\\"cret";'
-        ).replace("\\", "\\\\")
-        return plain.replace("PLAINTEXT://", "SASL_SSL://").replace(
-            "inter.broker.listener.name=PLAINTEXT", "inter.broker.listener.name=SASL_SSL"
-        ).replace("PLAINTEXT:PLAINTEXT,", "SASL_SSL:SASL_SSL,") + (
-            f"ssl.keystore.type=PEM\nssl.keystore.location={self.folder / 'broker.pem'}\n"
-            f"ssl.truststore.type=PEM\nssl.truststore.location={self.folder / 'ca.pem'}\n"
-            "sasl.enabled.mechanisms=PLAIN\nsasl.mechanism.inter.broker.protocol=PLAIN\n"
-            f"listener.name.sasl_ssl.plain.sasl.jaas.config={login}\n"
-        )
-
-    def prepare(self) -> None:
-        self.folder.mkdir(parents=True)
-        key, certificate = self.folder / "key.pem", self.folder / "ca.pem"
-        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-        names = ["-addext", "subjectAltName=IP:127.0.0.1"]
-        made = [*command, *names, "-keyout", str(key), "-out", str(certificate)]
-        subprocess.run(made, check=True, capture_output=True)
-        (self.folder / "broker.pem").write_text(key.read_text() + certificate.read_text())
-        super().prepare()
-
-    def is_healthy(self) -> bool:
-        try:
-            self.log('se"cret').require()
-        except LogUnreachable:
-            return False
-        return True
-
-    def log(self, password: str) -> KafkaLog:
-        security = KafkaSecurity("SASL_SSL", "PLAIN", "sluice", password, ssl_ca=self.folder / "ca.pem")
-        return KafkaLog(self.address, security, answer_seconds=3)
-
-
-@pytest.mark.servers
-def test_a_broker_with_tls_and_a_password(lakehouse: Lakehouse, tmp_path: Path) -> None:
-    with running(SecureKafka(tmp_path / "secure")) as secure:
-        lakehouse.log = secure.server.log('se"cret')
-        lakehouse.declare(bronze.topic("secrets"))
-        lakehouse.log.append("secrets", [Record(b"1")])
-        lakehouse.run()
-        assert lakehouse.rows("bronze.secrets", "value") == [(b"1",)]
-        with pytest.raises(LogUnreachable, match="SLUICE_KAFKA"):
-            secure.server.log("wrong").require()
+def test_a_broker_with_tls_and_a_password(kafka: Running[ThreeDoors], lakehouse: Lakehouse) -> None:
+    lakehouse.log = kafka.server.log('se"cret')
+    lakehouse.declare(bronze.topic("secrets"))
+    lakehouse.log.append("secrets", [Record(b"1")])
+    lakehouse.run()
+    assert lakehouse.rows("bronze.secrets", "value") == [(b"1",)]
+    with pytest.raises(LogUnreachable, match="SLUICE_KAFKA"):
+        kafka.server.log("wrong").require()
 
 
 def test_settings_make_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,11 +285,13 @@ class Ledger:
     def __init__(self, log: KafkaLog) -> None:
         self.log = log
         self.acknowledged = 0
+        # While a run starts, few are load enough; when the broker is killed, there is always one under way.
+        self.pause_seconds = 0.1
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.produce)
 
     def produce(self) -> None:
-        while not self.stop.is_set():
+        while not self.stop.wait(self.pause_seconds):
             try:
                 self.log.append("orders", [Record(json.dumps(order(self.acknowledged)).encode())])
                 self.acknowledged += 1
@@ -348,7 +306,7 @@ def order(number: int) -> dict[str, Any]:
 
 @pytest.mark.process
 @pytest.mark.spark
-def test_a_broker_killed_under_load_loses_and_doubles_nothing(kafka: Running[Kafka], log: KafkaLog) -> None:
+def test_a_broker_killed_under_load_loses_and_doubles_nothing(kafka: Running[ThreeDoors], log: KafkaLog) -> None:
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder, "project")
         scaffold.write(project)
@@ -364,7 +322,7 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing(kafka: Running[Kaf
             return int(query(lake, "SELECT coalesce(sum(orders), 0) FROM gold.revenue_daily").rows[0][0])
 
         def wait(count: int) -> None:
-            eventually(lambda: orders() >= count or run.poll() is not None, said.read_text, 0.5)
+            eventually(lambda: orders() >= count or run.poll() is not None, said.read_text, 1)
             assert run.poll() is None, said.read_text()
 
         said = Path(folder, "said.txt")
@@ -375,6 +333,9 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing(kafka: Running[Kaf
         ledger.thread.start()
         try:
             wait(1)
+            ledger.pause_seconds = 0
+            under_way = ledger.acknowledged
+            eventually(lambda: ledger.acknowledged > under_way + 10, "the load")
             kafka.kill()
             time.sleep(4)
             kafka.start()
@@ -397,13 +358,7 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing(kafka: Running[Kaf
 # A network that is not reliable.
 
 
-@pytest.fixture(scope="module")
-def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running[Behind]]:
-    with running(Behind(tmp_path_factory.mktemp("kafka") / "behind", proxy_port=free_port())) as started:
-        yield started
-
-
-def over(network: Unreliable, server: Behind, topic: str, **settings: Any) -> list[bytes | None]:
+def over(network: Unreliable, server: ThreeDoors, topic: str, **settings: Any) -> list[bytes | None]:
     """What a topic holds after thirty records were appended one by one, and read, by such a network."""
     log = KafkaLog(f"127.0.0.1:{server.proxy_port}", KafkaSecurity(), partitions=1)
     with proxied(network, server.proxy_port), pytest.MonkeyPatch.context() as patch:
@@ -416,20 +371,22 @@ def over(network: Unreliable, server: Behind, topic: str, **settings: Any) -> li
         return found
 
 
-def test_replies_that_are_lost_and_requests_that_come_twice_double_nothing(behind: Running[Behind]) -> None:
-    network = Unreliable(behind.server, produced_twice=4, produce_reply_lost=7, fetch_reply_lost=2)
-    found = over(network, behind.server, "struck")
+def test_replies_that_are_lost_and_requests_that_come_twice_double_nothing(kafka: Running[ThreeDoors]) -> None:
+    network = Unreliable(kafka.server, produced_twice=4, produce_reply_lost=7, fetch_reply_lost=2)
+    found = over(network, kafka.server, "struck")
     assert found == [str(number).encode() for number in range(30)], "each once, in order"
     assert network.has_struck()
 
 
-def test_a_producer_that_does_not_number_its_requests_doubles_records(behind: Running[Behind]) -> None:
+def test_a_producer_that_does_not_number_its_requests_doubles_records(kafka: Running[ThreeDoors]) -> None:
     """The mutant: the network is seen to do harm where nobody guards against it."""
-    network = Unreliable(behind.server, produced_twice=4)
-    assert len(over(network, behind.server, "doubled", **{"enable.idempotence": False})) > 30
+    network = Unreliable(kafka.server, produced_twice=4)
+    assert len(over(network, kafka.server, "doubled", **{"enable.idempotence": False})) > 30
 
 
-def test_an_append_that_is_refused_ends_when_nothing_of_it_is_on_its_way(kafka: Running[Kafka], tmp_path: Path) -> None:
+def test_an_append_that_is_refused_ends_when_nothing_of_it_is_on_its_way(
+    kafka: Running[ThreeDoors], tmp_path: Path
+) -> None:
     path = tmp_path / "o.jsonl"
     path.write_text('{"id": 1}\n{"id": 2, "text": "' + "x" * 2_000_000 + '"}\n')
     for _ in range(3):

@@ -1,36 +1,74 @@
-"""A network before a broker that loses replies and brings requests twice."""
+"""A broker as tests want it, and a network before it that loses replies and brings requests twice."""
 
 import socket
 import socketserver
+import subprocess
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from infra.servers import Kafka
+from infra.servers import Kafka, free_port
+from infra.servers.server import loopback
+from sluice.log import KafkaLog, KafkaSecurity
 
 # The numbers of the protocol for what a client asks.
 asks_for = {0: "produce", 1: "fetch"}
 
 
 @dataclass(frozen=True)
-class Behind(Kafka):
-    """A broker that clients reach by a proxy: it is the proxy's address that the broker tells them."""
+class ThreeDoors(Kafka):
+    """A broker that clients reach as usual; by a proxy, whose address it tells them; and with TLS and a password."""
 
-    proxy_port: int = 0
+    behind_port: int = field(default_factory=free_port)
+    proxy_port: int = field(default_factory=free_port)
+    secure_port: int = field(default_factory=free_port)
 
     def properties(self) -> str:
-        advertised = f"advertised.listeners=PLAINTEXT://{self.address}"
-        found = super().properties()
-        assert advertised in found
-        return found.replace(advertised, f"advertised.listeners=PLAINTEXT://127.0.0.1:{self.proxy_port}")
+        login = (
+            "org.apache.kafka.common.security.plain.PlainLoginModule required username=broker password=inner "
+            'user_broker=inner user_sluice="se\\"cret";'
+        ).replace("\\", "\\\\")
+        behind, proxy, secure, controller = (
+            f"{loopback}:{port}" for port in (self.behind_port, self.proxy_port, self.secure_port, self.controller_port)
+        )
+        # Of a property that is there twice, the second counts.
+        return (
+            f"{super().properties()}"
+            f"listeners=PLAINTEXT://{self.address},PROXIED://{behind},SECURE://{secure},CONTROLLER://{controller}\n"
+            f"advertised.listeners=PLAINTEXT://{self.address},PROXIED://{proxy},SECURE://{secure}\n"
+            "listener.security.protocol.map="
+            "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,SECURE:SASL_SSL,CONTROLLER:PLAINTEXT\n"
+            f"ssl.keystore.type=PEM\nssl.keystore.location={self.folder / 'broker.pem'}\n"
+            f"ssl.truststore.type=PEM\nssl.truststore.location={self.folder / 'ca.pem'}\n"
+            f"sasl.enabled.mechanisms=PLAIN\nlistener.name.secure.plain.sasl.jaas.config={login}\n"
+        )
+
+    def prepare(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / "broker.pem").exists():
+            self.certify()
+        super().prepare()
+
+    def certify(self) -> None:
+        key, certificate = self.folder / "key.pem", self.folder / "ca.pem"
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+        names = ["-addext", "subjectAltName=IP:127.0.0.1"]
+        made = [*command, *names, "-keyout", str(key), "-out", str(certificate)]
+        subprocess.run(made, check=True, capture_output=True)
+        (self.folder / "broker.pem").write_text(key.read_text() + certificate.read_text())
+
+    def log(self, password: str) -> KafkaLog:
+        """What it has, by the door that asks for a password."""
+        security = KafkaSecurity("SASL_SSL", "PLAIN", "sluice", password, ssl_ca=self.folder / "ca.pem")
+        return KafkaLog(f"{loopback}:{self.secure_port}", security, answer_seconds=3)
 
 
 class Unreliable:
     """Passes on whole messages, and strikes those whose turn it is."""
 
-    def __init__(self, kafka: Kafka, **every: int) -> None:
+    def __init__(self, kafka: ThreeDoors, **every: int) -> None:
         """Every so many of those that a fault may strike: `produced_twice=4`."""
         self.kafka = kafka
         self.every = every
@@ -49,7 +87,7 @@ class Unreliable:
         """One connection of a client, and one to the broker for it; both end together."""
         # What the client waits for, in order; None is what it never asked for.
         waiting: deque[str | None] = deque()
-        with socket.create_connection(("127.0.0.1", self.kafka.port)) as broker:
+        with socket.create_connection((loopback, self.kafka.behind_port)) as broker:
             asking = threading.Thread(target=until_closed, args=[self.ask, client, broker, waiting])
             asking.start()
             until_closed(self.reply, broker, client, waiting)

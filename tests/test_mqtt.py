@@ -195,7 +195,7 @@ def test_nothing_is_lost_when_the_receiver_is_killed_and_the_broker_restarts(
         reached = 0
         for restarts_broker in (False, True, False, True):
             reached += dice.randrange(80, 140)
-            eventually(partial(has_at_least, log, reached), "more messages")
+            eventually(partial(has_at_least, log, reached), "more messages", 0.1)
             if restarts_broker:
                 mosquitto.end()
                 mosquitto.start()
@@ -203,7 +203,7 @@ def test_nothing_is_lost_when_the_receiver_is_killed_and_the_broker_restarts(
                 receiver.ends(signal.SIGKILL)
                 receiver.__init__(tmp_path, *to, SLUICE_MQTT=mosquitto.url)  # type: ignore[misc]
         publishing.join()
-        eventually(lambda: ids_of(log).keys() >= acknowledged, "all that the broker has acknowledged")
+        eventually(lambda: ids_of(log).keys() >= acknowledged, "all that the broker has acknowledged", 0.1)
         receiver.hears("(Connected to)")
         assert receiver.ends() == 0
         assert "Traceback" not in "".join(receiver.said)

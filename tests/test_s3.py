@@ -340,9 +340,7 @@ class OnS3:
         self.runner = Runner(spark, self.twin, self.log, load(self.project), batch_records_max=1_000_000)
         self.is_like = False
         self.looked_at: object = None
-        # A look at a store costs more than one at a folder.
-        often = {"SLUICE_LEASE_SECONDS": str(lease_seconds), "SLUICE_POLL_SECONDS": "3"}
-        self.environment = {"SLUICE_LAKE": self.lake.root, **often}
+        self.environment = {"SLUICE_LAKE": self.lake.root, "SLUICE_LEASE_SECONDS": str(lease_seconds)}
 
     def publish(self, topic: str, lines: list[bytes]) -> None:
         self.log.append(topic, [Record(line) for line in lines])

@@ -115,7 +115,7 @@ class Shop:
         return "\n".join(path.read_text(errors="replace")[-3000:] for path in self.folder.glob("*.txt"))
 
     def wait(self, is_true: Callable[[], Any], what: str) -> None:
-        eventually(is_true, lambda: f"{what}\n{self.said()}", 0.3)
+        eventually(is_true, lambda: f"{what}\n{self.said()}", 1)
 
     @contextmanager
     def kept_running(self, *arguments: str) -> Iterator[None]:

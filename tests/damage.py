@@ -2,10 +2,12 @@
 
 import re
 
-from deltalake import CommitProperties, DeltaTable
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from sluice.model.ledger import changed_here
 from sluice.storage.delta import Lake
+from sluice.storage.delta.opened import rows_in
 
 update = re.compile(r"UPDATE SET (?P<changes>.+?)(?: WHERE (?P<where>.+))?")
 delete = re.compile(r"DELETE(?: WHERE (?P<where>.+))?")
@@ -33,3 +35,14 @@ def computed_wrong(lake: Lake, table: str, statement: str) -> int:
     assert known is not None
     entry = known.repeated(known.newest_version).model_copy(update=changed_here)
     return damage(lake, table, statement, entry.to_json())
+
+
+def double(lake: Lake, table: str, count: int | None = None, **of: str) -> None:
+    """Adds rows of a table once more: the first so many, or all, of those that have these values."""
+    rows = rows_in(lake.open(table))
+    assert rows is not None
+    wanted = [all(row[name] == value for name, value in of.items()) for row in rows.to_pylist()]
+    again = pa.concat_tables([rows.slice(0, 0), *[rows.slice(at, 1) for at, is_one in enumerate(wanted) if is_one]])
+    again = again.slice(0, count)
+    assert again.num_rows, f"{table} has no such rows"
+    write_deltalake(lake.path(table), again, mode="append")

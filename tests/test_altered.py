@@ -22,7 +22,7 @@ from sluice.operate.recompute import recompute
 from sluice.operate.replay import rollback
 from sluice.storage.delta import Lake
 from sluice.storage.delta.opened import rows_in
-from tests.damage import damage
+from tests.damage import damage, double
 from tests.kit import Lakehouse, Row, at, before_each_commit, text
 
 if TYPE_CHECKING:
@@ -75,14 +75,68 @@ def base(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lak
     return lakehouse
 
 
+@pytest.fixture(scope="module", autouse=True)
+def narrow() -> Iterator[None]:
+    """Every scope is recomputed by itself, as in a table of normal size."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(touched, "rebuild_share", 1e9)
+        yield
+
+
 @pytest.fixture
-def begun(base: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
-    monkeypatch.setattr(touched, "rebuild_share", 1e9)
+def begun(base: Lakehouse, tmp_path: Path) -> Lakehouse:
     return base.copied_to(tmp_path / "copy")
 
 
+@pytest.fixture(scope="module")
+def arrived(base: Lakehouse, tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A sale more, and another region of a shop, which no run has seen."""
+    lakehouse = base.copied_to(tmp_path_factory.mktemp("arrived") / "copy")
+    return lakehouse.publish("sales", sale(20)).publish(
+        "shops", {"shop": "s2", "region": "east", "changed_at": text(5)}
+    )
+
+
+@pytest.fixture(scope="module")
+def followed(arrived: Lakehouse, tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """The same, after the run that has seen them, and which was right."""
+    lakehouse = arrived.copied_to(tmp_path_factory.mktemp("followed") / "copy")
+    lakehouse.run()
+    require_right(lakehouse, *tables)
+    return lakehouse
+
+
+@pytest.fixture
+def gone_on(followed: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return followed.copied_to(tmp_path / "copy")
+
+
+def require_right(lakehouse: Lakehouse, *names: str) -> None:
+    """The rows of tables are those that their inputs imply, and no other program has written to them since."""
+    datasets = [lakehouse.catalogue.dataset(name) for name in names]
+    found = [*recompute(lakehouse.spark, lakehouse.lake, datasets, 1, 0)]
+    assert [each.dataset for each in found if each.skipped] == []
+    assert [each.dataset for each in found if each.wrong or each.others] == []
+
+
+def rows(lakehouse: Lakehouse, table: str) -> list[Row]:
+    """The rows of a table, with what is kept of each of them beside what was declared."""
+    return lakehouse.rows(table, *all_of(lakehouse, table).column_names)
+
+
 def state(lakehouse: Lakehouse) -> dict[str, list[Row]]:
-    return {name: lakehouse.rows(name) for name in tables}
+    return {name: rows(lakehouse, name) for name in tables}
+
+
+def written_by_others(lakehouse: Lakehouse) -> dict[str, int]:
+    """How many commits of other programs the last run has not accounted for, of the tables that have some."""
+    commits = {table: lakehouse.lake.last_commit(table) for table in tables}
+    found = {
+        table: lakehouse.lake.written_by_others(table, commit.accounts_until)
+        for table, commit in commits.items()
+        if commit is not None
+    }
+    return {table: len(each) for table, each in found.items() if each}
 
 
 def delete(lakehouse: Lakehouse, table: str) -> None:
@@ -99,8 +153,8 @@ def all_of(lakehouse: Lakehouse, table: str) -> pa.Table:
     return found
 
 
-def double(lakehouse: Lakehouse, table: str) -> None:
-    write_deltalake(lakehouse.lake.path(table), all_of(lakehouse, table).slice(0, 2), mode="append")
+def double_two(lakehouse: Lakehouse, table: str) -> None:
+    double(lakehouse.lake, table, 2)
 
 
 def restore(lakehouse: Lakehouse, table: str) -> None:
@@ -132,54 +186,59 @@ def while_it_is_written(table: str, do: Callable[[], None]) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("alter", "altered"),
-    [*((delete, [table]) for table in tables), *((each, tables) for each in (update, double, restore, to_no_effect))],
+    [
+        *((delete, [table]) for table in ("silver.sales", "silver.shops", "silver.sold")),
+        # Nothing is made from either.
+        (delete, ["gold.large", "gold.totals"]),
+        *((each, tables) for each in (update, double_two, restore, to_no_effect)),
+    ],
 )
 def test_what_was_done_between_two_runs_is_undone_though_no_record_came(
-    begun: Lakehouse, alter: Callable[[Lakehouse, str], None], altered: list[str]
+    followed: Lakehouse, gone_on: Lakehouse, alter: Callable[[Lakehouse, str], None], altered: list[str]
 ) -> None:
-    begun.publish("sales", sale(20)).publish("shops", {"shop": "s2", "region": "east", "changed_at": text(5)}).run()
-    right = state(begun)
+    right = state(followed)
     for table in altered:
-        alter(begun, table)
-        assert (begun.rows(table) == right[table]) == (alter is to_no_effect)
-    done = begun.run()
+        alter(gone_on, table)
+        assert (rows(gone_on, table) == right[table]) == (alter is to_no_effect)
+    assert written_by_others(gone_on).keys() == set(altered)
+    done = gone_on.run()
     assert {name for name, event in done.items() if event.cause == "altered"} == set(altered)
-    assert state(begun) == right
-    assert begun.run() == {}
-    found = [*recompute(begun.spark, begun.lake, begun.catalogue.datasets, 1, 0)]
-    assert not any(each.wrong or each.others for each in found)
+    assert state(gone_on) == right
+    assert gone_on.run() == {}
+    assert written_by_others(gone_on) == {}
 
 
 @pytest.mark.parametrize("rows_max", [-1, 20_000], ids=["by Spark", "by the driver"])
 def test_what_is_done_while_a_run_commits_is_undone_by_the_next(
-    begun: Lakehouse, monkeypatch: pytest.MonkeyPatch, rows_max: int
+    arrived: Lakehouse, followed: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_max: int
 ) -> None:
     monkeypatch.setattr(small_frames, "rows_max", rows_max)
-    begun.publish("sales", sale(20)).publish("shops", {"shop": "s2", "region": "east", "changed_at": text(5)})
+    begun = arrived.copied_to(tmp_path / "copy")
     with ExitStack() as meanwhile:
         for table in tables:
             meanwhile.enter_context(while_it_is_written(table, partial(delete, begun, table)))
         first = begun.run()
     later = {**first, **begun.run()}
     assert {later[table].cause for table in tables} == {"altered"}
-    assert begun.changed_by_rebuild() == {}
+    assert state(begun) == state(followed)
     assert begun.run() == {}
 
 
 def test_a_ledger_that_forgets_what_a_refresh_has_read_is_noticed(
-    begun: Lakehouse, monkeypatch: pytest.MonkeyPatch
+    arrived: Lakehouse, followed: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Commit, "accounts_until", property(lambda commit: commit.version))
-    begun.publish("sales", sale(20))
+    begun = arrived.copied_to(tmp_path / "copy").declare(sold)
     with while_it_is_written("silver.sold", lambda: delete(begun, "silver.sold")):
         begun.run()
     begun.run()
-    assert begun.changed_by_rebuild()["silver.sold"] > 0
+    assert rows(begun, "silver.sold") != rows(followed, "silver.sold")
+    assert rows(begun, "silver.sales") == rows(followed, "silver.sales")
 
 
 def test_a_cursor_that_moves_hides_nothing(begun: Lakehouse) -> None:
     right = begun.rows("gold.large")
-    begun.publish("sales", sale(21, amount=1))
+    begun.declare(large).publish("sales", sale(21, amount=1))
     with while_it_is_written("gold.large", lambda: update(begun, "gold.large")):
         begun.run()
     begun.run()
@@ -218,6 +277,7 @@ def test_what_changes_no_row_is_no_alteration(begun: Lakehouse) -> None:
 def test_what_a_rollback_brings_back_is_undone_too(begun: Lakehouse) -> None:
     """The state before the rebuild has what another program did, under an entry that says so."""
     right = begun.rows("gold.totals")
+    begun.declare(totals)
     update(begun, "gold.totals")
     maintain_table(begun.spark, begun.lake, "gold.totals")
     begun.run(rebuild=True)
@@ -251,20 +311,21 @@ def test_properties_before_an_erasure_leave_readers_where_they_are(begun: Lakeho
     assert begun.run() == {}
 
 
-def test_a_feed_across_other_columns_is_not_followed(begun: Lakehouse) -> None:
+def test_a_feed_across_other_columns_is_not_followed(gone_on: Lakehouse) -> None:
     """They are as before at its end, and Delta reads no such feed."""
-    begun.publish("sales", sale(20)).run()
+    begun = gone_on.declare(totals)
     path, version = begun.lake.path("silver.sold"), begun.lake.newest_version("silver.sold")
     begun.spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (more int)")
     update(begun, "silver.sold")
     DeltaTable(path).restore(version)
     done = begun.publish("sales", sale(21)).run()
     assert (done["silver.sold"].cause, done["gold.totals"].cause) == ("altered", "input rebuilt")
-    assert begun.changed_by_rebuild() == {}
+    require_right(begun, "silver.sold", "gold.totals")
 
 
 @pytest.mark.parametrize("is_switched_on", [False, True])
 def test_a_feed_that_was_switched_off_is_not_followed(begun: Lakehouse, *, is_switched_on: bool) -> None:
+    begun.declare(totals)
     path = begun.lake.path("silver.sold")
     switched = f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = '%s')"
     begun.spark.sql(switched % "false")
@@ -274,7 +335,7 @@ def test_a_feed_that_was_switched_off_is_not_followed(begun: Lakehouse, *, is_sw
         begun.spark.sql(switched % "true")
     begun.publish("sales", sale(21)).run()
     begun.publish("sales", sale(22)).run()
-    assert begun.changed_by_rebuild() == {}
+    require_right(begun, "silver.sold", "gold.totals")
 
 
 def test_files_without_statistics_are_counted_by_their_rows(begun: Lakehouse) -> None:
@@ -313,9 +374,9 @@ def test_it_is_said_in_the_plan_and_in_what_explains_the_row(begun: Lakehouse) -
     assert right.origins[0].detail == {"because": said}
 
 
-def test_an_entry_of_a_compaction_counts_no_rows_again(begun: Lakehouse) -> None:
+def test_an_entry_of_a_compaction_counts_no_rows_again(gone_on: Lakehouse) -> None:
     """Delta's compaction after a commit takes over what the session says of it, which is its entry."""
-    begun.publish("sales", sale(20)).run()
+    begun = gone_on.declare(sales)
     known = begun.lake.last_commit("silver.sales")
     assert known is not None
     before = begun.lake.row_counts("silver.sales", -1, known.version)

@@ -3,6 +3,8 @@
 import re
 import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +15,9 @@ from sluice.operate import quarantine
 from sluice.operate.status import status
 from tests.damage import computed_wrong
 from tests.kit import Lakehouse, at, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 readings_topic = bronze.topic("readings")
 readings = silver.events(
@@ -52,10 +57,17 @@ def test_the_same_reading_sent_again_is_no_conflict(lakehouse: Lakehouse) -> Non
     assert (found.accepted, found.duplicate, found.conflicts) == (1, 2, 1)
 
 
-def test_a_late_record_waits_is_released_and_a_rebuild_remembers(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(readings)
+@pytest.fixture(scope="module")
+def set_aside(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A reading in time, one that is late, and a record that is none."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("set-aside")).declare(readings)
     late, bound = reading("late", 1.0, received=3.1), reading("in time", 1.0, received=3.0)
     lakehouse.publish("readings", late, bound, b"{", hours=4, key="k").run()
+    return lakehouse
+
+
+def test_a_late_record_waits_is_released_and_a_rebuild_remembers(set_aside: Lakehouse, tmp_path: Path) -> None:
+    lakehouse = set_aside.copied_to(tmp_path)
     assert lakehouse.rows("silver.readings", "id") == [("in time",)]
     quarantined = quarantine.quarantined_by_rule(lakehouse.lake, lakehouse.catalogue)
     assert [(each.fate, each.reason, each.records, each.can_be_released) for each in quarantined] == [
@@ -88,13 +100,31 @@ def test_a_released_record_that_came_first_takes_the_place_of_the_winner(lakehou
     assert [fate[:2] for fate in lakehouse.fates()] == [("duplicate", "other_payload")]
 
 
-def test_the_last_command_wins_though_the_clock_of_who_gave_the_one_before_was_ahead(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(readings).publish("readings", reading("a", 1.0, received=1.0), hours=1, key="k").run()
-    (at_offset,) = lakehouse.lake.open("silver.readings").to_pyarrow_table().to_pylist()
-    position = f"readings/{at_offset['_partition']}/0"
+@pytest.fixture(scope="module")
+def of_one(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A lakehouse of one reading, after its run."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("of-one")).declare(readings)
+    lakehouse.publish("readings", reading("a", 1.0, received=1.0), hours=1, key="k").run()
+    return lakehouse
+
+
+@pytest.fixture
+def accepted(of_one: Lakehouse, tmp_path: Path) -> tuple[Lakehouse, int]:
+    """The same, and the partition of its record, which is the first there."""
+    lakehouse = of_one.copied_to(tmp_path)
+    ((partition, offset),) = lakehouse.rows("silver.readings", "_partition", "_offset")
+    assert offset == 0
+    return lakehouse, partition
+
+
+def test_the_last_command_wins_though_the_clock_of_who_gave_the_one_before_was_ahead(
+    accepted: tuple[Lakehouse, int],
+) -> None:
+    lakehouse, partition = accepted
+    position = f"readings/{partition}/0"
     landed_ms = quarantine.millis(at(1))
     tomorrow = datetime.now(UTC) + timedelta(days=1)
-    place = ("readings", at_offset["_partition"], 0, landed_ms)
+    place = ("readings", partition, 0, landed_ms)
     quarantine.say(lakehouse.log, readings, [place], "by a fast clock", "hold", now=tomorrow)
     lakehouse.run()
     assert lakehouse.rows("silver.readings", "id") == []
@@ -106,11 +136,9 @@ def test_the_last_command_wins_though_the_clock_of_who_gave_the_one_before_was_a
     assert lakehouse.changed_by_rebuild() == {}
 
 
-def test_a_command_is_not_about_the_record_of_a_topic_that_was_made_again(lakehouse: Lakehouse) -> None:
-    first = lakehouse.declare(readings).publish("readings", reading("bad", 1.0, received=1.0), hours=1, key="k")
-    first.run()
-    (row,) = lakehouse.lake.open("silver.readings").to_pyarrow_table().to_pylist()
-    position = f"readings/{row['_partition']}/0"
+def test_a_command_is_not_about_the_record_of_a_topic_that_was_made_again(accepted: tuple[Lakehouse, int]) -> None:
+    lakehouse, partition = accepted
+    position = f"readings/{partition}/0"
     quarantine.add(lakehouse.lake, lakehouse.log, readings, [position], "a test")
     shutil.rmtree(lakehouse.folder / "log" / "readings")
     shutil.rmtree(lakehouse.folder / "lake")
@@ -124,19 +152,19 @@ def test_a_command_is_not_about_the_record_of_a_topic_that_was_made_again(lakeho
     assert lakehouse.rows("silver.readings", "id") == []
 
 
-def test_a_command_of_an_older_release_has_no_timestamp_and_counts(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(readings).publish("readings", reading("a", 1.0, received=1.0), hours=1, key="k").run()
-    (row,) = lakehouse.lake.open("silver.readings").to_pyarrow_table().to_pylist()
-    said = {"topic": "readings", "partition": row["_partition"], "offset": 0, "because": "a test", "do": "hold"}
+def test_a_command_of_an_older_release_has_no_timestamp_and_counts(accepted: tuple[Lakehouse, int]) -> None:
+    lakehouse, partition = accepted
+    said = {"topic": "readings", "partition": partition, "offset": 0, "because": "a test", "do": "hold"}
     lakehouse.publish(quarantine.commands_topic, {"dataset": "silver.readings"} | said, key="silver.readings").run()
     assert lakehouse.rows("silver.readings", "id") == []
 
 
-def test_what_cannot_be_used_cannot_be_released(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(readings).publish("readings", b"{").run()
-    quarantined = quarantine.quarantined_records(lakehouse.lake, readings)
-    with pytest.raises(UsageError, match=r"malformed_json cannot be used as they are\. Append them corrected"):
-        quarantine.release(lakehouse.log, readings, quarantined, because="?")
+def test_what_cannot_be_used_cannot_be_released(set_aside: Lakehouse) -> None:
+    for reason in ("malformed_json", None):
+        quarantined = quarantine.quarantined_records(set_aside.lake, readings, reason=reason)
+        with pytest.raises(UsageError, match=r"for malformed_json cannot be used as they are\. Append them corrected"):
+            quarantine.release(set_aside.log, readings, quarantined, because="?")
+    assert not set_aside.log.exists(quarantine.commands_topic)
 
 
 def test_a_released_reading_from_the_future_does_not_move_the_watermark(lakehouse: Lakehouse) -> None:
@@ -193,10 +221,10 @@ def test_columns_of_a_record_may_be_called_as_those_of_its_fate(
     record = {"fate": "a", "dataset": "x", "topic": 7, "reason": "none", "event_time": text(1), "log_time": "never"}
     lakehouse.declare(named_alike)
     rejected = []
-    for again in (record, record, record | {"reason": "another"}, record | {"fate": None}):
-        done = lakehouse.publish("named_alike", again, hours=2).run()
+    for some in ([record], [record, record | {"reason": "another"}, record | {"fate": None}]):
+        done = lakehouse.publish("named_alike", *some, key="k", hours=2).run()
         rejected.append(done["silver.named_alike"].rejected)
-    assert rejected == [0, 1, 1, 1]
+    assert rejected == [0, 3]
     assert lakehouse.rows("silver.named_alike", "fate", "dataset", "topic", "reason") == [("a", "x", 7, "none")]
     assert [fate[:2] for fate in lakehouse.fates()] == [
         ("duplicate", "other_payload"),
@@ -206,17 +234,23 @@ def test_columns_of_a_record_may_be_called_as_those_of_its_fate(
     assert lakehouse.changed_by_rebuild() == {}
 
 
-@pytest.mark.parametrize("rows_max", [-1, 20_000], ids=["by Spark", "by the driver"])
-def test_a_duplicate_of_a_row_that_is_lost_never_becomes_a_row(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, rows_max: int
-) -> None:
-    lakehouse.declare(named_alike)
+@pytest.fixture(scope="module")
+def losing(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A row is lost of which there is a duplicate, and another one comes."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("losing")).declare(named_alike)
     record = {"fate": "a", "dataset": "x", "event_time": text(1)}
     for topic in (1, 2):
         lakehouse.publish("named_alike", record | {"topic": topic}, key="k", hours=topic).run()
     computed_wrong(lakehouse.lake, "silver.named_alike", "DELETE WHERE fate = 'a'")
+    return lakehouse.publish("named_alike", record | {"topic": 3}, key="k", hours=3)
+
+
+@pytest.mark.parametrize("rows_max", [-1, 20_000], ids=["by Spark", "by the driver"])
+def test_a_duplicate_of_a_row_that_is_lost_never_becomes_a_row(
+    losing: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    lakehouse = losing.copied_to(tmp_path)
     monkeypatch.setattr(small_frames, "rows_max", rows_max)
-    lakehouse.publish("named_alike", record | {"topic": 3}, key="k", hours=3)
     said = {event.name: event for event in lakehouse.runner().until_caught_up()}["silver.named_alike"].blocked
     assert re.search(r"lost the row of which the record at named_alike/\d/1 is a duplicate. .*--rebuild", said or "")
     assert lakehouse.rows("silver.named_alike", "topic") == []

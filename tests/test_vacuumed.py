@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
@@ -11,6 +12,9 @@ from sluice.operate.maintain import maintain_table
 from sluice.storage.delta import Lake
 from tests.kit import Lakehouse, text
 from tests.shop import priced, prices, sales
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def sale(number: int, hours: float) -> dict[str, object]:
@@ -27,10 +31,32 @@ def vacuum(lakehouse: Lakehouse, table: str) -> list[str]:
     return found.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
 
-def test_an_input_that_was_compacted_and_did_not_change_since_can_be_read(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(priced)
+@pytest.fixture(scope="module")
+def three_runs(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """Sales and prices that came in three runs."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("three-runs")).declare(priced)
     for number in range(3):
         lakehouse.publish("prices", price(f"tea{number}", number, number)).publish("sales", sale(number, number)).run()
+    return lakehouse
+
+
+@pytest.fixture(scope="module")
+def maintained(three_runs: Lakehouse, tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """The same, after the upkeep of all tables."""
+    lakehouse = three_runs.copied_to(tmp_path_factory.mktemp("maintained"))
+    maintain_all(lakehouse)
+    return lakehouse
+
+
+def maintain_all(lakehouse: Lakehouse) -> None:
+    for table in lakehouse.lake.tables():
+        maintain_table(lakehouse.spark, lakehouse.lake, table)
+
+
+def test_an_input_that_was_compacted_and_did_not_change_since_can_be_read(
+    three_runs: Lakehouse, tmp_path: Path
+) -> None:
+    lakehouse = three_runs.copied_to(tmp_path)
     assert DeltaTable(lakehouse.lake.path("silver.prices")).optimize.compact()["numFilesRemoved"] > 1
     DeltaTable(lakehouse.lake.path("silver.sales")).optimize.compact()
     assert vacuum(lakehouse, "silver.prices")
@@ -59,17 +85,14 @@ def month_later(lakehouse: Lakehouse, commits_before: int) -> None:
 
 @pytest.mark.parametrize("commits_before", [0, 1])
 def test_tables_that_are_maintained_and_do_not_change_go_on_after_months(
-    lakehouse: Lakehouse, commits_before: int
+    three_runs: Lakehouse, maintained: Lakehouse, tmp_path: Path, commits_before: int
 ) -> None:
     """The log begins with the newest entry, or with the upkeep before it."""
-    lakehouse.declare(priced)
-    for number in range(3):
-        lakehouse.publish("prices", price(f"tea{number}", number, number)).publish("sales", sale(number, number)).run()
-    before = {table: lakehouse.rows(table) for table in lakehouse.lake.tables()}
-    for _ in range(2):
-        for table in lakehouse.lake.tables():
-            maintain_table(lakehouse.spark, lakehouse.lake, table)
-        month_later(lakehouse, commits_before)
+    before = {table: three_runs.rows(table) for table in three_runs.lake.tables()}
+    lakehouse = maintained.copied_to(tmp_path)
+    month_later(lakehouse, commits_before)
+    maintain_all(lakehouse)
+    month_later(lakehouse, commits_before)
     done = lakehouse.run()
     assert {name: each.rows.total for name, each in done.items() if each.is_effective or each.is_wrong} == {}
     assert {table: lakehouse.rows(table) for table in lakehouse.lake.tables()} == before
@@ -85,11 +108,9 @@ def test_tables_that_are_maintained_and_do_not_change_go_on_after_months(
 
 
 def test_a_feed_that_is_switched_off_once_the_log_has_forgotten_what_was_read_is_not_followed(
-    lakehouse: Lakehouse,
+    three_runs: Lakehouse, tmp_path: Path
 ) -> None:
-    lakehouse.declare(priced)
-    for number in range(3):
-        lakehouse.publish("prices", price(f"tea{number}", number, number)).publish("sales", sale(number, number)).run()
+    lakehouse = three_runs.copied_to(tmp_path)
     maintain_table(lakehouse.spark, lakehouse.lake, "silver.prices")
     month_later(lakehouse, 0)
     assert lakehouse.run() == {}

@@ -38,6 +38,9 @@ payments = silver.events(
 totals = gold.aggregate("totals", source=payments, group_by=["shop"], measures={"amount": "sum(amount)"})
 counts = gold.aggregate("counts", source=payments, group_by=["shop"], measures={"payments": "count(*)"})
 best = gold.view("best", inputs={"totals": totals}, keys=["shop"], shape=lambda totals: totals.where("amount > 1"))
+# The same as the totals, and what is made from it: their first build is stopped.
+sums = gold.aggregate("sums", source=payments, group_by=["shop"], measures={"amount": "sum(amount)"})
+most = gold.view("most", inputs={"sums": sums}, keys=["shop"], shape=lambda sums: sums.where("amount > 1"))
 
 
 def payment(name: str, shop: str = "a", amount: str = "1", hour: float = 0) -> dict[str, object]:
@@ -57,19 +60,15 @@ def block(lakehouse: Lakehouse, name: str) -> Block:
     return blocks(lakehouse.lake.files)[name]
 
 
-def position_of(lakehouse: Lakehouse, name: str) -> str:
-    (row,) = lakehouse.table("silver.payments").where(f"id = '{name}'").collect()
-    return f"{row['_topic']}/{row['_partition']}/{row['_offset']}"
+def position_of(lakehouse: Lakehouse, name: str, table: str = "silver.payments", key: str = "id") -> str:
+    rows = lakehouse.rows(table, key, "_topic", "_partition", "_offset")
+    (place,) = [place for known, *place in rows if known == name]
+    return "/".join(map(str, place))
 
 
 def overflown(lakehouse: Lakehouse) -> Lakehouse:
     """One of three shops has sold for more than a decimal holds."""
     return lakehouse.publish("payments", payment("x", "b", largest), payment("y", "b", largest))
-
-
-def three_shops(spark: "SparkSession", folder: Path) -> Lakehouse:
-    lakehouse = Lakehouse(spark, folder).declare(payments, totals, counts, best)
-    return lakehouse.publish("payments", *[payment(f"{shop}{n}", shop) for shop in "abc" for n in range(3)])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,61 +81,66 @@ def patient() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def first_pass(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> tuple[Lakehouse, dict[str, Event]]:
-    """A lakehouse in which a table could not be built, and what its run said."""
-    lakehouse = overflown(three_shops(spark, tmp_path_factory.mktemp("overflowing")))
+    """A lakehouse in which a table could not go on and another one could not be built, and what its run said."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("overflowing")).declare(payments, totals, counts, best)
+    lakehouse.publish("payments", *[payment(f"{shop}{n}", shop) for shop in "abc" for n in range(3)]).run()
+    overflown(lakehouse).declare(payments, totals, counts, best, sums, most)
     return lakehouse, passed(lakehouse)
 
 
 @pytest.fixture
 def overflowing(first_pass: tuple[Lakehouse, dict[str, Event]], tmp_path: Path) -> Lakehouse:
-    return first_pass[0].copied_to(tmp_path)
+    """The same, with the table that could not go on."""
+    return first_pass[0].copied_to(tmp_path).declare(payments, totals, counts, best)
 
 
-def test_one_value_stops_the_first_build_of_one_table(
-    overflowing: Lakehouse, first_pass: tuple[Lakehouse, dict[str, Event]]
+@pytest.mark.parametrize(
+    ("name", "made_from_it"),
+    [("gold.totals", "gold.best"), ("gold.sums", "gold.most")],
+    ids=["that was built before", "in its first build"],
+)
+def test_one_value_stops_one_table_and_what_is_made_from_it(
+    first_pass: tuple[Lakehouse, dict[str, Event]], name: str, made_from_it: str
 ) -> None:
-    require_stopped(overflowing, first_pass[1])
-    require_goes_on_without_the_records(overflowing)
+    lakehouse, events = first_pass
+    assert "ARITHMETIC_OVERFLOW" in (events[name].blocked or "")
+    assert events[made_from_it].waits_for == (name,)
+    # The group is named, and two records that are too much together.
+    found = block(lakehouse, name)
+    assert found.culprit == {"shop": "b"}
+    assert set(found.records) == {position_of(lakehouse, "x"), position_of(lakehouse, "y")}
+    assert (state(lakehouse, name).held or "").startswith("blocked: ")
+    assert state(lakehouse, made_from_it).held == f"waits for {name}"
 
 
-def test_one_value_stops_one_table_and_what_is_made_from_it(spark: "SparkSession", tmp_path: Path) -> None:
-    lakehouse = three_shops(spark, tmp_path)
+def test_it_stops_no_other_and_all_go_on_without_the_records(
+    first_pass: tuple[Lakehouse, dict[str, Event]], tmp_path: Path
+) -> None:
+    lakehouse = first_pass[0].copied_to(tmp_path)
+    assert lakehouse.rows("gold.counts", "shop", "payments") == [("a", 3), ("b", 5), ("c", 3)]
+    assert lakehouse.audit()["silver.payments"].balanced
+    assert {each.dataset for each in stopped(lakehouse.lake, lakehouse.catalogue)} == {"gold.totals", "gold.sums"}
+    assert lakehouse.rows("gold.totals", "shop", "amount") == [("a", 3), ("b", 3), ("c", 3)]
+    assert not lakehouse.lake.exists("gold.sums")
+
+    quarantine.add(
+        lakehouse.lake, lakehouse.log, payments, [position_of(lakehouse, name) for name in "xy"], because="tests"
+    )
     lakehouse.run()
-    require_stopped(lakehouse, passed(overflown(lakehouse)))
-    require_goes_on_without_the_records(lakehouse)
+    for table in ("gold.totals", "gold.best", "gold.sums", "gold.most"):
+        assert lakehouse.rows(table, "shop", "amount") == [("a", 3), ("b", 3), ("c", 3)], table
+        assert state(lakehouse, table).held is None, table
+    assert lakehouse.rows("gold.counts", "shop", "payments") == [("a", 3), ("b", 3), ("c", 3)]
+    assert lakehouse.rows("silver.payments", "id") == [(f"{shop}{n}",) for shop in "abc" for n in range(3)]
+    assert blocks(lakehouse.lake.files) == {}
+    assert lakehouse.run() == {}
+    assert lakehouse.audit()["silver.payments"].balanced
 
 
 def test_a_long_key_does_not_fill_the_line() -> None:
     key = {"shop": "é" * 1_000_000, "day": None}
     found = Block(name="gold.totals", reason="Overflow.", since=at(0), tried_at=at(0), culprit=key)
     assert str(found) == f"Overflow. At shop={'é' * 100}… (1000000 characters), day=null."
-
-
-def require_stopped(lakehouse: Lakehouse, events: dict[str, Event]) -> None:
-    assert "ARITHMETIC_OVERFLOW" in (events["gold.totals"].blocked or "")
-    assert events["gold.best"].waits_for == ("gold.totals",)
-    assert lakehouse.rows("gold.counts", "shop", "payments") == [("a", 3), ("b", 5), ("c", 3)]
-    assert lakehouse.audit()["silver.payments"].balanced
-
-    # The group is named, and two records that are too much together.
-    found = block(lakehouse, "gold.totals")
-    assert found.culprit == {"shop": "b"}
-    assert set(found.records) == {position_of(lakehouse, "x"), position_of(lakehouse, "y")}
-    assert (state(lakehouse, "gold.totals").held or "").startswith("blocked: ")
-    assert state(lakehouse, "gold.best").held == "waits for gold.totals"
-    assert [each.dataset for each in stopped(lakehouse.lake, lakehouse.catalogue)] == ["gold.totals"]
-
-
-def require_goes_on_without_the_records(lakehouse: Lakehouse) -> None:
-    quarantine.add(
-        lakehouse.lake, lakehouse.log, payments, [position_of(lakehouse, name) for name in "xy"], because="tests"
-    )
-    lakehouse.run()
-    assert lakehouse.table("gold.totals").count() == 3
-    assert blocks(lakehouse.lake.files) == {}
-    assert state(lakehouse, "gold.totals").held is None
-    assert all(event.rows.total == 0 for event in lakehouse.run(rebuild=True).values())
-    assert lakehouse.audit()["silver.payments"].balanced
 
 
 def test_a_blocked_table_is_tried_again_when_its_inputs_change_and_not_before(overflowing: Lakehouse) -> None:
@@ -158,8 +162,8 @@ def test_another_declaration_is_tried_at_once(overflowing: Lakehouse) -> None:
     wide = gold.aggregate("totals", source=payments, group_by=["shop"], measures={"amount": "sum(double(amount))"})
     overflowing.declare(payments, wide, counts)
     overflowing.run()
-    assert overflowing.table("gold.totals").count() == 3
-    assert blocks(overflowing.lake.files) == {}
+    assert len(overflowing.rows("gold.totals")) == 3
+    assert set(blocks(overflowing.lake.files)) == {"gold.sums"}, "which is not declared here"
 
 
 def raises_key_error(payments: Any) -> Any:
@@ -259,8 +263,7 @@ def test_the_input_that_is_at_fault_is_named_and_not_the_rows_beside_it(broken: 
     found = block(broken, "gold.per")
     assert "DIVIDE_BY_ZERO" in found.reason
     assert found.culprit == {"shop": "0"}
-    (rate,) = broken.table("silver.rates").where("shop = '0'").collect()
-    assert found.records == (f"rates/{rate['_partition']}/{rate['_offset']}",)
+    assert found.records == (position_of(broken, "0", "silver.rates", "shop"),)
 
 
 @pytest.mark.parametrize("name", ["gold.by_number", "gold.numbered"])
@@ -355,8 +358,7 @@ def test_a_version_that_a_fact_was_joined_to_is_named_beside_the_fact(lakehouse:
     lakehouse.publish("payments", payment("late", "a", "2", hour=2))
     passed(lakehouse)
     found = block(lakehouse, "gold.due")
-    (fact,) = lakehouse.table("silver.rated").where("id = 'late'").collect()
-    assert found.records == (f"payments/{fact['_partition']}/{fact['_offset']}",)
+    assert found.records == (position_of(lakehouse, "late"),)
     assert found.or_of == ("silver.rates",)
     assert "or what they were joined to of silver.rates" in str(found)
 
@@ -383,8 +385,7 @@ def test_a_record_of_which_a_condition_cannot_be_evaluated_is_set_aside(lakehous
     assert lakehouse.rows("silver.things", "id") == [("a",), ("b",), ("c",)]
     assert [fate[:2] for fate in lakehouse.fates()] == [("quarantined", "by_command")]
     # The next command has all records of that key looked up again, and the one that is held is among them.
-    (other,) = lakehouse.table("silver.things_changes").where("id = 'c'").collect()
-    position = f"things/{other['_partition']}/{other['_offset']}"
+    position = position_of(lakehouse, "c", "silver.things_changes")
     quarantine.add(lakehouse.lake, lakehouse.log, reader, [position], because="nor this")
     lakehouse.run()
     assert lakehouse.rows("silver.things", "id") == [("a",), ("b",)]
@@ -439,9 +440,7 @@ def test_a_command_that_lands_before_its_record_counts_when_that_lands(lakehouse
     lakehouse.run()
     late = quarantine.quarantined_records(lakehouse.lake, held, reason="late")
     quarantine.release(lakehouse.log, held, late, because="it counts")
-    first = lakehouse.table("silver.held").where("id = 'b'").first()
-    assert first is not None
-    position = f"held/{first['_partition']}/{first['_offset']}"
+    position = position_of(lakehouse, "b", "silver.held")
     quarantine.add(lakehouse.lake, lakehouse.log, held, [position], because="no")
     lakehouse.run()
     names = ("silver.held", "gold.figures")
@@ -454,17 +453,26 @@ def test_a_command_that_lands_before_its_record_counts_when_that_lands(lakehouse
     assert all(each.balanced for each in again.laws())
 
 
-@pytest.mark.parametrize("is_released", [False, True])
-def test_a_run_that_ends_between_the_commits_of_a_hold_loses_nothing(
-    lakehouse: Lakehouse, *, is_released: bool
-) -> None:
-    lakehouse.declare(payments)
-    others = [payment(f"other {number}") for number in range(20)]
+others = [payment(f"other {number}") for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def half_held(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> tuple[Lakehouse, str]:
+    """A lakehouse whose run ended between the commits of a hold, and the position of the record that is held."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("half-held")).declare(payments)
     lakehouse.publish("payments", payment("a", "one"), payment("a", "two"), payment("b", "one"), *others, key="k").run()
     first = position_of(lakehouse, "a")
     quarantine.add(lakehouse.lake, lakehouse.log, payments, [first], because="no")
     with disk_full_at("silver.payments"):
         assert "No space left" in (passed(lakehouse)["silver.payments"].blocked or "")
+    return lakehouse, first
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+def test_a_run_that_ends_between_the_commits_of_a_hold_loses_nothing(
+    half_held: tuple[Lakehouse, str], tmp_path: Path, *, is_released: bool
+) -> None:
+    lakehouse, first = half_held[0].copied_to(tmp_path), half_held[1]
     if is_released:
         held = quarantine.quarantined_records(lakehouse.lake, payments, positions=[first])
         quarantine.release(lakehouse.log, payments, held, because="it was right")
@@ -504,26 +512,32 @@ def test_a_duplicate_takes_the_place_of_a_record_that_is_set_aside_and_gives_it_
     lakehouse.run()
     first = position_of(lakehouse, "a")
 
-    def shops() -> list[Any]:
+    def wins(offset: int, shop: str) -> bool:
+        """Whether a run leaves the row of this record, and of which shop that is."""
         lakehouse.run()
         assert lakehouse.audit()["silver.payments"].balanced
-        incremental = lakehouse.rows("silver.payments", "shop"), lakehouse.rows("gold.counts", "shop", "payments")
-        fates = lakehouse.fates()
-        assert all(event.rows.total == 0 for event in lakehouse.run(rebuild=True).values())
-        assert lakehouse.fates() == fates
-        assert incremental[1] == [(incremental[0][0][0], 1)]
-        return [row[0] for row in incremental[0]]
+        assert lakehouse.rows("gold.counts", "shop", "payments") == [(shop, 1)]
+        return lakehouse.rows("silver.payments", "_offset", "shop") == [(offset, shop)]
+
+    def fates() -> dict[int, str]:
+        """Why each other record is no row, by its offset."""
+        return dict(lakehouse.rows("silver._fates", "offset", "reason"))
 
     quarantine.add(lakehouse.lake, lakehouse.log, payments, [first], because="wrong shop")
-    assert shops() == ["two"]
-    assert ("quarantined", "by_command") in [tuple(fate)[:2] for fate in lakehouse.fates()]
+    assert wins(1, "two")
+    assert fates() == {0: "by_command", 2: "other_payload"}
     lakehouse.publish("payments", payment("a", "four"), key="k")
-    assert shops() == ["two"]
+    assert wins(1, "two")
+    assert fates() == {0: "by_command", 2: "other_payload", 3: "other_payload"}
     quarantine.add(lakehouse.lake, lakehouse.log, payments, [position_of(lakehouse, "a")], because="wrong too")
-    assert shops() == ["three"]
+    assert wins(2, "three")
+    assert fates() == {0: "by_command", 1: "by_command", 3: "other_payload"}
+    assert lakehouse.changed_by_rebuild() == {}
     quarantined = quarantine.quarantined_records(lakehouse.lake, payments, reason="by_command", positions=[first])
     quarantine.release(lakehouse.log, payments, quarantined, because="it was right")
-    assert shops() == ["one"]
+    assert wins(0, "one")
+    assert fates() == {1: "by_command", 2: "other_payload", 3: "other_payload"}
+    assert lakehouse.changed_by_rebuild() == {}
 
 
 def test_only_what_has_landed_can_be_set_aside(overflowing: Lakehouse) -> None:

@@ -29,7 +29,7 @@ from sluice.quality import results as kept
 from sluice.quality.measure import measure
 from sluice.quality.results import checks_table, is_critical, state_of
 from sluice.storage.delta import Lake
-from tests.damage import damage
+from tests.damage import damage, double
 from tests.kit import Lakehouse, at, clock_off_by, text
 from tests.shop import priced, sales
 
@@ -72,6 +72,20 @@ def opened(first_sale: Lakehouse, tmp_path: Path) -> Lakehouse:
     return first_sale.copied_to(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def first_checked(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """The same, with a suite from the beginning."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("first-checked"))
+    declare(lakehouse, gold_sold=[few, known])
+    lakehouse.publish("sales", sale(1, 3)).run()
+    return lakehouse
+
+
+@pytest.fixture
+def guarded(first_checked: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return first_checked.copied_to(tmp_path)
+
+
 def check(lakehouse: Lakehouse, *names: str) -> dict[str, list[dict[str, Any]]]:
     wanted = [each for each in lakehouse.catalogue.datasets if not names or each.name in names]
     return checks.check(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, wanted)
@@ -90,72 +104,65 @@ def results(lakehouse: Lakehouse, *columns: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in rows]
 
 
-def test_rows_that_break_what_is_critical_never_reach_their_readers(lakehouse: Lakehouse) -> None:
-    declare(lakehouse, gold_sold=[few, known])
-    lakehouse.publish("sales", sale(1, 3))
-    lakehouse.run()
-    before = lakehouse.versions()
+def test_rows_that_break_what_is_critical_never_reach_their_readers(guarded: Lakehouse) -> None:
+    before = guarded.versions()
 
-    lakehouse.publish("sales", sale(2, 9), sale(3, 1, "milk"))
-    done = lakehouse.run()
+    guarded.publish("sales", sale(2, 9), sale(3, 1, "milk"))
+    done = guarded.run()
     assert done["gold.sold"].refused == ("few_pieces",)
     # Readers, and what is made of it, see the last good version; what is upstream goes on.
-    after = lakehouse.versions()
+    after = guarded.versions()
     assert {name for name in before if after[name] != before[name]} == {
         "bronze.sales",
         "silver.sales",
         "silver.priced",
     }
-    assert (lakehouse.rows("gold.sold"), lakehouse.rows("gold.doubled")) == ([("tea", 3)], [("tea", 6)])
-    assert results(lakehouse, "version", "expectation", "verdict", "unexpected_rows", "rows") == [
+    assert (guarded.rows("gold.sold"), guarded.rows("gold.doubled")) == ([("tea", 3)], [("tea", 6)])
+    assert results(guarded, "version", "expectation", "verdict", "unexpected_rows", "rows") == [
         (0, "few_pieces", "passed", 0, 1),
         (0, "known", "passed", 0, 1),
         (None, "few_pieces", "failed", 1, 2),
         (None, "known", "failed", 1, 2),
     ]
 
-    held = {each.dataset: each.held for each in status(lakehouse.lake, lakehouse.log, lakehouse.catalogue)}
+    held = {each.dataset: each.held for each in status(guarded.lake, guarded.log, guarded.catalogue)}
     assert {name: why for name, why in held.items() if why} == {"gold.sold": "refused: few_pieces"}
 
     # It lets through what is right again, whatever was refused before.
-    lakehouse.publish("sales", sale(4, -5))
-    assert lakehouse.run()["gold.sold"].rows.updated == 1
-    assert lakehouse.rows("gold.sold") == [("milk", 1), ("tea", 7)]
-    assert not any(each.held for each in status(lakehouse.lake, lakehouse.log, lakehouse.catalogue))
-    assert results(lakehouse, "version", "expectation", "verdict")[-2:] == [
-        (lakehouse.versions()["gold.sold"], "few_pieces", "passed"),
-        (lakehouse.versions()["gold.sold"], "known", "failed"),
+    guarded.publish("sales", sale(4, -5))
+    assert guarded.run()["gold.sold"].rows.updated == 1
+    assert guarded.rows("gold.sold") == [("milk", 1), ("tea", 7)]
+    assert not any(each.held for each in status(guarded.lake, guarded.log, guarded.catalogue))
+    assert results(guarded, "version", "expectation", "verdict")[-2:] == [
+        (guarded.versions()["gold.sold"], "few_pieces", "passed"),
+        (guarded.versions()["gold.sold"], "known", "failed"),
     ]
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_refusal_is_said_until_rows_are_let_through_whatever_the_clock_says(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, hours: int
+    guarded: Lakehouse, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    declare(lakehouse, gold_sold=[few, known])
-    lakehouse.publish("sales", sale(1, 3)).run()
     with monkeypatch.context() as wrong:
         wrong.setattr(kept, "datetime", clock_off_by(hours))
-        lakehouse.publish("sales", sale(2, 9)).run()
-    assert list(refusals(lakehouse.lake)) == ["gold.sold"]
-    lakehouse.publish("sales", sale(4, -5)).run()
-    assert refusals(lakehouse.lake) == {}
+        guarded.publish("sales", sale(2, 9)).run()
+    assert list(refusals(guarded.lake)) == ["gold.sold"]
+    guarded.publish("sales", sale(4, -5)).run()
+    assert refusals(guarded.lake) == {}
 
 
 def test_a_refusal_is_still_said_when_the_version_before_it_was_checked(
-    lakehouse: Lakehouse, capsys: pytest.CaptureFixture[str]
+    guarded: Lakehouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    declare(lakehouse, gold_sold=[few, known])
-    lakehouse.publish("sales", sale(1, 3)).run()
-    lakehouse.publish("sales", sale(2, 9)).run()
-    found = check(lakehouse, "gold.sold")
+    guarded.publish("sales", sale(2, 9)).run()
+    found = check(guarded, "gold.sold")
     assert critical(found["gold.sold"]) == set()
-    refused = refusals(lakehouse.lake)
+    refused = refusals(guarded.lake)
     assert list(refused) == ["gold.sold"]
     assert critical(refused["gold.sold"]) == {"few_pieces"}
-    held = {each.dataset: each.held for each in status(lakehouse.lake, lakehouse.log, lakehouse.catalogue)}
+    held = {each.dataset: each.held for each in status(guarded.lake, guarded.log, guarded.catalogue)}
     assert held["gold.sold"] == "refused: few_pieces"
-    (open_since,) = stopped(lakehouse.lake, lakehouse.catalogue)
+    (open_since,) = stopped(guarded.lake, guarded.catalogue)
     assert (open_since.dataset, open_since.reason) == (
         "gold.sold",
         "refused: few_pieces. Of which rows: sluice check gold.sold",
@@ -168,14 +175,14 @@ def test_a_refusal_is_still_said_when_the_version_before_it_was_checked(
     assert re.search(r"gold\.sold +refused +1 +1 +critical +yes", said)
     assert "product tea, pieces 12" in said
     # Upkeep repeats the entry of the newest version, which was there before.
-    newest = lakehouse.lake.last_commit("gold.sold")
+    newest = guarded.lake.last_commit("gold.sold")
     assert newest is not None
-    lakehouse.lake.move_cursor("gold.sold", newest.unchanged(newest.entry), newest.fence)
-    assert list(refusals(lakehouse.lake)) == ["gold.sold"]
+    guarded.lake.move_cursor("gold.sold", newest.unchanged(newest.entry), newest.fence)
+    assert list(refusals(guarded.lake)) == ["gold.sold"]
     # Rows that are right take the place of what was refused.
-    lakehouse.publish("sales", sale(4, -5)).run()
-    assert refusals(lakehouse.lake) == {}
-    assert stopped(lakehouse.lake, lakehouse.catalogue) == []
+    guarded.publish("sales", sale(4, -5)).run()
+    assert refusals(guarded.lake) == {}
+    assert stopped(guarded.lake, guarded.catalogue) == []
 
 
 def test_what_was_refused_is_not_computed_again_until_something_changes(lakehouse: Lakehouse) -> None:
@@ -201,29 +208,37 @@ def test_a_first_build_is_refused_before_any_of_its_tables_is_written(lakehouse:
     assert all(each.balanced for each in lakehouse.audits())
 
 
-def test_the_gate_sees_the_very_rows_that_are_committed(lakehouse: Lakehouse) -> None:
-    gate, after = figures_at_the_gate_and_after(lakehouse)
+asked = [
+    expect("table_row_count_to_be_between", min_value=1, severity="critical"),
+    expect("column_sum_to_be_between", column="pieces", min_value=-99, severity="warn"),
+    expect("column_values_to_be_unique", column="product", severity="warn"),
+]
+
+
+@pytest.fixture(scope="module")
+def eight_sales(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A lakehouse that has sold eight products."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("eight"))
+    lakehouse.catalogue = expecting(ordered([sold]), {"gold.sold": suite("gold.sold", *asked)})
+    lakehouse.publish("sales", *[sale(number, number, f"p{number}") for number in range(8)]).run()
+    return lakehouse
+
+
+def test_the_gate_sees_the_very_rows_that_are_committed(eight_sales: Lakehouse, tmp_path: Path) -> None:
+    gate, after = figures_at_the_gate_and_after(eight_sales.copied_to(tmp_path))
     assert gate == after
 
 
 def test_a_gate_that_sees_only_the_rows_that_changed_is_found_out(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+    eight_sales: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gates, "prospect", lambda plan: plan.rows)
-    gate, after = figures_at_the_gate_and_after(lakehouse)
+    gate, after = figures_at_the_gate_and_after(eight_sales.copied_to(tmp_path))
     assert gate != after
 
 
 def figures_at_the_gate_and_after(lakehouse: Lakehouse) -> tuple[list[Any], list[Any]]:
     """What the gate saw of rows that were inserted, updated and left alone, and what the committed version says."""
-    asked = [
-        expect("table_row_count_to_be_between", min_value=1, severity="critical"),
-        expect("column_sum_to_be_between", column="pieces", min_value=-99, severity="warn"),
-        expect("column_values_to_be_unique", column="product", severity="warn"),
-    ]
-    declare(lakehouse, gold_sold=asked)
-    lakehouse.publish("sales", *[sale(number, number, f"p{number}") for number in range(8)])
-    lakehouse.run()
     lakehouse.publish("sales", sale(9, 5, "p1"), sale(10, 1, "p8"))
     lakehouse.run()
     gate = results(lakehouse, "expectation", "observed", "rows")[-3:]
@@ -319,12 +334,23 @@ def test_recomputing_a_part_of_events_is_no_way_around_the_gate(lakehouse: Lakeh
     assert ("s2",) in lakehouse.rows("silver.sales", "id")
 
 
-def test_what_the_engine_knows_is_checked_without_a_suite(lakehouse: Lakehouse) -> None:
+CheckedRows = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def known_shop(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> tuple[Lakehouse, CheckedRows]:
+    """A lakehouse with some that is odd, and nothing that is wrong, without a suite, and what its check found."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("known"))
     declare(lakehouse)
-    lakehouse.publish("prices", {"product": "tea", "changed_at": text(0), "price": 3})
+    for hours, price in ((0, 3), (5, 4)):
+        lakehouse.publish("prices", {"product": "tea", "changed_at": text(hours), "price": price})
     lakehouse.publish("sales", sale(1, 3), sale(2, 1, "milk"), sale(3, 1) | {"colour": "red"}, b"no JSON")
     lakehouse.run()
-    found = check(lakehouse)
+    return lakehouse, check(lakehouse)
+
+
+def test_what_the_engine_knows_is_checked_without_a_suite(known_shop: tuple[Lakehouse, CheckedRows]) -> None:
+    found = known_shop[1]
     said = {
         (name, row["expectation"]): (row["verdict"], row["unexpected_rows"], row["rows"])
         for name, rows in found.items()
@@ -333,10 +359,11 @@ def test_what_the_engine_knows_is_checked_without_a_suite(lakehouse: Lakehouse) 
     assert said["silver.sales", "conservation"] == ("passed", 0, 4)
     assert said["silver.sales", "usable_records"] == ("failed", 1, 4)
     assert said["silver.sales", "known_fields"] == ("failed", 1, 3)
-    assert said["silver.prices", "versions_that_overlap"] == ("passed", 0, 1)
+    assert said["silver.prices", "versions_that_overlap"] == ("passed", 0, 2)
     assert said["silver.priced", "price_matched"] == ("failed", 1, 3)
     assert said["silver.priced", "price_known"] == ("failed", 1, 3)
     assert state_of(found["silver.prices"]) == "good"
+    assert found.keys() == {each.name for each in known_shop[0].catalogue.datasets}
     assert not any(critical(rows) for rows in found.values())
 
 
@@ -352,13 +379,10 @@ damages = {
 }
 
 
-def test_damage_to_a_table_breaks_its_own_check_and_is_critical(lakehouse: Lakehouse) -> None:
-    declare(lakehouse)
-    for hours, price in ((0, 3), (5, 4)):
-        lakehouse.publish("prices", {"product": "tea", "changed_at": text(hours), "price": price})
-    lakehouse.publish("sales", sale(1, 3))
-    lakehouse.run()
-    assert not any(critical(rows) for rows in check(lakehouse).values())
+def test_damage_to_a_table_breaks_its_own_check_and_is_critical(
+    known_shop: tuple[Lakehouse, CheckedRows], tmp_path: Path
+) -> None:
+    lakehouse = known_shop[0].copied_to(tmp_path)
     for law, (name, statement) in damages.items():
         table = f"silver.{name}"
         version = lakehouse.lake.newest_version(table)
@@ -366,8 +390,7 @@ def test_damage_to_a_table_breaks_its_own_check_and_is_critical(lakehouse: Lakeh
         adopt(lakehouse, table)
         assert law in critical(check(lakehouse, table)[table])
         DeltaTable(lakehouse.lake.path(table)).restore(version)
-    priced = lakehouse.lake.path("silver.priced")
-    lakehouse.spark.sql(f"INSERT INTO delta.`{priced}` SELECT * FROM delta.`{priced}`").collect()
+    double(lakehouse.lake, "silver.priced")
     adopt(lakehouse, "silver.priced")
     assert "rows_that_are_there_twice" in critical(check(lakehouse, "silver.priced")["silver.priced"])
 
@@ -523,7 +546,9 @@ def add_results(root: str, process: int, times: int) -> None:
 @pytest.mark.process
 def test_two_checks_at_once_lose_no_result(tmp_path: Path) -> None:
     """Four processes, none of which knows of the others, make the table and add to it."""
-    context = multiprocessing.get_context("spawn")
+    # Each begins as a copy of one that has imported what it needs.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([add_results.__module__])
     processes = [context.Process(target=add_results, args=(str(tmp_path), number, 10)) for number in range(4)]
     for each in processes:
         each.start()

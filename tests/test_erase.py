@@ -336,98 +336,102 @@ def test_what_an_erasure_removed_is_not_mixed_with_what_is_rolled_back(lakehouse
 
 def of_one_subject(lakehouse: Lakehouse, *datasets: Dataset) -> Lakehouse:
     """A lakehouse with two records of a subject, of which the second is a duplicate, and two of others."""
-    lakehouse.declare(*(datasets or (sales, counted)))
     said = [sale(subject, pieces=5), sale("b"), sale(subject, pieces=7), sale("c", hours=2)]
-    lakehouse.publish("sales", *said, key="k").run()
+    lakehouse.declare(*datasets).publish("sales", *said, key="k").run()
     return lakehouse
 
 
-def test_the_next_record_of_a_key_takes_the_place_of_an_erased_one(lakehouse: Lakehouse) -> None:
-    of_one_subject(lakehouse)
-    assert {Path(name).parts[1] for name in files_with(lakehouse.folder, subject)} == {
+@pytest.fixture(scope="module")
+def all_counted(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    return of_one_subject(Lakehouse(spark, tmp_path_factory.mktemp("counted")), sales, counted)
+
+
+@pytest.fixture
+def shop(all_counted: Lakehouse, tmp_path: Path) -> Lakehouse:
+    """The sales of one subject and of others, counted."""
+    return all_counted.copied_to(tmp_path)
+
+
+def test_the_next_record_of_a_key_takes_the_place_of_an_erased_one(shop: Lakehouse) -> None:
+    assert {Path(name).parts[1] for name in files_with(shop.folder, subject)} == {
         "sales",
         "bronze",
         "silver",
         "gold",
     }
 
-    found_and_stated(lakehouse, Subject("sales", where="record ->> 'pieces' = '5'"))
-    lakehouse.run()
-    assert lakehouse.rows("gold.counted") == [("tea", 9, subject)]
-    assert lakehouse.fates() == [("erased", "erased", None)]
+    found_and_stated(shop, Subject("sales", where="record ->> 'pieces' = '5'"))
+    shop.run()
+    assert shop.rows("gold.counted") == [("tea", 9, subject)]
+    assert shop.fates() == [("erased", "erased", None)]
 
     # What had read up to the version that is gone goes on, but not if it was another one of the same number.
-    read = lakehouse.lake.last_commit("bronze.sales").as_input  # type: ignore[union-attr]
+    read = shop.lake.last_commit("bronze.sales").as_input  # type: ignore[union-attr]
     another = read.model_copy(update={"commit_ms": 1})
-    assert read.version < lakehouse.lake.oldest_version("bronze.sales")
-    assert [lakehouse.lake.holds_changes("bronze.sales", each, read) for each in (read, another)] == [True, False]
+    assert read.version < shop.lake.oldest_version("bronze.sales")
+    assert [shop.lake.holds_changes("bronze.sales", each, read) for each in (read, another)] == [True, False]
 
-    found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
-    done = lakehouse.run()
+    found_and_stated(shop, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
+    done = shop.run()
     # Older versions are gone, and what followed them goes on from what is left.
     assert {name: event.cause for name, event in done.items()} == {
         "bronze.sales": "erasure",
         "silver.sales": "changes",
         "gold.counted": "changes",
     }
-    assert lakehouse.rows("gold.counted") == [("tea", 2, "c")]
-    assert files_with(lakehouse.folder, subject) == []
-    lakehouse.publish("sales", sale("d"), key="k")
-    assert lakehouse.run()["gold.counted"].cause == "changes"
-    landed = lakehouse.lake.last_commit("bronze.sales")
+    assert shop.rows("gold.counted") == [("tea", 2, "c")]
+    assert files_with(shop.folder, subject) == []
+    shop.publish("sales", sale("d"), key="k")
+    assert shop.run()["gold.counted"].cause == "changes"
+    landed = shop.lake.last_commit("bronze.sales")
     # What is only added later is not taken back.
-    counts = lakehouse.lake.row_counts("bronze.sales", 0, landed.version)  # type: ignore[union-attr]
+    counts = shop.lake.row_counts("bronze.sales", 0, landed.version)  # type: ignore[union-attr]
     assert counts.updated + counts.deleted == 0
-    assert lakehouse.rows("gold.counted") == [("tea", 3, "d")]
+    assert shop.rows("gold.counted") == [("tea", 3, "d")]
 
 
-def test_a_topic_that_was_made_again_keeps_its_records(lakehouse: Lakehouse) -> None:
-    of_one_subject(lakehouse)
-    assert found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'")) == {1: [0, 2]}
+def test_a_topic_that_was_made_again_keeps_its_records(shop: Lakehouse) -> None:
+    assert found_and_stated(shop, Subject("sales", where=f"record ->> 'id' = '{subject}'")) == {1: [0, 2]}
     # Also while it has not been done.
-    shutil.rmtree(lakehouse.folder / "log" / "sales")
-    lakehouse.publish("sales", sale("a"), sale("b"), sale("c"), key="k")
+    shutil.rmtree(shop.folder / "log" / "sales")
+    shop.publish("sales", sale("a"), sale("b"), sale("c"), key="k")
     with pytest.raises(LogError, match="have landed"):
-        lakehouse.run()
+        shop.run()
     # What has landed of the old topic is erased nonetheless.
-    assert lakehouse.audit()["silver.sales"].erased == 2
+    assert shop.audit()["silver.sales"].erased == 2
 
-    shutil.rmtree(lakehouse.folder / "lake")
-    lakehouse.run()
-    lakehouse.run()
-    assert lakehouse.rows("silver.sales", "id") == [("a",), ("b",), ("c",)]
-    assert [record.key for record in lakehouse.log.tail("sales")] == ["k", "k", "k"]
+    shutil.rmtree(shop.folder / "lake")
+    shop.run()
+    shop.run()
+    assert shop.rows("silver.sales", "id") == [("a",), ("b",), ("c",)]
+    assert [record.key for record in shop.log.tail("sales")] == ["k", "k", "k"]
 
 
-def test_what_landed_without_an_id_is_erased(lakehouse: Lakehouse) -> None:
+def test_what_landed_without_an_id_is_erased(shop: Lakehouse) -> None:
     """Topics, and ledgers, of older releases have none."""
-    of_one_subject(lakehouse)
-    known = lakehouse.lake.last_commit("bronze.sales")
+    known = shop.lake.last_commit("bronze.sales")
     assert known is not None
     landed = {partition: each.model_copy(update={"topic_id": None}) for partition, each in known.entry.landed.items()}
     entry = known.entry.model_copy(update={"landed": landed})
-    lakehouse.lake.move_cursor("bronze.sales", known.unchanged(entry), known.fence)
-    found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
-    lakehouse.run()
-    assert files_with(lakehouse.folder, subject) == []
+    shop.lake.move_cursor("bronze.sales", known.unchanged(entry), known.fence)
+    found_and_stated(shop, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
+    shop.run()
+    assert files_with(shop.folder, subject) == []
 
 
-def test_fields_become_null_and_what_does_not_use_them_stays(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of_one_subject(lakehouse)
+def test_fields_become_null_and_what_does_not_use_them_stays(shop: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     # By Spark's MERGE, as for many records.
     monkeypatch.setattr(engine, "small_rows", lambda df: None)
-    before = lakehouse.rows("gold.counted", "pieces", "last_sale")
-    assert found_and_stated(lakehouse, Subject("sales", "k", fields=["product"])) == {1: [0, 1, 2, 3]}
-    done = lakehouse.run()
+    before = shop.rows("gold.counted", "pieces", "last_sale")
+    assert found_and_stated(shop, Subject("sales", "k", fields=["product"])) == {1: [0, 1, 2, 3]}
+    done = shop.run()
     assert done["bronze.sales"].rows.updated == 4
-    assert lakehouse.rows("gold.counted", "pieces", "last_sale") == before
-    assert lakehouse.rows("silver.sales", "id", "product") == [("b", None), ("c", None), (subject, None)]
-    assert search.search(lakehouse.lake, lakehouse.log, subject)
-    assert files_with(lakehouse.folder / "log" / "sales", "tea") == []
-    assert found_and_stated(lakehouse, Subject("sales", "k", fields=["product"])) == {}
-    assert lakehouse.run() == {}
+    assert shop.rows("gold.counted", "pieces", "last_sale") == before
+    assert shop.rows("silver.sales", "id", "product") == [("b", None), ("c", None), (subject, None)]
+    assert search.search(shop.lake, shop.log, subject)
+    assert files_with(shop.folder / "log" / "sales", "tea") == []
+    assert found_and_stated(shop, Subject("sales", "k", fields=["product"])) == {}
+    assert shop.run() == {}
 
 
 def test_after_an_erasure_no_dataset_is_taken_for_half_done(lakehouse: Lakehouse) -> None:
@@ -506,8 +510,9 @@ mutants: dict[str, Dataset] = {
 
 
 @pytest.mark.parametrize("mutant", mutants)
-def test_the_law_notices_when(mutant: str, lakehouse: Lakehouse) -> None:
-    of_one_subject(lakehouse, mutants[mutant])
+def test_the_law_notices_when(mutant: str, shop: Lakehouse) -> None:
+    lakehouse = shop.declare(mutants[mutant])
+    assert lakehouse.run() == {}
     found_and_stated(lakehouse, Subject("sales", where="record ->> 'pieces' = '5'"))
     # One makes wrong rows; the other would, and is blocked by what it has lost.
     for event in lakehouse.runner().until_caught_up():
@@ -515,31 +520,34 @@ def test_the_law_notices_when(mutant: str, lakehouse: Lakehouse) -> None:
     assert lakehouse.rows("silver.sales", "id", "pieces") != [("b", 1), ("c", 1), (subject, 7)]
 
 
-def test_the_search_finds_what_older_versions_have(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_finds_what_older_versions_have(shop: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lake, "forget_history", lambda *_: None)
-    of_one_subject(lakehouse)
-    found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
-    lakehouse.run()
-    found = {
-        hit.file.removeprefix(f"{lakehouse.folder}/") for hit in search.search(lakehouse.lake, lakehouse.log, subject)
-    }
-    assert found == set(files_with(lakehouse.folder, subject))
+    found_and_stated(shop, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
+    shop.run()
+    found = {hit.file.removeprefix(f"{shop.folder}/") for hit in search.search(shop.lake, shop.log, subject)}
+    assert found == set(files_with(shop.folder, subject))
     kinds = {"_delta_log/": 0, "_change_data/": 0, "/part-": 0}
     assert all(any(kind in name for name in found) for kind in kinds)
     assert not any(name.startswith("log/") for name in found)
 
 
-@pytest.mark.parametrize("fields", [(), ("pieces",)])
-def test_a_record_that_was_erased_before_silver_had_it_stays_out(lakehouse: Lakehouse, fields: tuple[str, ...]) -> None:
-    lakehouse.declare(sales, counted)
+@pytest.fixture(scope="module")
+def ahead(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """Bronze is ahead: a run was killed, or silver is blocked."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("ahead")).declare(sales, counted)
     lakehouse.publish("sales", sale("a"), key="k").run()
-    declared = lakehouse.catalogue
-    # Bronze is ahead: a run was killed, or silver is blocked.
-    lakehouse.catalogue = ordered([bronze.topic("sales")])
+    lakehouse.declare(bronze.topic("sales"))
     lakehouse.publish("sales", sale(subject, pieces=987654), sale(subject, pieces=5), key="k")
     lakehouse.publish("sales", sale(subject, pieces=6), key="k", hours=-1).run()
+    return lakehouse.declare(sales, counted)
+
+
+@pytest.mark.parametrize("fields", [(), ("pieces",)])
+def test_a_record_that_was_erased_before_silver_had_it_stays_out(
+    ahead: Lakehouse, tmp_path: Path, fields: tuple[str, ...]
+) -> None:
+    lakehouse = ahead.copied_to(tmp_path)
     found_and_stated(lakehouse, Subject("sales", where="record ->> 'pieces' = '987654'", fields=list(fields)))
-    lakehouse.catalogue = declared
     lakehouse.run()
     assert all(each.balanced for each in lakehouse.audits())
     assert files_with(lakehouse.folder, "987654") == []
@@ -552,9 +560,19 @@ def with_amounts(kind: str) -> Dataset:
     return gold.aggregate("amounts", source=sales, group_by=["product"], measures=measures)
 
 
+@pytest.fixture(scope="module")
+def all_summed(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    return of_one_subject(Lakehouse(spark, tmp_path_factory.mktemp("summed")), with_amounts("decimal(12,4)"))
+
+
+@pytest.fixture
+def summed(all_summed: Lakehouse, tmp_path: Path) -> Lakehouse:
+    """The sales of one subject and of others, with amounts."""
+    return all_summed.copied_to(tmp_path)
+
+
 def with_another_type(lakehouse: Lakehouse, *, has_typed_statistics: bool) -> str:
     """The path of a table with a column that is another decimal than in its checkpoint."""
-    of_one_subject(lakehouse, with_amounts("decimal(12,4)"))
     path = lakehouse.lake.path("gold.amounts")
     name = "delta.checkpoint.writeStatsAsStruct"
     if has_typed_statistics:
@@ -565,19 +583,19 @@ def with_another_type(lakehouse: Lakehouse, *, has_typed_statistics: bool) -> st
     return path
 
 
-def test_an_erasure_ends_where_a_column_has_another_type_than_in_a_checkpoint(lakehouse: Lakehouse) -> None:
-    path = with_another_type(lakehouse, has_typed_statistics=True)
+def test_an_erasure_ends_where_a_column_has_another_type_than_in_a_checkpoint(summed: Lakehouse) -> None:
+    path = with_another_type(summed, has_typed_statistics=True)
     with pytest.raises(DeltaError, match="Incorrect datatype"):
         DeltaTable(path).create_checkpoint()
-    found_and_stated(lakehouse, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
-    lakehouse.run()
-    assert files_with(lakehouse.folder, subject) == []
-    assert lakehouse.changed_by_rebuild() == {}
-    assert all(each.balanced for each in lakehouse.audits())
+    found_and_stated(summed, Subject("sales", where=f"record ->> 'id' = '{subject}'"))
+    summed.run()
+    assert files_with(summed.folder, subject) == []
+    assert summed.changed_by_rebuild() == {}
+    assert all(each.balanced for each in summed.audits())
 
 
-def test_a_column_of_another_type_keeps_no_new_table_from_its_checkpoints(lakehouse: Lakehouse) -> None:
-    DeltaTable(with_another_type(lakehouse, has_typed_statistics=False)).create_checkpoint()
+def test_a_column_of_another_type_keeps_no_new_table_from_its_checkpoints(summed: Lakehouse) -> None:
+    DeltaTable(with_another_type(summed, has_typed_statistics=False)).create_checkpoint()
 
 
 class Crash(BaseException):
@@ -632,8 +650,10 @@ def run_killed(lakehouse: Lakehouse, count: int) -> bool | None:
     return None
 
 
-def test_killed_at_every_step_it_goes_on_where_it_was(spark: "SparkSession", tmp_path: Path) -> None:
-    of_one_subject(Lakehouse(spark, tmp_path))
+def test_killed_at_every_step_it_goes_on_where_it_was(
+    spark: "SparkSession", all_counted: Lakehouse, tmp_path: Path
+) -> None:
+    all_counted.copied_to(tmp_path)
     steps = {True: 0, False: 0}
     (segment,) = Lakehouse(spark, tmp_path).log.segments("sales")
 
@@ -853,7 +873,7 @@ def test_what_nothing_declares_any_more_is_in_the_way_or_forgotten(lakehouse: La
         tables = {
             name
             for name in lakehouse.lake.tables()
-            if any(subject in str(row) for row in lakehouse.lake.read(lakehouse.spark, name).collect())
+            if subject in str(lakehouse.lake.open(name).to_pyarrow_table().to_pylist())
         }
         return tables | set(lakehouse.lake.files.below("_blocked"))
 

@@ -24,7 +24,7 @@ from sluice.operate import replay
 from sluice.operate.maintain import Retained, maintain, retain
 from sluice.storage.delta import Lake, upkeep
 from sluice.windows import Window, window
-from tests.damage import computed_wrong
+from tests.damage import computed_wrong, damage
 from tests.kit import Lakehouse, Row, at, text
 from tests.shop import sales
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 sold_by_day: list[str | Window] = ["product", window("sold_at", "1 day")]
+first_three_days_wrong = "UPDATE SET pieces = 99 WHERE window_start < '2026-01-04T00:00:00Z'"
 sold_daily = gold.aggregate("sold_daily", source=sales, group_by=sold_by_day, measures={"pieces": "sum(pieces)"})
 
 
@@ -39,46 +40,65 @@ def sale(number: int, day: int, count: int = 1) -> dict[str, object]:
     return {"id": f"s{number}", "product": "tea", "sold_at": text(24 * day + 1), "pieces": count}
 
 
-def test_maintenance_changes_no_row_and_the_next_run_goes_on_from_there(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(sold_daily)
+@pytest.fixture(scope="module")
+def of_three_runs(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A sale on each of three days, which came in three runs."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("three-runs")).declare(sold_daily)
     for number in range(3):
-        lakehouse.publish("sales", sale(number, number))
-        lakehouse.run()
-    tables = [name for name in lakehouse.lake.tables() if not name.startswith("silver._")]
-    before = {name: lakehouse.rows(name) for name in tables}
-    done = maintain(lakehouse.spark, lakehouse.lake, lakehouse.catalogue, tables)
+        lakehouse.publish("sales", sale(number, number)).run()
+    return lakehouse
+
+
+@pytest.fixture
+def sold_thrice(of_three_runs: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return of_three_runs.copied_to(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def of_four_days(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A sale on each of four days, which came in one run."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("four-days")).declare(sold_daily)
+    lakehouse.publish("sales", *[sale(number, number) for number in range(4)]).run()
+    return lakehouse
+
+
+@pytest.fixture
+def four_days(of_four_days: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return of_four_days.copied_to(tmp_path)
+
+
+def test_maintenance_changes_no_row_and_the_next_run_goes_on_from_there(sold_thrice: Lakehouse) -> None:
+    tables = [name for name in sold_thrice.lake.tables() if not name.startswith("silver._")]
+    before = {name: sold_thrice.rows(name) for name in tables}
+    done = maintain(sold_thrice.spark, sold_thrice.lake, sold_thrice.catalogue, tables)
     assert done["silver.sales"]["compacted"] >= 2
     assert done["silver.sales"]["into"] == 1
-    assert {name: lakehouse.rows(name) for name in tables} == before
-    assert lakehouse.run() == {}
-    lakehouse.publish("sales", sale(4, 1))
-    changed = lakehouse.run()
+    assert {name: sold_thrice.rows(name) for name in tables} == before
+    assert sold_thrice.run() == {}
+    sold_thrice.publish("sales", sale(4, 1))
+    changed = sold_thrice.run()
     assert (changed["gold.sold_daily"].cause, changed["gold.sold_daily"].rows) == ("changes", RowCounts(updated=1))
 
 
 @pytest.mark.parametrize("is_continuous", [False, True])
 def test_a_run_writes_small_files_together_and_its_readers_go_on(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_continuous: bool
+    sold_thrice: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_continuous: bool
 ) -> None:
-    lakehouse.declare(sold_daily)
-    for number in range(3):
-        lakehouse.publish("sales", sale(number, number))
-        lakehouse.run()
     monkeypatch.setattr(upkeep, "small_files_max", 2)
-    lakehouse.publish("sales", sale(3, 3))
+    sold_thrice.publish("sales", sale(3, 3))
     if is_continuous:
-        one_pass_continuously(lakehouse)
+        one_pass_continuously(sold_thrice)
     else:
-        lakehouse.run()
-    assert {name: files_of(lakehouse, name) for name in ("bronze.sales", "silver.sales")} == {
+        sold_thrice.run()
+    assert {name: files_of(sold_thrice, name) for name in ("bronze.sales", "silver.sales")} == {
         "bronze.sales": 1,
         "silver.sales": 1,
     }
-    assert lakehouse.run() == {}
-    lakehouse.publish("sales", sale(4, 1))
-    changed = lakehouse.run()
+    assert sold_thrice.run() == {}
+    sold_thrice.publish("sales", sale(4, 1))
+    changed = sold_thrice.run()
     assert (changed["gold.sold_daily"].cause, changed["gold.sold_daily"].rows) == ("changes", RowCounts(updated=1))
-    assert all(event.rows.total == 0 for event in lakehouse.run(rebuild=True).values())
+    assert all(event.rows.total == 0 for event in sold_thrice.run(rebuild=True).values())
 
 
 def test_files_that_are_full_are_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,13 +120,13 @@ def test_files_that_are_full_are_not_written_again(tmp_path: Path, monkeypatch: 
     assert lake.compact_small("bronze.sales") == 0
 
 
-@pytest.mark.parametrize("damage", [lambda log: log.write_text("{"), lambda log: log.symlink_to(log)])
+@pytest.mark.parametrize("spoil", [lambda log: log.write_text("{"), lambda log: log.symlink_to(log)])
 def test_a_table_that_cannot_be_read_now_does_not_end_the_run_that_writes_its_files_together(
-    tmp_path: Path, damage: Callable[[Path], object]
+    tmp_path: Path, spoil: Callable[[Path], object]
 ) -> None:
     lake = Lake(str(tmp_path))
     write_deltalake(lake.path("bronze.sales"), pa.table({"offset": [0]}))
-    damage(Path(lake.path("bronze.sales"), "_delta_log", f"{1:020}.json"))
+    spoil(Path(lake.path("bronze.sales"), "_delta_log", f"{1:020}.json"))
     assert lake.compact_small("bronze.sales") == 0
 
 
@@ -164,29 +184,26 @@ def test_the_log_forgets_what_landed_long_ago_and_nothing_else(lakehouse: Lakeho
     assert lakehouse.rows("gold.sold_daily") == before
 
 
-def test_a_part_is_recomputed_in_place_and_what_is_outside_stays(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(sold_daily)
-    lakehouse.publish("sales", *[sale(number, number) for number in range(4)])
-    lakehouse.run()
-    computed_wrong(lakehouse.lake, "gold.sold_daily", "UPDATE SET pieces = 99")
-    runner = lakehouse.runner()
+def test_a_part_is_recomputed_in_place_and_what_is_outside_stays(four_days: Lakehouse) -> None:
+    computed_wrong(four_days.lake, "gold.sold_daily", "UPDATE SET pieces = 99")
+    runner = four_days.runner()
     part = BackfillRange(since=at(24), until=at(72))
-    (dataset,) = [each for each in lakehouse.catalogue.datasets if each.name == "gold.sold_daily"]
+    (dataset,) = [each for each in four_days.catalogue.datasets if each.name == "gold.sold_daily"]
     assert runner.recompute_range([dataset], part) == {"gold.sold_daily": 2}
-    assert lakehouse.rows("gold.sold_daily", "pieces", "window_start") == [(1, 24.0), (1, 48.0), (99, 0.0), (99, 72.0)]
+    assert four_days.rows("gold.sold_daily", "pieces", "window_start") == [(1, 24.0), (1, 48.0), (99, 0.0), (99, 72.0)]
     assert runner.recompute_range([dataset], part) == {"gold.sold_daily": 0}
 
-    before = lakehouse.rows("gold.sold_daily", "pieces", "window_start")
+    before = four_days.rows("gold.sold_daily", "pieces", "window_start")
     twice = gold.aggregate("sold_daily", source=sales, group_by=sold_by_day, measures={"pieces": "2 * sum(pieces)"})
-    lakehouse.declare(twice)
+    four_days.declare(twice)
     with pytest.raises(SluiceError, match=r"gold\.sold_daily changed .*cannot follow two declarations"):
-        lakehouse.runner().recompute_range(lakehouse.catalogue.datasets[-1:], part)
-    assert lakehouse.rows("gold.sold_daily", "pieces", "window_start") == before
+        four_days.runner().recompute_range(four_days.catalogue.datasets[-1:], part)
+    assert four_days.rows("gold.sold_daily", "pieces", "window_start") == before
 
     few = expect("column_values_to_be_between", column="pieces", max_value=50, severity="critical", name="few")
-    lakehouse.catalogue = expecting(ordered([sold_daily]), {"gold.sold_daily": suite("gold.sold_daily", few)})
+    four_days.catalogue = expecting(ordered([sold_daily]), {"gold.sold_daily": suite("gold.sold_daily", few)})
     with pytest.raises(SluiceError, match=r"gold\.sold_daily was refused: it would break few"):
-        lakehouse.runner().recompute_range([dataset], BackfillRange(since=at(0), until=at(24)))
+        four_days.runner().recompute_range([dataset], BackfillRange(since=at(0), until=at(24)))
 
 
 def test_a_flow_goes_on_between_the_pieces_of_a_range(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,8 +211,7 @@ def test_a_flow_goes_on_between_the_pieces_of_a_range(lakehouse: Lakehouse, monk
     lakehouse.declare(sold_daily)
     lakehouse.publish("sales", *[sale(number, number % 4) for number in range(12)])
     lakehouse.run()
-    wrong = "UPDATE SET pieces = 99 WHERE window_start < '2026-01-04T00:00:00Z'"
-    computed_wrong(lakehouse.lake, "gold.sold_daily", wrong)
+    computed_wrong(lakehouse.lake, "gold.sold_daily", first_three_days_wrong)
     seen: list[list[Row]] = []
     runner = lakehouse.runner()
 
@@ -214,19 +230,17 @@ def test_a_flow_goes_on_between_the_pieces_of_a_range(lakehouse: Lakehouse, monk
 
 
 def test_what_only_all_pieces_of_a_range_repair_is_repaired(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+    four_days: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(touched, "piece_rows_max", 1)
-    lakehouse.declare(sold_daily)
-    lakehouse.publish("sales", *[sale(number, number) for number in range(3)])
-    lakehouse.run()
-    computed_wrong(lakehouse.lake, "gold.sold_daily", "UPDATE SET pieces = 99")
+    computed_wrong(four_days.lake, "gold.sold_daily", first_three_days_wrong)
     few = expect("column_values_to_be_between", column="pieces", max_value=50, severity="critical", name="few")
-    lakehouse.catalogue = expecting(ordered([sold_daily]), {"gold.sold_daily": suite("gold.sold_daily", few)})
+    four_days.catalogue = expecting(ordered([sold_daily]), {"gold.sold_daily": suite("gold.sold_daily", few)})
     part = BackfillRange(since=at(0), until=at(72))
-    runner = lakehouse.runner()
-    assert runner.recompute_range(lakehouse.catalogue.datasets[-1:], part, runner.turn) == {"gold.sold_daily": 3}
-    assert lakehouse.rows("gold.sold_daily", "pieces", "window_start") == [(1, 0.0), (1, 24.0), (1, 48.0)]
+    runner = four_days.runner()
+    assert runner.recompute_range(four_days.catalogue.datasets[-1:], part, runner.turn) == {"gold.sold_daily": 3}
+    days = [(1, 0.0), (1, 24.0), (1, 48.0), (1, 72.0)]
+    assert four_days.rows("gold.sold_daily", "pieces", "window_start") == days
 
 
 def test_a_range_that_is_refused_beside_a_flow_says_what_of_it_is_there(
@@ -236,7 +250,7 @@ def test_a_range_that_is_refused_beside_a_flow_says_what_of_it_is_there(
     lakehouse.declare(sold_daily)
     lakehouse.publish("sales", sale(1, 0), sale(2, 1), sale(3, 2), sale(4, 2))
     lakehouse.run()
-    lakehouse.spark.sql(f"UPDATE delta.`{lakehouse.lake.path('gold.sold_daily')}` SET pieces = 0")
+    damage(lakehouse.lake, "gold.sold_daily", "UPDATE SET pieces = 0")
     few = expect("column_values_to_be_between", column="pieces", max_value=1, severity="critical", name="few")
     lakehouse.catalogue = expecting(ordered([sold_daily]), {"gold.sold_daily": suite("gold.sold_daily", few)})
     runner, part = lakehouse.runner(), BackfillRange(since=at(0), until=at(72))
@@ -272,11 +286,9 @@ def test_a_range_without_ends_is_split_too(spark: "SparkSession") -> None:
     assert [(each.since, each.until) for each in found] == [(None, at(1)), (at(1), at(9))]
 
 
-def test_a_count_that_another_program_set_to_null_is_put_right(lakehouse: Lakehouse) -> None:
+def test_a_count_that_another_program_set_to_null_is_put_right(four_days: Lakehouse) -> None:
     counted = gold.aggregate("counted", source=sales, group_by=["product"], measures={"sales": "count(*)"})
-    lakehouse.declare(counted)
-    lakehouse.publish("sales", *[sale(number, number) for number in range(3)])
-    lakehouse.run()
-    lakehouse.spark.sql(f"UPDATE delta.`{lakehouse.lake.path('gold.counted')}` SET sales = NULL")
-    assert lakehouse.changed_by_rebuild() == {"gold.counted": 1}
-    assert lakehouse.rows("gold.counted", "product", "sales") == [("tea", 3)]
+    four_days.declare(counted).run()
+    damage(four_days.lake, "gold.counted", "UPDATE SET sales = NULL")
+    assert four_days.changed_by_rebuild() == {"gold.counted": 1}
+    assert four_days.rows("gold.counted", "product", "sales") == [("tea", 4)]

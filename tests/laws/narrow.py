@@ -22,9 +22,10 @@ def refreshed(
     dataset: Dataset, before: "Mapping[str, DataFrame]", after: "Mapping[str, DataFrame]"
 ) -> "tuple[DataFrame, DataFrame]":
     """The table after its inputs changed, by the scope of the changes alone, and the scope's rows in it."""
-    own = computed(dataset, before)
+    # As rows of tables; else each plan would have all that made them, several times.
+    own = computed(dataset, before).localCheckpoint()
     touched = [
-        each.scope(feed(before[name], after[name]), {**after, dataset.name: own})
+        each.scope(feed(before[name], after[name]).localCheckpoint(), {**after, dataset.name: own})
         for name, each in dataset.inputs.items()
     ]
     scope = collect(reduce(lambda left, right: left.unionByName(right), touched))
@@ -36,8 +37,11 @@ def refreshed(
 
 def feed(before: "DataFrame", after: "DataFrame") -> "DataFrame":
     """The change feed from one state of a table to another."""
-    gone = before.exceptAll(after).withColumn("_change_type", F.lit("delete"))
-    come = after.exceptAll(before).withColumn("_change_type", F.lit("insert"))
+    gone, come = (
+        (before.limit(0), after.limit(0)) if before is after else (before.exceptAll(after), after.exceptAll(before))
+    )
+    gone = gone.withColumn("_change_type", F.lit("delete"))
+    come = come.withColumn("_change_type", F.lit("insert"))
     return gone.unionByName(come).withColumns(
         {"_commit_version": F.lit(1).cast("bigint"), "_commit_timestamp": F.lit(None).cast("timestamp")}
     )

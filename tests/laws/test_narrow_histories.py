@@ -7,8 +7,10 @@ import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -176,10 +178,10 @@ def snapshot_rows(spark: "SparkSession", rows: Sequence[Change], but: Set[Row] =
     return named.selectExpr("*", "'t' AS _topic", "0 AS _partition", "unix_seconds(_timestamp) AS _offset")
 
 
-def narrow_snapshots(spark: "SparkSession", dataset: Dataset, seed: int) -> tuple[set[Row], set[Row]]:
+def narrow_snapshots(spark: "SparkSession", dataset: Dataset, seed: int, cases: int = 200) -> tuple[set[Row], set[Row]]:
     """The versions by a narrow scope after a few rows came and others went, and those by all rows."""
     chance = random.Random(seed)
-    rows = snapshots(chance, 200)
+    rows = snapshots(chance, cases)
     gone = {each.identity for each in rows if chance.random() < 0.01}
     come = {each.identity for each in rows if chance.random() < 0.05}
     before, after = snapshot_rows(spark, rows, but=come), snapshot_rows(spark, rows, but=gone)
@@ -261,10 +263,10 @@ def sales_of(spark: "SparkSession", found: Sequence[Sale]) -> "DataFrame":
     )
 
 
-def narrow_painted(spark: "SparkSession", seed: int) -> tuple[set[Row], set[Row], int, int]:
+def narrow_painted(spark: "SparkSession", seed: int, cases: int = 400) -> tuple[set[Row], set[Row], int, int]:
     """After some changes and sales came: facts by a narrow scope, as the oracle has them, and how many were touched."""
     chance = random.Random(seed)
-    said = changes_and_sales(chance, 400)
+    said = changes_and_sales(chance, cases)
     early = [each for each in said if chance.random() < 0.8]
 
     def tables(known: Sequence[Change | Sale]) -> "dict[str, DataFrame]":
@@ -315,14 +317,14 @@ def test_a_fact_that_comes_alone_finds_that_its_key_was_known(spark: "SparkSessi
 def test_the_laws_notice_when_a_scope_is_too_narrow(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     silver_history, silver_as_of = sys.modules["sluice.silver.history"], sys.modules["sluice.silver.as_of"]
     monkeypatch.setattr(silver_history, "bearing_snapshots", directly_before)
-    found, whole = narrow_snapshots(spark, shelves, seed=1)
+    found, whole = narrow_snapshots(spark, shelves, seed=1, cases=50)
     assert found != whole
     monkeypatch.setattr(
         silver_as_of,
         "newly_known",
         lambda changes, versions, keys: changes.selectExpr(*keys, "valid_from AS _from", "valid_to AS _to").limit(0),
     )
-    rows, expected, _, _ = narrow_painted(spark, seed=1)
+    rows, expected, _, _ = narrow_painted(spark, seed=1, cases=100)
     assert rows != expected
     monkeypatch.setattr(silver_history, "moved_away", lambda rule, changes, scope: changes.limit(0))
     rows_found, all_rows = narrow_captured(spark, captured, seed=1)
@@ -377,9 +379,13 @@ def lived_through(lakehouse: Lakehouse, batches: Batches, *datasets: Dataset) ->
 
 
 def found(lakehouse: Lakehouse, *names: str) -> dict[str, list[Row]]:
-    columns = {"silver.painted": painted_columns, "gold.sold": ("colour", "sales")}
-    by_default = ("item", "shelf", "valid_from", "valid_to", "is_current")
-    return {name: rows_of(lakehouse.table(name).selectExpr(*columns.get(name, by_default))) for name in names}
+    def rows(name: str) -> list[Row]:
+        if name == "silver.painted":
+            return rows_of(lakehouse.table(name).selectExpr(*painted_columns))
+        version = ("item", "shelf", "valid_from", "valid_to", "is_current")
+        return lakehouse.rows(name, *(("colour", "sales") if name == "gold.sold" else version))
+
+    return {name: rows(name) for name in names}
 
 
 def expected(batches: Batches, *names: str) -> dict[str, list[Row]]:
@@ -396,8 +402,7 @@ def expected(batches: Batches, *names: str) -> dict[str, list[Row]]:
     return {name: sorted(rows[name], key=repr) for name in names}
 
 
-@pytest.fixture
-def narrow_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """No scope is so large that the table is recomputed as a whole, as in a table of millions of rows."""
     monkeypatch.setattr(touched, "rebuild_share", 1e9)
 
@@ -405,7 +410,10 @@ def narrow_only(monkeypatch: pytest.MonkeyPatch) -> None:
 tables = ("silver.shelves", "silver.places", "silver.painted", "gold.sold")
 
 
-def test_one_record_at_a_time_gives_what_the_records_imply(lakehouse: Lakehouse, narrow_only: None, seed: int) -> None:
+def test_one_record_at_a_time_gives_what_the_records_imply(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    narrow(monkeypatch)
     batches = one_by_one(seed, cases=40, singles=3)
     lived_through(lakehouse, batches, shelves, places, sold)
     assert found(lakehouse, *tables) == expected(batches, *tables)
@@ -437,12 +445,15 @@ class Story:
     before: list[Change | Sale]
     late: Batches
 
+    @property
+    def names(self) -> set[str | None]:
+        """The items, or the sales, that it is about."""
+        said = [*self.before, *[each for batch in self.late for each in batch]]
+        return {each.sale_id if isinstance(each, Sale) else each.key for each in said}
 
-# Of one history: the snapshots of each story are taken after all of those before.
+
+# Of one history: each story has snapshots of its own, between two whole ones that no story is about.
 of_shelves = {
-    "a partial snapshot stands between two whole ones": Story(
-        [row("a", 1, 3), row("b", 1, 3), row("c", 1, 3), row("a", 2, 3)], [[row("a", 3, 1)]]
-    ),
     "a snapshot between two others becomes whole late": Story(
         [row("d", 11, 2), row("e", 11, 2), row("d", 12, 2), row("d", 13, 2), row("e", 13, 2)], [[row("f", 12, 2)]]
     ),
@@ -452,7 +463,11 @@ of_shelves = {
     "an empty snapshot comes late, and then a row of it": Story(
         [row("j", 31, 2), row("k", 31, 2), row("j", 32, 2), row("j", 34, 1)], [[nothing(33)], [row("k", 33, 2)]]
     ),
+    "a partial snapshot stands between two whole ones": Story(
+        [row("a", 41, 3), row("b", 41, 3), row("c", 41, 3), row("a", 42, 3)], [[row("a", 43, 1)]]
+    ),
 }
+between: list[Change | Sale] = [row("z", hour, 1) for hour in (16, 26, 36)]
 # Each of a product of its own.
 of_sold = {
     "a set arrives after the delete that ended it": Story(
@@ -462,7 +477,7 @@ of_sold = {
         [painting("set", 3, "b"), painting("delete", 5, "b"), Sale("sb", "b", 7.0)], [[painting("delete", 3, "b")]]
     ),
     "a fact arrives alone after the delete": Story(
-        [painting("set", 3, "c"), painting("delete", 5, "c")], [[Sale("sc", "c", 7.0)]]
+        [painting("set", 3, "c"), painting("delete", 5, "c")], [[], [Sale("sc", "c", 7.0)]]
     ),
     "a first version begins earlier, before one that ended": Story(
         [painting("set", 5, "d"), painting("delete", 6, "d"), Sale("sd", "d", 3.0), Sale("td", "d", 1.0)],
@@ -471,33 +486,67 @@ of_sold = {
 }
 
 
-@pytest.mark.parametrize(
-    ("stories", "dataset", "names"),
-    [(of_shelves, shelves, ("silver.shelves",)), (of_sold, sold, ("silver.painted", "gold.sold"))],
-    ids=["shelves", "sold"],
-)
-def test_a_late_record_is_seen_by_a_narrow_scope(
-    lakehouse: Lakehouse, narrow_only: None, stories: dict[str, Story], dataset: Dataset, names: Sequence[str]
-) -> None:
-    """The stories lie side by side, and what comes late comes alone."""
-    said = [[*others, *[each for story in stories.values() for each in story.before]]]
-    arrived = publish(lakehouse.declare(dataset), said[0], 0)
+@dataclass(frozen=True)
+class Told:
+    """A lakehouse after stories: what was said before each of its runs, and what its tables had after it."""
+
+    lakehouse: Lakehouse
+    batches: Batches
+    found: list[dict[str, list[Row]]]
+
+    def require_right(self, stories: dict[str, Story]) -> None:
+        for number, seen in enumerate(self.found):
+            assert seen == expected(self.batches[: number + 1], *seen)
+        for title, story in stories.items():
+            rows = [[row for row in next(iter(seen.values())) if row[0] in story.names] for seen in self.found]
+            for number, late in enumerate(story.late, start=1):
+                assert (rows[number] != rows[number - 1]) == bool(late), title
+
+
+def told(
+    lakehouse: Lakehouse, stories: dict[str, Story], beside: list[Change | Sale], dataset: Dataset, *names: str
+) -> Told:
+    """The stories lie side by side, and so does what comes late in them."""
+    late = zip_longest(*[story.late for story in stories.values()], fillvalue=list[Change | Sale]())
+    batches = [[*beside, *[each for story in stories.values() for each in story.before]], *map(flat, late)]
+    arrived, seen = 0, list[dict[str, list[Row]]]()
+    lakehouse.declare(dataset)
+    with pytest.MonkeyPatch.context() as patch:
+        narrow(patch)
+        for batch in batches:
+            arrived = publish(lakehouse, batch, arrived)
+            lakehouse.run()
+            seen.append(found(lakehouse, *names))
+    return Told(lakehouse, batches, seen)
+
+
+def flat(batches: Iterable[list[Change | Sale]]) -> list[Change | Sale]:
+    return [each for batch in batches for each in batch]
+
+
+@pytest.fixture(scope="module")
+def told_of_shelves(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Told:
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("told"))
+    return told(lakehouse, of_shelves, between, shelves, "silver.shelves")
+
+
+def test_a_late_row_of_a_snapshot_is_seen_by_a_narrow_scope(told_of_shelves: Told, tmp_path: Path) -> None:
+    told_of_shelves.require_right(of_shelves)
+    assert told_of_shelves.lakehouse.copied_to(tmp_path).changed_by_rebuild() == {}
+
+
+def test_a_late_change_or_fact_is_seen_by_a_narrow_scope(lakehouse: Lakehouse) -> None:
+    told(lakehouse, of_sold, others, sold, "silver.painted", "gold.sold").require_right(of_sold)
+    assert lakehouse.changed_by_rebuild() == {}
+
+
+def test_a_version_that_a_snapshot_ended_can_be_explained(told_of_shelves: Told, tmp_path: Path) -> None:
+    lakehouse = told_of_shelves.lakehouse.copied_to(tmp_path)
+    publish(lakehouse, [row("a", 44, 2), row("b", 44, 2)], sum(map(len, told_of_shelves.batches)))
     lakehouse.run()
-    for title, batch in [(title, batch) for title, story in stories.items() for batch in story.late]:
-        said.append(batch)
-        arrived = publish(lakehouse, batch, arrived)
-        assert lakehouse.run()[names[0]].rows.total, title
-        assert found(lakehouse, *names) == expected(said, *names), title
-    rebuilt = lakehouse.run(rebuild=True)
-    assert {name: event.rows.total for name, event in rebuilt.items() if event.rows.total} == {}
-
-
-def test_a_version_that_a_snapshot_ended_can_be_explained(lakehouse: Lakehouse) -> None:
-    story = of_shelves["a partial snapshot stands between two whole ones"]
-    lived_through(lakehouse, [story.before, *story.late, [row("a", 4, 2), row("b", 4, 2)]], shelves)
     explainer = Explainer(lakehouse.spark, lakehouse.lake)
-    ended = explainer.explain(shelves, {"item": "b", "valid_from": text(1.0)})
+    ended = explainer.explain(shelves, {"item": "b", "valid_from": text(41.0)})
     assert [each.row and each.row["is_current"] for each in ended] == [True, False]
-    (again,) = explainer.explain(shelves, {"item": "b", "valid_from": text(4.0)})
+    (again,) = explainer.explain(shelves, {"item": "b", "valid_from": text(44.0)})
     assert again.origins[0].path == ("silver.shelves", "silver.shelves_changes")
     assert len(again.origins[0].records) == 1

@@ -38,54 +38,52 @@ def rows_in_driver(df: "DataFrame") -> pa.Table:
     return rows
 
 
-Fates = Callable[..., list[Row]]
+judges = pytest.mark.parametrize("judge", [deduplicate, by_driver])
+record = ("k", 1.0, "t", 0, 1, 7)
+# Records, and what is said of each: by Spark, or by the driver.
+judged: dict[str, tuple[list[Row], list[Row]]] = {
+    "the first by log time wins": (
+        [("k", 2.0, "t", 0, 1, 7), ("k", 1.0, "t", 0, 9, 7)],
+        [(1, "duplicate", "same_payload", "t/0/9"), (9, None, None, None)],
+    ),
+    "partition and offset break ties": (
+        [("k", 1.0, "t", 1, 3, 7), ("k", 1.0, "t", 0, 5, 7), ("k", 1.0, "t", 0, 4, 7)],
+        [
+            (3, "duplicate", "same_payload", "t/0/4"),
+            (4, None, None, None),
+            (5, "duplicate", "same_payload", "t/0/4"),
+        ],
+    ),
+    "another payload under the same key is told apart": (
+        [("k", 1.0, "t", 0, 1, 7), ("k", 2.0, "t", 0, 2, 8)],
+        [(1, None, None, None), (2, "duplicate", "other_payload", "t/0/1")],
+    ),
+    "a record that is read again is one record": ([record, record], [(1, None, None, None)]),
+    "a record without a digest is like no other": (
+        [("k", 1.0, "t", 0, 1, None), ("k", 2.0, "t", 0, 2, None)],
+        [(1, None, None, None), (2, "duplicate", "other_payload", "t/0/1")],
+    ),
+}
 
 
-@pytest.fixture(params=[deduplicate, by_driver])
-def fates(spark: "SparkSession", request: pytest.FixtureRequest) -> Fates:
-    """The verdicts by Spark, or by the driver."""
-
-    def found(*records: Row) -> list[Row]:
-        return rows_of(request.param(frame(spark, schema, records)), "_offset", "_fate", "_reason", "_detail")
-
-    return found
-
-
-def test_the_first_by_log_time_wins(fates: Fates) -> None:
-    assert fates(("k", 2.0, "t", 0, 1, 7), ("k", 1.0, "t", 0, 9, 7)) == [
-        (1, "duplicate", "same_payload", "t/0/9"),
-        (9, None, None, None),
-    ]
+@judges
+def test_the_first_record_of_a_key_in_the_logs_order_wins(
+    spark: "SparkSession", judge: Callable[..., "DataFrame"]
+) -> None:
+    """The cases lie side by side, each with a key of its own."""
+    rows = [(case, *values[1:]) for case, (records, _) in judged.items() for values in records]
+    found: dict[str, list[Row]] = {case: [] for case in judged}
+    for case, *verdicts in rows_of(judge(frame(spark, schema, rows)), "_key", "_offset", "_fate", "_reason", "_detail"):
+        found[case].append(tuple(verdicts))
+    assert found == {case: expected for case, (_, expected) in judged.items()}
 
 
-def test_partition_and_offset_break_ties(fates: Fates) -> None:
-    assert fates(("k", 1.0, "t", 1, 3, 7), ("k", 1.0, "t", 0, 5, 7), ("k", 1.0, "t", 0, 4, 7)) == [
-        (3, "duplicate", "same_payload", "t/0/4"),
-        (4, None, None, None),
-        (5, "duplicate", "same_payload", "t/0/4"),
-    ]
+@judges
+def test_nothing_is_deduplicated_to_nothing(spark: "SparkSession", judge: Callable[..., "DataFrame"]) -> None:
+    assert rows_of(judge(frame(spark, schema, [])), "_offset", *verdict) == []
 
 
-def test_another_payload_under_the_same_key_is_told_apart(fates: Fates) -> None:
-    assert fates(("k", 1.0, "t", 0, 1, 7), ("k", 2.0, "t", 0, 2, 8)) == [
-        (1, None, None, None),
-        (2, "duplicate", "other_payload", "t/0/1"),
-    ]
-
-
-def test_a_record_read_again_is_one_record(fates: Fates) -> None:
-    record = ("k", 1.0, "t", 0, 1, 7)
-    assert fates(record, record) == [(1, None, None, None)]
-
-
-def test_a_record_without_a_digest_is_like_no_other(fates: Fates) -> None:
-    assert fates(("k", 1.0, "t", 0, 1, None), ("k", 2.0, "t", 0, 2, None)) == [
-        (1, None, None, None),
-        (2, "duplicate", "other_payload", "t/0/1"),
-    ]
-
-
-@pytest.mark.parametrize("judge", [deduplicate, by_driver])
+@judges
 def test_a_former_duplicate_gives_way_to_the_same_record_with_its_values(
     spark: "SparkSession", judge: Callable[..., "DataFrame"]
 ) -> None:
@@ -95,7 +93,7 @@ def test_a_former_duplicate_gives_way_to_the_same_record_with_its_values(
     assert found == [(1, "a", None, None), (2, None, "duplicate", "t/0/1")]
 
 
-@pytest.mark.parametrize("judge", [deduplicate, by_driver])
+@judges
 def test_a_former_duplicate_whose_accepted_row_is_gone_is_no_row(
     spark: "SparkSession", judge: Callable[..., "DataFrame"]
 ) -> None:
@@ -105,16 +103,11 @@ def test_a_former_duplicate_whose_accepted_row_is_gone_is_no_row(
         judge(new, former).collect()
 
 
-def test_nothing_is_deduplicated_to_nothing(fates: Fates) -> None:
-    assert fates() == []
-
-
-@pytest.mark.parametrize("column", range(5))
-def test_the_driver_leaves_rows_without_a_place_to_spark(spark: "SparkSession", column: int) -> None:
-    record = ("k", 1.0, "t", 0, 1, 7)
-    rows = small_rows(frame(spark, schema, [(*record[:column], None, *record[column + 1 :])]))
-    assert rows is not None
-    assert deduplicate_few(rows) is None
+def test_the_driver_leaves_rows_without_a_place_to_spark(spark: "SparkSession") -> None:
+    rows = rows_in_driver(frame(spark, schema, [record]))
+    assert deduplicate_few(rows) is not None
+    for place, field in enumerate(list(rows.schema)[:5]):
+        assert deduplicate_few(rows.set_column(place, field, pa.nulls(1, field.type))) is None, field.name
 
 
 # Few values, so that keys, times and places are often the same; of one place there is one time.
@@ -123,16 +116,22 @@ records = st.lists(
     st.tuples(st.sampled_from(["", "k", "k\x01", "\U0001f600", "\uffff"]), places, st.none() | st.integers(0, 1)),
     max_size=12,
 )
+Drawn = list[tuple[str, tuple[str, int, int], int | None]]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(drawn=records)
-def test_the_driver_judges_as_spark_does(
-    spark: "SparkSession", drawn: list[tuple[str, tuple[str, int, int], int | None]]
-) -> None:
-    # One record has one key and one payload, however often it is read.
-    of_places = {place: (key, (place[1] + place[2]) % 3 / 2, *place, digest) for key, place, digest in drawn}
-    rows = [of_places[place] for _, place, _ in drawn]
+# The cases of an example lie side by side: the first one has its keys as they are, those of the others begin alike.
+# The first example is the least one, with cases of no records.
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(drawn=st.lists(records, min_size=6, max_size=6))
+def test_the_driver_judges_as_spark_does(spark: "SparkSession", drawn: list[Drawn]) -> None:
+    rows: list[Row] = []
+    for case, of_case in enumerate(drawn):
+        # One record has one key and one payload, however often it is read.
+        of_places = {
+            place: (f"{case}/{key}" if case else key, (place[1] + place[2]) % 3 / 2, *place, digest)
+            for key, place, digest in of_case
+        }
+        rows += [of_places[place] for _, place, _ in of_case]
     made = frame(spark, schema, rows)
     columns = ("_key", "_timestamp", "_topic", "_partition", "_offset", "_digest", *verdict)
     assert rows_of(by_driver(made), *columns) == rows_of(deduplicate(made), *columns)

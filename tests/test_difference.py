@@ -37,43 +37,37 @@ def by_driver(own: "DataFrame", new: "DataFrame", grain: tuple[str, ...]) -> "Da
     return frame_of(own.sparkSession, found, StructType([*new.schema]).add(operation, "string"))
 
 
-@pytest.fixture(params=[difference, by_driver])
-def changed(spark: "SparkSession", request: pytest.FixtureRequest) -> Callable[[list[Row], list[Row]], list[Row]]:
-    """The difference by Spark, or by the driver."""
-
-    def found(own: list[Row], new: list[Row]) -> list[Row]:
-        rows = request.param(frame(spark, schema, own), frame(spark, schema, new), ("key",))
-        return rows_of(rows, "key", "value", "_operation")
-
-    return found
-
-
-Changed = Callable[[list[Row], list[Row]], list[Row]]
-
-
-def test_rows_appear_change_and_disappear(changed: Changed) -> None:
-    own, new = [("a", 1.0), ("b", 1.0), ("c", 1.0)], [("b", 2.0), ("c", 1.0), ("d", 1.0)]
-    assert changed(own, new) == [("a", 1.0, "deleted"), ("b", 2.0, "updated"), ("d", 1.0, "inserted")]
-
-
-def test_a_value_to_or_from_null_is_a_change(changed: Changed) -> None:
-    assert changed([("a", None), ("b", 1.0)], [("a", 1.0), ("b", None)]) == [
-        ("a", 1.0, "updated"),
-        ("b", None, "updated"),
-    ]
+nan = float("nan")
+# The rows that a table has, those that it should have, and the difference.
+cases: dict[str, tuple[list[Row], list[Row], list[Row]]] = {
+    "rows appear, change and disappear": (
+        [("a", 1.0), ("b", 1.0), ("c", 1.0)],
+        [("b", 2.0), ("c", 1.0), ("d", 1.0)],
+        [("a", 1.0, "deleted"), ("b", 2.0, "updated"), ("d", 1.0, "inserted")],
+    ),
+    "a value to or from null is a change": (
+        [("a", None), ("b", 1.0)],
+        [("a", 1.0), ("b", None)],
+        [("a", 1.0, "updated"), ("b", None, "updated")],
+    ),
+    "null equals null in keys and values": ([(None, 1.0), ("b", None)], [(None, 1.0), ("b", None)], []),
+    "not a number equals itself": ([("a", nan)], [("a", nan)], []),
+    "zero has no sign": ([("a", 0.0)], [("a", -0.0)], []),
+}
 
 
-def test_null_equals_null_in_keys_and_values(changed: Changed) -> None:
-    same = [(None, 1.0), ("b", None)]
-    assert changed(same, same) == []
-
-
-def test_not_a_number_equals_itself(changed: Changed) -> None:
-    assert changed([("a", float("nan"))], [("a", float("nan"))]) == []
-
-
-def test_zero_has_no_sign(changed: Changed) -> None:
-    assert changed([("a", 0.0)], [("a", -0.0)]) == []
+@pytest.mark.parametrize("differ", [difference, by_driver])
+def test_rows_that_differ_are_found_and_no_others(spark: "SparkSession", differ: "Differ") -> None:
+    """By Spark, or by the driver; the cases lie side by side."""
+    own, new = (
+        frame(spark, f"name string, {schema}", [(name, *row) for name, case in cases.items() for row in case[side]])
+        for side in (0, 1)
+    )
+    rows = differ(own, new, ("name", "key"))
+    found: dict[str, list[Row]] = {name: [] for name in cases}
+    for name, *values in rows_of(rows, "name", "key", "value", operation):
+        found[name].append(tuple(values))
+    assert found == {name: expected for name, (*_, expected) in cases.items()}
 
 
 texts = st.sampled_from(["", "a", "b", "é", "\x00", "'"])

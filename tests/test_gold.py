@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from sluice import bronze, gold, silver
+from sluice.engine.refresh import refresh
 from sluice.errors import DeclarationError
 from sluice.shapes.aggregate import Groups, aggregate
 from sluice.windows import window
@@ -14,7 +15,12 @@ from tests.kit import Lakehouse, text
 from tests.shop import priced
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
+
+    from sluice.model.datasets import Dataset
 
 moves = silver.events(
     "moves",
@@ -52,26 +58,37 @@ def compared(accounts: "DataFrame", paid: "DataFrame") -> "DataFrame":
 checked = gold.view("checked", inputs={"accounts": accounts, "paid": paid}, keys=["account"], shape=compared)
 
 
-@pytest.mark.parametrize(
-    ("columns", "says"),
-    [
-        (["map(kind, amount) AS amounts"], r"gold\.odd: amounts is map<string,bigint>: maps cannot be compared"),
-        (["array(map(kind, 1)) AS m"], r"gold\.odd: m is array<map<string,int>>: maps cannot be compared"),
-        (["amount AS `the amount`"], r"gold\.odd: 'the amount' cannot name a column: it has a space"),
-        (["amount", "kind AS Amount"], r"gold\.odd: amount and Amount would be one column"),
-    ],
-)
-def test_columns_that_a_table_cannot_have_are_named_before_the_first_build(
-    lakehouse: Lakehouse, columns: list[str], says: str
-) -> None:
-    odd = gold.view(
-        "odd", inputs={"moves": moves}, keys=["move_id"], shape=lambda moves: moves.selectExpr("move_id", *columns)
+# The columns of tables, and what is said of them.
+odd_columns = {
+    "a_map": (["map(kind, amount) AS amounts"], r"amounts is map<string,bigint>: maps cannot be compared"),
+    "maps": (["array(map(kind, 1)) AS m"], r"m is array<map<string,int>>: maps cannot be compared"),
+    "a_space": (["amount AS `the amount`"], r"'the amount' cannot name a column: it has a space"),
+    "twice": (["amount", "kind AS Amount"], r"amount and Amount would be one column"),
+}
+
+
+def test_columns_that_a_table_cannot_have_are_named_before_the_first_build(lakehouse: Lakehouse) -> None:
+    def shape(columns: list[str]) -> "Callable[[DataFrame], DataFrame]":
+        return lambda moves: moves.selectExpr("move_id", *columns)
+
+    lakehouse.declare(
+        *[
+            gold.view(name, inputs={"moves": moves}, keys=["move_id"], shape=shape(columns))
+            for name, (columns, _) in odd_columns.items()
+        ]
     )
-    lakehouse.declare(odd)
     lakehouse.publish("moves", {"move_id": "1", "account": "a", "at": text(1), "kind": "pay", "amount": 1})
-    with pytest.raises(DeclarationError, match=says):
-        lakehouse.run()
-    assert "gold.odd" not in lakehouse.versions()
+    runner = lakehouse.runner()
+    runner.until_caught_up()
+    for name, (_, says) in odd_columns.items():
+        with pytest.raises(DeclarationError, match=rf"gold\.{name}: {says}"):
+            raise runner.blocks.errors[f"gold.{name}"]
+    assert [name for name in lakehouse.versions() if name.startswith("gold")] == []
+
+
+def rebuilt(lakehouse: Lakehouse, dataset: "Dataset") -> int:
+    """Computes all rows of one table again; returns how many of them were others before."""
+    return refresh(lakehouse.spark, lakehouse.lake, dataset, rebuild=True).rows.total
 
 
 def replay(events: list[tuple[str, float, str, int]]) -> dict[str, tuple[int, bool, int]]:
@@ -110,7 +127,7 @@ def test_a_state_is_what_a_replay_gives_in_whatever_order_events_come(lakehouse:
     assert {row[0]: row[1:] for row in found} == expected
     totals = {account: sum(e[3] for e in events if e[0] == account and e[2] == "pay") for account in expected}
     assert {row[0]: row[2] or 0 for row in lakehouse.rows("gold.checked", "account", "balance", "paid")} == totals
-    assert lakehouse.run(rebuild=True)["gold.accounts"].rows.total == 0
+    assert rebuilt(lakehouse, accounts) == 0
 
 
 def test_a_state_of_rows_without_a_place_in_the_log_is_in_the_order_of_their_values(lakehouse: Lakehouse) -> None:
@@ -131,7 +148,7 @@ def test_a_state_of_rows_without_a_place_in_the_log_is_in_the_order_of_their_val
         value = {"move_id": move, "account": "x", "at": text(hour), "kind": "pay", "amount": 1}
         lakehouse.publish("moves", value, hours=10 + hour).run()
     assert lakehouse.rows("gold.listed", "account", "moves") == [("x", "abcd")]
-    assert lakehouse.run(rebuild=True)["gold.listed"].rows.total == 0
+    assert rebuilt(lakehouse, listed) == 0
 
 
 def test_a_reducer_must_say_something_of_every_column() -> None:
@@ -210,38 +227,47 @@ def test_only_the_columns_that_a_measure_mentions_count() -> None:
         assert groups.used(columns) == [name for name in columns if name in {"origin", "at", *expected}], measure
 
 
-def test_a_change_that_no_measure_looks_at_touches_no_group(lakehouse: Lakehouse) -> None:
-    by_product = gold.aggregate("by_product", source=priced, group_by=["product"], measures={"sales": "count(*)"})
-    lakehouse.declare(by_product)
-    lakehouse.publish("sales", {"id": "a", "product": "tea", "sold_at": text(1), "pieces": 1})
-    lakehouse.publish("prices", {"product": "tea", "changed_at": text(0), "price": 1})
-    lakehouse.run()
-    lakehouse.publish("prices", {"product": "tea", "changed_at": text(0.5), "price": 2})
-    done = lakehouse.run()
+by_product = gold.aggregate("by_product", source=priced, group_by=["product"], measures={"sales": "count(*)"})
+revenue = gold.aggregate(
+    "revenue", source=priced, group_by=["product"], measures={"revenue": "sum(pieces * price.price)"}
+)
+
+
+@pytest.fixture(scope="module")
+def nine_sales(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """Figures of nine sales, before the price of the last one changes."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("nine")).declare(by_product, revenue)
+    lakehouse.publish("sales", *[{"id": f"{n}", "product": "tea", "sold_at": text(n), "pieces": 1} for n in range(9)])
+    lakehouse.publish("prices", {"product": "tea", "changed_at": text(0), "price": 1}).run()
+    return lakehouse
+
+
+@pytest.fixture
+def new_price(nine_sales: Lakehouse, tmp_path: "Path") -> Lakehouse:
+    """These with a change that waits."""
+    price = {"product": "tea", "changed_at": text(8), "price": 5}
+    return nine_sales.copied_to(tmp_path).publish("prices", price)
+
+
+def test_a_change_that_no_measure_looks_at_touches_no_group(new_price: Lakehouse) -> None:
+    done = new_price.declare(by_product).run()
     assert done["silver.priced"].rows.updated == 1
     assert (done["gold.by_product"].cause, done["gold.by_product"].rows.total) == ("changes", 0)
-    assert lakehouse.run() == {}
+    assert new_price.run() == {}
 
 
 def test_a_measure_whose_columns_were_overlooked_goes_stale(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+    new_price: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    revenue = gold.aggregate(
-        "revenue", source=priced, group_by=["product"], measures={"revenue": "sum(pieces * price.price)"}
-    )
-    lakehouse.declare(revenue)
-    lakehouse.publish("sales", *[{"id": f"{n}", "product": "tea", "sold_at": text(n), "pieces": 1} for n in range(9)])
-    lakehouse.publish("prices", {"product": "tea", "changed_at": text(0), "price": 1})
-    lakehouse.run()
     monkeypatch.setattr(Groups, "used", lambda groups, columns: ["product"])
-    lakehouse.publish("prices", {"product": "tea", "changed_at": text(8), "price": 5})
-    lakehouse.run()
-    assert lakehouse.rows("gold.revenue") == [("tea", 9)], "the mutant sees no change"
-    lakehouse.run(rebuild=True)
-    assert lakehouse.rows("gold.revenue") == [("tea", 13)]
+    new_price.declare(revenue).run()
+    assert new_price.rows("gold.revenue") == [("tea", 9)], "the mutant sees no change"
+    rebuilt(new_price, revenue)
+    assert new_price.rows("gold.revenue") == [("tea", 13)]
 
 
 def test_gold_follows_columns_whose_names_begin_or_end_with_a_sign(lakehouse: Lakehouse) -> None:
+    """Of each product another one changes."""
     offers = silver.history(
         "offers",
         source=bronze.topic("offers"),
@@ -254,16 +280,21 @@ def test_gold_follows_columns_whose_names_begin_or_end_with_a_sign(lakehouse: La
     by_rate = gold.aggregate(
         "by_rate",
         source=offers,
-        group_by=["`rate_%` > 5 AS is_high"],
+        group_by=["product", "`rate_%` > 5 AS is_high"],
         measures={"rate_%_sum": "sum(`rate_%`)", "€_max": "max(`€_price`)"},
     )
     lakehouse.declare(by_rate)
-    change = {"product": "tea", "changed_at": text(1), "rate_%": 10, "€_price": 1}
-    lakehouse.publish("offers", change)
-    lakehouse.run()
-    assert lakehouse.rows("gold.by_rate") == [(True, 10, 1)]
-    for hour, (rate, price) in enumerate([(20, 1), (20, 7), (1, 7)], start=2):
-        lakehouse.publish("offers", change | {"changed_at": text(hour), "rate_%": rate, "€_price": price})
-        lakehouse.run()
-        assert lakehouse.rows("gold.by_rate") == [(rate > 5, rate, price)]
-    assert lakehouse.run(rebuild=True)["gold.by_rate"].rows.total == 0
+    products = ["coffee", "milk", "tea"]
+    for hour, (rates, prices) in enumerate([((10, 10, 10), (1, 1, 1)), ((20, 10, 1), (1, 7, 1))]):
+        rows = list(zip(products, rates, prices, strict=True))
+        lakehouse.publish(
+            "offers",
+            *[
+                {"product": product, "changed_at": text(1 + hour), "rate_%": rate, "€_price": price}
+                for product, rate, price in rows
+            ],
+        )
+        cause = lakehouse.run()["gold.by_rate"].cause
+        assert cause == ("changes" if hour else "first build")
+        assert lakehouse.rows("gold.by_rate") == [(product, rate > 5, rate, price) for product, rate, price in rows]
+    assert rebuilt(lakehouse, by_rate) == 0

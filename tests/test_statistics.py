@@ -1,6 +1,6 @@
 """Statistics of files: what delta-rs would write wrong is not there, and what an older release wrote is mended."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -27,7 +27,7 @@ from sluice.storage.key_filters import rows_min
 from tests.kit import Lakehouse, at
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 # Keys that delta-rs takes for other numbers: beyond 64 bits, and beyond a double.
 keys = {
@@ -37,14 +37,29 @@ keys = {
 }
 
 
+def options_of(kind: str) -> dict[str, Any]:
+    """Of a table by a key, which is a field of a struct, too."""
+    return {"schema": f"id {kind}, place struct<id {kind}>, v int, at timestamp", "future_tolerance": "1000 days"}
+
+
+facts_topic = bronze.topic("facts")
+
+
+def facts_of(kind: str, name: str = "facts") -> Dataset:
+    return silver.events(name, source=facts_topic, keys=["v"], event_time="at", **options_of(kind))
+
+
 def declared(kind: str) -> list[Dataset]:
-    """A history by key, facts, each with its version, and figures by key; the key is a field of a struct, too."""
-    schema = f"id {kind}, place struct<id {kind}>, v int, at timestamp"
-    options: dict[str, Any] = {"schema": schema, "future_tolerance": "1000 days"}
+    """A history by key, facts, each with its version, and figures by key."""
     things = silver.history(
-        "things", source=bronze.topic("things"), keys=["id"], sequence_by="at", except_column_list=["place"], **options
+        "things",
+        source=bronze.topic("things"),
+        keys=["id"],
+        sequence_by="at",
+        except_column_list=["place"],
+        **options_of(kind),
     )
-    facts = silver.events("facts", source=bronze.topic("facts"), keys=["v"], event_time="at", **options)
+    facts = facts_of(kind)
     known = silver.as_of("known", facts=facts, event_time="at", dimensions={"thing": things})
     figures = gold.aggregate(
         "figures",
@@ -81,6 +96,19 @@ def older_release() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def older(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A lakehouse of that release: it made the tables, and went on with two more versions and facts."""
+    lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("older")).declare(*declared("decimal(20,0)"))
+    with older_release():
+        publish(lakehouse, keys["decimal(20,0)"], 1)
+        lakehouse.run()
+        publish(lakehouse, keys["decimal(20,0)"], 2)
+        publish(lakehouse, keys["decimal(20,0)"], 3)
+        lakehouse.run()
+    return lakehouse
+
+
 def test_rows_of_a_long_decimal_are_found(lakehouse: Lakehouse) -> None:
     kind = "decimal(38,18)"
     lakehouse.declare(*declared(kind))
@@ -98,22 +126,17 @@ def test_rows_of_a_long_decimal_are_found(lakehouse: Lakehouse) -> None:
     assert lakehouse.versions() == before
 
 
-def test_what_an_older_release_wrote_is_mended_once(lakehouse: Lakehouse) -> None:
-    kind = "decimal(20,0)"
-    lakehouse.declare(*declared(kind))
-    with older_release():
-        for number in (1, 2, 3):
-            publish(lakehouse, keys[kind], number)
-            lakehouse.run()
-        # This is the mutant, too: rows are not found, and stay beside those that are to replace them.
-        assert len(figures_of(lakehouse, keys[kind])) > 1
-        assert len(versions_of(lakehouse, keys[kind])) > 3
+def test_what_an_older_release_wrote_is_mended_once(older: Lakehouse, tmp_path: Path) -> None:
+    lakehouse, key = older.copied_to(tmp_path), keys["decimal(20,0)"]
+    # This is the mutant, too: rows are not found, and stay beside those that are to replace them.
+    assert len(figures_of(lakehouse, key)) > 1
+    assert len(versions_of(lakehouse, key)) > 3
     steps = {each.name: each for each in forecast(lakehouse.lake, lakehouse.log, lakehouse.catalogue)}
     assert steps["silver.things"].action == steps["gold.figures"].action == "recompute"
     assert "wrong bounds of long decimals" in steps["silver.things"].because
     lakehouse.run()
-    assert figures_of(lakehouse, keys[kind]) == [(3, 6, 3)]
-    assert versions_of(lakehouse, keys[kind]) == [(1, False), (2, False), (3, True)]
+    assert figures_of(lakehouse, key) == [(3, 6, 3)]
+    assert versions_of(lakehouse, key) == [(1, False), (2, False), (3, True)]
     commit = lakehouse.lake.last_commit("silver.things")
     assert commit
     assert commit.entry.cause == "rebuild"
@@ -121,9 +144,9 @@ def test_what_an_older_release_wrote_is_mended_once(lakehouse: Lakehouse) -> Non
     before = lakehouse.versions()
     lakehouse.run()
     assert lakehouse.versions() == before
-    publish(lakehouse, keys[kind], 4)
+    publish(lakehouse, key, 4)
     lakehouse.run()
-    assert figures_of(lakehouse, keys[kind]) == [(4, 10, 4)]
+    assert figures_of(lakehouse, key) == [(4, 10, 4)]
     assert lakehouse.changed_by_rebuild() == {}
 
 
@@ -131,9 +154,23 @@ def odd_names(things: "DataFrame") -> "DataFrame":
     return things.selectExpr("id", "valid_from", r"v AS `it's\odd.``v```")
 
 
+def text_of(number: str) -> str | None:
+    """A number is a text if it is a whole one."""
+    return number if number.isdigit() else None
+
+
+# Types of the key one after the other, each with one more key that comes then.
+retyped: list[tuple[str, Callable[[str], Any], str]] = [
+    ("int", int, "7"),
+    ("decimal(16,2)", Decimal, keys["decimal(16,2)"]),
+    ("string", text_of, "7"),
+]
+
+
 def test_a_column_becomes_a_long_decimal_and_something_else_again(lakehouse: Lakehouse) -> None:
     """The list of columns follows them; what is left of it is of no harm."""
-    for number, (kind, key) in enumerate([("int", "7"), ("decimal(16,2)", keys["decimal(16,2)"]), ("string", "7")], 1):
+    said = [("0", 10)]
+    for number, (kind, typed, key) in enumerate(retyped, 1):
         things, *others = declared(kind)
         odd = gold.view("odd", inputs={"things": things}, keys=["id"], shape=odd_names, grain=["id", "valid_from"])
         lakehouse.declare(things, *others, odd)
@@ -144,14 +181,25 @@ def test_a_column_becomes_a_long_decimal_and_something_else_again(lakehouse: Lak
             assert not has_wrong_bounds(found)
             names = found.metadata().configuration.get(listed, "").replace("`", "").split(",")
             assert "id" not in names
-        assert lakehouse.changed_by_rebuild() == {}
+        said.append((key, number))
+        of_type = [(typed(each), v) for each, v in said if typed(each) is not None]
+        by_key = {each: [v for known, v in of_type if known == each] for each, _ in of_type}
+        assert {row[0]: row[1:] for row in lakehouse.rows("gold.figures")} == {
+            each: (each, len(values), sum(values), len(values)) for each, values in by_key.items()
+        }
+        versions = {(each, v, v == values[-1]) for each, values in by_key.items() for v in values}
+        assert set(lakehouse.rows("silver.things", "id", "v", "is_current")) == versions
+        assert {row[::2] for row in lakehouse.rows("gold.odd")} == {row[:2] for row in versions}
+    assert lakehouse.changed_by_rebuild() == {}
 
 
 def test_a_table_without_long_decimals_has_no_list(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(*declared("decimal(15,2)"))
+    facts = facts_of("decimal(15,2)")
+    lakehouse.declare(gold.aggregate("figures", source=facts, group_by=["id"], measures={"sum": "sum(v)"}))
     publish(lakehouse, "1.50", 1)
     lakehouse.run()
-    assert listed not in DeltaTable(lakehouse.lake.path("gold.figures")).metadata().configuration
+    for table in ("silver.facts", "gold.figures"):
+        assert listed not in DeltaTable(lakehouse.lake.path(table)).metadata().configuration
 
 
 @pytest.mark.usefixtures("spark")
@@ -181,30 +229,29 @@ def test_a_list_is_safe_that_has_no_long_decimals(tmp_path: Path, list_of_owner:
     assert has_wrong_bounds(DeltaTable(tmp_path)) is not is_safe
 
 
-@pytest.mark.parametrize(("list_of_owner", "is_safe"), owners[:2])
-def test_a_safe_list_of_the_owners_is_kept(lakehouse: Lakehouse, list_of_owner: str, is_safe: bool) -> None:
-    lakehouse.declare(declared("decimal(20,0)")[1])
+def test_a_safe_list_of_the_owners_is_kept(lakehouse: Lakehouse) -> None:
+    """Each of a table of its own."""
+    lists = dict(zip(("silver.one", "silver.other"), owners, strict=False))
+    lakehouse.declare(*[facts_of("decimal(20,0)", name.removeprefix("silver.")) for name in lists])
     publish(lakehouse, keys["decimal(20,0)"], 1)
     lakehouse.run()
-    path, schema = lakehouse.lake.path("silver.facts"), lakehouse.table("silver.facts").schema
-    DeltaTable(path).alter.set_table_properties({listed: list_of_owner})
+    for name, (list_of_owner, _) in lists.items():
+        DeltaTable(lakehouse.lake.path(name)).alter.set_table_properties({listed: list_of_owner})
     lakehouse.run()
-    wanted = list_of_owner if is_safe else properties_of(schema)[listed]
-    assert DeltaTable(path).metadata().configuration[listed] == wanted
-    assert to_unset(DeltaTable(path), schema) == []
+    for name, (list_of_owner, is_safe) in lists.items():
+        found, schema = DeltaTable(lakehouse.lake.path(name)), lakehouse.table(name).schema
+        wanted = list_of_owner if is_safe else properties_of(schema)[listed]
+        assert found.metadata().configuration[listed] == wanted
+        assert to_unset(found, schema) == []
     before = lakehouse.versions()
     lakehouse.run()
     assert lakehouse.versions() == before
 
 
-def test_a_part_of_a_table_waits_until_all_of_it_is_mended(lakehouse: Lakehouse) -> None:
-    lakehouse.declare(*declared("decimal(20,0)"))
-    with older_release():
-        publish(lakehouse, keys["decimal(20,0)"], 1)
-        lakehouse.run()
-    (known,) = (each for each in lakehouse.catalogue.datasets if each.name == "silver.known")
+def test_a_part_of_a_table_waits_until_all_of_it_is_mended(older: Lakehouse) -> None:
+    (known,) = (each for each in older.catalogue.datasets if each.name == "silver.known")
     with pytest.raises(SluiceError, match=r"silver\.known: its log may have wrong bounds .* sluice run silver\.known"):
-        refresh(lakehouse.spark, lakehouse.lake, known, backfill=BackfillRange(since=at(0), until=at(2)))
+        refresh(older.spark, older.lake, known, backfill=BackfillRange(since=at(0), until=at(2)))
 
 
 def measured(things: "DataFrame") -> "DataFrame":

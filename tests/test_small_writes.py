@@ -10,7 +10,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sluice import gold
+from sluice import bronze, gold
 from sluice.errors import Superseded
 from sluice.model import small_frames
 from sluice.model.ledger import Entry, RowCounts
@@ -88,11 +88,9 @@ def test_more_rows_and_larger_ones_are_written_by_spark(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
     monkeypatch.setattr(small_frames, bound, most)
-    lakehouse.declare(sales)
-    lakehouse.publish("sales", sale(1))
-    lakehouse.run()
-    lakehouse.publish("sales", sale(2))
-    lakehouse.run()
+    lakehouse.declare(bronze.topic("sales"))
+    for number in (1, 2):
+        lakehouse.publish("sales", sale(number)).run()
     assert writers(lakehouse, "bronze.sales") == ["Apache-Spark", "Apache-Spark"]
 
 
@@ -173,40 +171,51 @@ keys = {
 }
 
 
-@pytest.mark.parametrize("kind", keys)
+grain = ["kind", *[f"key_{number}" for number in range(len(keys))], "part"]
+
+
+def said(kind: str, value: str, part: int, number: int, *more: str) -> str:
+    """A row in SQL: its key is in the column of its kind, and those of the other kinds are null."""
+    of_kinds = [f"CAST({value if each == kind else 'NULL'} AS {each})" for each in keys]
+    rest = [str(part), f"named_struct('n', {number})", *map(repr, more)]
+    return f"({', '.join([repr(kind), *of_kinds, *rest])})"
+
+
 @pytest.mark.parametrize("is_small", [True, False])
 def test_rows_are_replaced_by_keys_of_any_plain_kind(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_small: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
 ) -> None:
+    """Of each kind one row is updated, one deleted, and one new."""
     if not is_small:
         monkeypatch.setattr(small_frames, "replaced_terms_max", 0)
-    values = [f"CAST({value} AS {kind})" for value in dict.fromkeys([*keys[kind], "NULL"])]
-    *known, new = values
 
-    def rows(*said: str) -> DataFrame:
-        return spark.sql(f"SELECT * FROM VALUES {', '.join(said)}")
+    def rows(texts: list[str], *more: str) -> DataFrame:
+        return spark.sql(f"SELECT * FROM VALUES {', '.join(texts)}").toDF(*grain, "st", *more)
 
     lake, name = Lake(str(tmp_path)), "gold.kinds"
-    before = rows(*[f"({value}, {number}, named_struct('n', {number}))" for number, value in enumerate(known)])
-    lake.replace_rows(before.toDF("key", "part", "st"), name, Entry(dataset=name), 0)
-    changed = rows(
-        f"({known[0]}, 0, named_struct('n', -1), 'updated')",
-        f"({known[1]}, 1, named_struct('n', 1), 'deleted')",
-        f"({new}, 9, named_struct('n', 9), 'inserted')",
-    ).toDF("key", "part", "st", operation)
-    entry = Entry(dataset=name, rows=RowCounts(inserted=1, updated=1, deleted=1))
-    lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=["key", "part"], small=small_rows(changed))
+    before, changes, after = list[str](), list[str](), list[str]()
+    for kind, values in keys.items():
+        *known, new = dict.fromkeys([*values, "NULL"])
+        of_kind = [said(kind, value, number, number) for number, value in enumerate(known)]
+        before += of_kind
+        changes += [
+            said(kind, known[0], 0, -1, "updated"),
+            said(kind, known[1], 1, 1, "deleted"),
+            said(kind, new, 9, 9, "inserted"),
+        ]
+        after += [said(kind, known[0], 0, -1), *of_kind[2:], said(kind, new, 9, 9)]
+    lake.replace_rows(rows(before), name, Entry(dataset=name), 0)
+    changed = rows(changes, operation)
+    count = len(keys)
+    entry = Entry(dataset=name, rows=RowCounts(inserted=count, updated=count, deleted=count))
+    lake.merge_rows(changed, name, entry, lake.fence(name, name), grain=grain, small=small_rows(changed))
 
-    after = rows(
-        f"({known[0]}, 0, named_struct('n', -1))",
-        *[f"({value}, {number}, named_struct('n', {number}))" for number, value in enumerate(known) if number > 1],
-        f"({new}, 9, named_struct('n', 9))",
-    ).toDF("key", "part", "st")
-    now = lake.read(spark, name)
-    assert (now.exceptAll(after).count(), after.exceptAll(now).count()) == (0, 0)
+    now, expected = lake.read(spark, name), rows(after)
+    differing = now.exceptAll(expected).unionByName(expected.exceptAll(now))
+    assert rows_of(differing, "kind", "part") == []
     feed = lake.changes(spark, name, 0, 1).withColumn("_sign", sign())
-    changed_rows = feed.groupBy("key", "part", "st").agg({"_sign": "sum"}).where("`sum(_sign)` <> 0")
-    assert changed_rows.count() == 4
+    changed_rows = feed.groupBy(*grain, "st").agg({"_sign": "sum"}).where("`sum(_sign)` <> 0")
+    assert rows_of(changed_rows.groupBy("kind").count()) == sorted((kind, 4) for kind in keys)
     assert lake.open(name).history(1)[0]["engineInfo"].startswith("delta-rs" if is_small else "Apache-Spark")
 
 

@@ -84,13 +84,20 @@ def test_new_rows_are_added_whether_few_or_more_than_the_table_has(begun: Lakeho
     assert begun.changed_by_rebuild() == {}
 
 
+@pytest.fixture(scope="module")
+def resettled(base: Lakehouse, tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """The same with one more table and two more settings, after a run."""
+    lakehouse = base.copied_to(tmp_path_factory.mktemp("resettled") / "copy").declare(measured, large, inferred)
+    lakehouse.publish("settings", setting(0.5, 3), setting(1.4, 4)).run()
+    return lakehouse
+
+
 @pytest.mark.parametrize(("share", "is_whole"), [(touched.rebuild_share, True), (100, False)])
 def test_many_new_rows_are_not_searched_for_and_meet_all_versions(
-    begun: Lakehouse, monkeypatch: pytest.MonkeyPatch, share: float, *, is_whole: bool
+    resettled: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, *, is_whole: bool
 ) -> None:
     """Unless these are many beside them: then the versions of their keys are looked up."""
-    monkeypatch.setattr(small_frames, "rows_max", 5)
-    monkeypatch.setattr(touched, "rebuild_share", share)
+    begun = resettled.copied_to(tmp_path / "copy")
     searched: dict[str, bool] = {}
     scope_of = touched.scope_of
 
@@ -99,12 +106,11 @@ def test_many_new_rows_are_not_searched_for_and_meet_all_versions(
         searched[evaluation.dataset.name] = bool(scope.bounds)
         return scope
 
-    monkeypatch.setattr("sluice.engine.plan.scope_of", noted)
-    begun.declare(measured, large, inferred)
-    begun.run()
-    begun.publish("settings", setting(0.5, 3), setting(1.4, 4)).run()
-    searched.clear()
-    done = begun.publish("sales", *[sale(number) for number in range(20, 60)]).run()
+    with monkeypatch.context() as patched:
+        patched.setattr(small_frames, "rows_max", 5)
+        patched.setattr(touched, "rebuild_share", share)
+        patched.setattr("sluice.engine.plan.scope_of", noted)
+        done = begun.publish("sales", *[sale(number) for number in range(20, 60)]).run()
     assert done[measured.name].rows.inserted == done[measured.name].rows.total == 40
     assert searched == {sales.name: True, measured.name: not is_whole, large.name: False, inferred.name: not is_whole}
     assert begun.changed_by_rebuild() == {}

@@ -133,7 +133,7 @@ def a_reading(chance: random.Random, key: int, number: int) -> Reading:
 pairs = Asked(Rep(Var("ANY"), 2, 2), within)
 
 
-def world(declared: Asked, seed: int, *, rows_max: int = 10) -> World:
+def world(declared: Asked, seed: int, *, rows_max: int = 10, keys: int = keys) -> World:
     """With so many rows of a key at most, and at least half as many where they are more than a few."""
     chance = random.Random(f"{seed}/rows")
     before, after, images = list[Reading](), list[Reading](), list[tuple[str, Reading]]()
@@ -238,7 +238,7 @@ def test_the_laws_notice(
     kind: Any, name: str, broken: Any, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kind, name, broken)
-    of_seed = world(pairs, 1, rows_max=30)
+    of_seed = world(pairs, 1, rows_max=30, keys=30)
     if name == "order":
         with pytest.raises(AssertionError):
             matched(spark, of_seed)

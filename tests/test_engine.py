@@ -66,7 +66,7 @@ def begun(first_run: Lakehouse, tmp_path: Path) -> Lakehouse:
 def mixed_run(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
     """A lakehouse that ran once, with two readings, one of them twice, and what is none."""
     lakehouse = Lakehouse(spark, tmp_path_factory.mktemp("mixed-run")).declare(declared())
-    values = [reading("a", 0.5), b"{", b"}", reading("a", 7.5), reading("b", 7.5)]
+    values: list[dict[str, object] | bytes] = [reading("a", 0.5), b"{", b"}", reading("a", 7.5), reading("b", 7.5)]
     lakehouse.publish("readings", *values, key="k").run()
     return lakehouse
 

@@ -20,6 +20,7 @@ from tests.commands import done
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+# A process of the tests has one fork server, so whatever is forked is here.
 imported = multiprocessing.get_context("forkserver")
 imported.set_forkserver_preload(
     [
@@ -38,6 +39,7 @@ imported.set_forkserver_preload(
         "tests.faults.points",
         "tests.forked",
         "tests.killed_import",
+        "tests.senders",
     ]
 )
 

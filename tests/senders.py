@@ -1,7 +1,6 @@
 """Senders of webhooks that a test kills: forks of a process that has imported all that they need."""
 
 import json
-import multiprocessing
 import os
 import threading
 from collections.abc import Callable
@@ -15,8 +14,6 @@ from sluice import Project
 from sluice.operate.webhook import PositionFile, Webhook
 
 Sender = Callable[[Path, str, str], None]
-forks = multiprocessing.get_context("forkserver")
-forks.set_forkserver_preload([__name__])
 
 
 def careful(folder: Path, url: str, secret: str) -> None:

@@ -6,7 +6,7 @@ are. Where no more than that is done, the plan is put upon the rows of other fra
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Make = Callable[["DataFrame"], "DataFrame"]
+# Kinds of frames, of which each plan takes some 50 KB.
+kinds_max = 2_000
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,21 @@ class Prepared:
             return self.make(df)
         place = (SparkContext._gateway, columns_of(df))
         if place not in self.kept:
-            self.kept[place] = selections(self.make, df.sparkSession, df.schema)
+            made = self.make(df)
+            self.keep(place, selections(df, made))
+            return made
         found = self.kept[place]
-        return self.make(df) if found is None else found.of(df)
+        if found is None:
+            return self.make(df)
+        if not found.is_simple:
+            found = simplified(found, df)
+            self.keep(place, found)
+        return found.of(df)
+
+    def keep(self, place: tuple[object, str], found: "Selections | None") -> None:
+        self.kept[place] = found
+        for oldest in list(self.kept)[:-kinds_max]:
+            self.kept.pop(oldest, None)
 
 
 @lru_cache(maxsize=1_000)
@@ -51,54 +65,80 @@ def columns_of(df: "DataFrame") -> str:
 
 @dataclass(frozen=True)
 class Selections:
-    """Selections from a frame, one upon another, as Spark has planned them.
+    """Selections from a frame, one upon another, as Spark has analysed them, and simplified if `is_simple`.
 
-    `columns` are those of the frame that they were planned for. The classes of Spark are kept, too: each one that is
-    named is asked for.
+    `columns` are those of the frame that they were planned for.
     """
 
     steps: Sequence[Any]
     columns: Any
     schema: StructType
-    map_of: Any
-    selected: Any
-    frame_of: Any
+    spark: "Classes"
+    is_simple: bool = False
 
     def of(self, df: "DataFrame") -> "DataFrame":
         """The same from a frame with the same columns."""
         from pyspark.sql.classic.dataframe import DataFrame
 
         plan = df._jdf.queryExecution().analyzed()
-        columns = self.map_of.apply(self.columns.zip(plan.output()))
+        columns = self.spark.map_of.apply(self.columns.zip(plan.output()))
         for step in self.steps:
-            plan = self.selected(step.rewriteAttrs(columns).projectList(), plan)
+            plan = self.spark.selected(step.rewriteAttrs(columns).projectList(), plan)
         # All of it is, so that Spark need not look.
         plan.setAnalyzed()
-        made = DataFrame(self.frame_of(df.sparkSession._jsparkSession, plan), df.sparkSession)
+        made = DataFrame(self.spark.frame_of(df.sparkSession._jsparkSession, plan), df.sparkSession)
         # A schema can be changed in place, by whoever asks for it.
         vars(made)["schema"] = deepcopy(self.schema)
         return made
 
 
-def selections(make: Make, spark: "SparkSession", schema: StructType) -> Selections | None:
-    """What `make` selects of frames with a schema; None where it does more, or depends on when it is asked."""
-    sql = cast(Any, spark._jvm).org.apache.spark.sql
-    frame = of_no_rows(spark, schema)
-    given, made = frame._jdf.queryExecution().optimizedPlan(), make(frame)
-    plans = made._jdf.queryExecution()
-    if plans.analyzed().containsPattern(sql.catalyst.trees.TreePattern.CURRENT_LIKE()):
-        return None
-    logical = sql.catalyst.plans.logical
-    # Upon nothing, as their frame would keep its session.
-    nothing = logical.OneRowRelation()
-    plan, steps = plans.optimizedPlan(), list[Any]()
+@dataclass(frozen=True)
+class Classes:
+    """Spark's, of a JVM; each one that is named is asked for."""
+
+    map_of: Any
+    selected: Any
+    frame_of: Any
+    nothing: Any
+    of_time: Any
+
+    @classmethod
+    def of(cls, spark: "SparkSession") -> "Classes":
+        sql = cast(Any, spark._jvm).org.apache.spark.sql
+        logical = sql.catalyst.plans.logical
+        map_of = getattr(getattr(sql.catalyst.expressions, "AttributeMap$"), "MODULE$")
+        of_time = sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+        return cls(map_of, logical.Project, sql.classic.Dataset.ofRows, logical.OneRowRelation(), of_time)
+
+
+def selections(df: "DataFrame", made: "DataFrame") -> Selections | None:
+    """What was made of a frame; None where that is more than selections, or depends on when it is asked."""
+    spark, given = Classes.of(df.sparkSession), df._jdf.queryExecution().analyzed()
+    plan = made._jdf.queryExecution().analyzed()
+    steps = None if plan.containsPattern(spark.of_time) else steps_between(given, plan, spark)
+    return None if steps is None else Selections(steps, given.output(), deepcopy(made.schema), spark)
+
+
+def simplified(found: Selections, df: "DataFrame") -> Selections:
+    """The same selections, simplified for any rows of frames with the columns of `df`."""
+    frame = of_no_rows(df.sparkSession, df.schema)
+    given, plan = frame._jdf.queryExecution().optimizedPlan(), found.of(frame)._jdf.queryExecution().optimizedPlan()
+    steps = steps_between(given, plan, found.spark)
+    if steps is None:
+        return replace(found, is_simple=True)
+    return replace(found, steps=steps, columns=given.output(), is_simple=True)
+
+
+def steps_between(given: Any, plan: Any, spark: Classes) -> list[Any] | None:
+    """The selections that make one plan of another, the first one first; None where it takes more than those."""
+    steps: list[Any] = []
     while not plan.fastEquals(given):
         if plan.nodeName() != "Project" or plan.subqueries().nonEmpty():
             return None
-        steps.insert(0, logical.Project(plan.projectList(), nothing))
+        # Upon nothing, as the frame would keep its rows and its session.
+        steps.insert(0, spark.selected(plan.projectList(), spark.nothing))
         plan = plan.child()
-    map_of = getattr(getattr(sql.catalyst.expressions, "AttributeMap$"), "MODULE$")
-    return Selections(steps, given.output(), made.schema, map_of, logical.Project, sql.classic.Dataset.ofRows)
+    return steps
 
 
 def of_no_rows(spark: "SparkSession", schema: StructType) -> "DataFrame":

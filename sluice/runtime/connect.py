@@ -33,20 +33,29 @@ def remote_session(address: str, needed: Mapping[str, str], wanted: Mapping[str,
     require_answer(server)
     from pyspark.sql import SparkSession
 
-    try:
+    with failing_for(server):
         spark = SparkSession.builder.remote(address).create()
-        require_settings(spark, server, needed)
-        for name, value in wanted.items():
-            if spark.conf.isModifiable(name):
-                spark.conf.set(name, value)
-        require_no_substitution(spark, server)
-        require_language(spark, server)
-    except PySparkException as error:
-        raise SluiceError(f"The Spark at {server} gives no session: {str(error).splitlines()[0]}") from error
     try:
+        with failing_for(server):
+            require_settings(spark, server, needed)
+            for name, value in wanted.items():
+                if spark.conf.isModifiable(name):
+                    spark.conf.set(name, value)
+            require_no_substitution(spark, server)
+            require_language(spark, server)
         yield spark
     finally:
+        # Also of a server that is refused: a session that goes on asks it for minutes when the process ends.
         spark.stop()
+
+
+@contextmanager
+def failing_for(server: str) -> Iterator[None]:
+    """What Spark says against a session, as a SluiceError."""
+    try:
+        yield
+    except PySparkException as error:
+        raise SluiceError(f"The Spark at {server} gives no session: {str(error).splitlines()[0]}") from error
 
 
 def public(address: str) -> str:

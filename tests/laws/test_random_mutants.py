@@ -123,7 +123,7 @@ mutants = {
         3, "loose", "silver.facts", at_once, ((strict, "text_fault", no_fault),)
     ),
     "keys that are written alike are one": Mutant(
-        1, "imitations", "silver.facts", at_once, ((fates, "key_text", plain_text),)
+        1, "imitations", "silver.facts", at_once, ((fates, "key_text", plain_text), (parse, "key_text", plain_text))
     ),
     "ended versions are pruned away": Mutant(
         17, "inferred", "silver.joined", one_by_one, ((as_of, "last_begun", those_that_reach),), is_slow=True

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import chdir
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -19,6 +21,7 @@ from tests.commands import done
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkServerProcess
 
 # A process of the tests has one fork server, so whatever is forked is here.
 imported = multiprocessing.get_context("forkserver")
@@ -44,13 +47,21 @@ imported.set_forkserver_preload(
 )
 
 
+def process_of(target: Callable[..., object], arguments: tuple[object, ...]) -> "ForkServerProcess":
+    """A process that calls a function; it is to be started."""
+    # The server looks for what it imports in the folder where it starts, and keeps no other.
+    with chdir(Path(__file__).parents[1]):
+        forkserver.ensure_running()
+    return imported.Process(target=target, args=arguments)
+
+
 class Forked:
     """A command under way, with what `subprocess.Popen` has of one."""
 
     def __init__(self, *arguments: str, here: Path, environment: Mapping[str, str] | None = None) -> None:
         (out, into_out), (err, into_err) = (imported.Pipe(duplex=False) for _ in range(2))
         given = {**os.environ, **(environment or {})}
-        self.process = imported.Process(target=command, args=(arguments, here, given, into_out, into_err))
+        self.process = process_of(command, (arguments, here, given, into_out, into_err))
         self.process.start()
         into_out.close()
         into_err.close()

@@ -29,7 +29,7 @@ from sluice.quality.measure import measure
 from sluice.quality.results import checks_table, is_critical, state_of
 from sluice.storage.delta import Lake
 from tests.damage import damage, double
-from tests.forked import imported
+from tests.forked import process_of
 from tests.kit import Lakehouse, at, clock_off_by, text
 from tests.shop import priced, sales
 
@@ -546,7 +546,7 @@ def add_results(root: str, process: int, times: int) -> None:
 @pytest.mark.process
 def test_two_checks_at_once_lose_no_result(tmp_path: Path) -> None:
     """Four processes, none of which knows of the others, make the table and add to it."""
-    processes = [imported.Process(target=add_results, args=(str(tmp_path), number, 10)) for number in range(4)]
+    processes = [process_of(add_results, (str(tmp_path), number, 10)) for number in range(4)]
     for each in processes:
         each.start()
     for each in processes:

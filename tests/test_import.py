@@ -28,7 +28,7 @@ from sluice.ingest import files
 from sluice.ingest.receivers.records import key_in
 from sluice.log import StoredRecord
 from tests.commands import sluice
-from tests.forked import imported
+from tests.forked import process_of
 from tests.killed_import import import_in_small_batches, killed_import
 from tests.waiting import eventually
 
@@ -374,7 +374,7 @@ def test_every_row_is_there_once_whatever_is_killed(project: Project, tmp_path: 
     kills = 0
     random.seed(1)
     while True:
-        running = imported.Process(target=import_in_small_batches, args=(tmp_path, "o.jsonl.zst"))
+        running = process_of(import_in_small_batches, (tmp_path, "o.jsonl.zst"))
         begun = segments_in(tmp_path / ".sluice")
         running.start()
         eventually(lambda r=running, n=begun: not r.is_alive() or segments_in(tmp_path / ".sluice") > n)  # type: ignore[misc]

@@ -148,10 +148,17 @@ def end_waiting(folder: Path) -> None:
             found.end()
 
 
-def continuous(folder: Path) -> "subprocess.Popen[bytes]":
+@contextmanager
+def continuous(folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """A run that goes on until it is killed, at the latest at the end."""
     with as_typed(folder):
         arguments = [sys.executable, "-m", "sluice.cli", "run", "--continuous"]
-        return subprocess.Popen(arguments, cwd=folder, env=os.environ | keep, stderr=subprocess.PIPE)
+        process = subprocess.Popen(arguments, cwd=folder, env=os.environ | keep, stderr=subprocess.PIPE)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def is_running(pid: int) -> bool:

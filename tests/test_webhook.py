@@ -34,7 +34,7 @@ from sluice.operate.webhook import PositionFile, Webhook, deliver, seconds_of
 from sluice.runtime.signatures import secret_key
 from sluice.storage.delta import Lake
 from tests.commands import sluice
-from tests.forked import imported
+from tests.forked import process_of
 from tests.senders import Sender, careful, hasty
 from tests.test_subscribe import Copy, actual, apply_commit, bag, made, table
 from tests.waiting import eventually, patience_seconds
@@ -244,7 +244,7 @@ def delivered_by_the_killed(lake: Lake, sender: Sender, seed: int) -> Receiver:
     with receiving(itertools.repeat(200), partial(Killer, seed=seed, kills=5)) as receiver:
         assert isinstance(receiver, Killer)
         for _ in range(30):
-            process = imported.Process(target=sender, args=(Path(lake.root).parent, receiver.url, secret))
+            process = process_of(sender, (Path(lake.root).parent, receiver.url, secret))
             process.start()
             receiver.sender = process
             process.join(patience_seconds)

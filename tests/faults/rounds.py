@@ -36,7 +36,7 @@ from sluice.errors import LogError, SluiceError
 from sluice.log import Log, Record, StoredRecord
 from sluice.storage.delta import Lake
 from tests.faults import points
-from tests.forked import imported
+from tests.forked import imported, process_of
 from tests.kit import Lakehouse, at, rows_of, text
 from tests.shop import priced, prices, sales
 
@@ -247,9 +247,7 @@ def struck(  # noqa: PLR0917 - what strikes, and what is struck
 ) -> Iterator[tuple[BaseProcess, TextIO]]:
     """A command as a process of its own that a fault strikes, and what it says; it is ended at the end."""
     reader, writer = imported.Pipe(duplex=False)
-    process = imported.Process(
-        target=run_struck, args=(environment(life), writer, limit, kind, point, count, arguments)
-    )
+    process = process_of(run_struck, (environment(life), writer, limit, kind, point, count, arguments))
     process.start()
     writer.close()
     with open(reader.fileno(), encoding="utf-8", closefd=False) as said:

@@ -63,9 +63,15 @@ def time_of(read: "Column", kind: str, format: str | None) -> "Column":  # noqa:
         return F.when(read.rlike(full_date), read.try_cast("date"))
     if kind == "timestamp_ntz":
         # Spark's own reader takes no more than nine digits of a second.
-        local = F.regexp_replace(F.upper(read), r"(\.[0-9]{6})[0-9]+", "$1")
+        local = F.regexp_replace(in_upper_case(read), r"(\.[0-9]{6})[0-9]+", "$1")
         return F.when(local.rlike(without_offset), local.try_cast("timestamp_ntz"))
-    return F.when(read.rlike(usual), read.try_cast("timestamp")).otherwise(apart(F.upper(read), instant_of))
+    other = apart(in_upper_case(read), instant_of)
+    return F.when(read.rlike(usual), read.try_cast("timestamp")).when(read.isNotNull(), other)
+
+
+def in_upper_case(time: "Column") -> "Column":
+    """RFC 3339's letters; all others are wrong, and Spark's `upper` takes a second to load its tables of them."""
+    return F.translate(time, "tz", "TZ")
 
 
 def apart(value: "Column", result: "Callable[[Column], Column]") -> "Column":
@@ -121,7 +127,7 @@ def instant(micros: int) -> datetime:
 def lacks_offset(read: "Column", kind: str, format: str | None) -> "Column":  # noqa: A002
     """Whether a value is a time except for a missing time zone."""
     needs_offset = format is None and kind in ("timestamp", "timestamp_ltz")
-    return F.upper(read).rlike(without_offset) if needs_offset else F.lit(False)
+    return in_upper_case(read).rlike(without_offset) if needs_offset else F.lit(False)
 
 
 def require_time_formats(dataset: str, formats: Mapping[str, str], schema: str) -> None:

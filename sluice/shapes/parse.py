@@ -291,7 +291,6 @@ def texts_of(parsing: Parsing) -> "list[Column]":
         size.alias("_size"),
         (F.col("value").isNull() & F.col("headers").getItem(erased_header).isNotNull()).alias("_is_erased"),
         text.alias("_text"),
-        F.json_object_keys(text).alias("_names"),
         F.from_json(text, parsing.read_type, strict.options(parsing.text_bytes_max)).alias("_parsed"),
         *([F.col("_decoded").getField("fault").alias("_undecoded")] if parsing.is_encoded else []),
         *([F.col(encoded.schema_id)] if parsing.names_schemas else []),
@@ -335,6 +334,7 @@ def row_of(parsing: Parsing) -> "list[Column]":
     row = [each.value(read(parsing).getField(name)).alias(name) for name, each in parsing.typed.items()]
     around = columns_of(parsing.record_columns)
     row += [record_columns.value(parsing, name, each).alias(name) for name, each in around.items()]
+    row.append(names_of(parsing).alias("_names"))
     if not parsing.is_debezium:
         return row
     before, keys = F.expr(enveloped("before")), parsing.changes.keys if parsing.changes else ()
@@ -377,19 +377,37 @@ def fault_of(parsing: Parsing) -> "Column":
     return F.coalesce(*faults, *([] if of_record is None else [of_record]))
 
 
+def names_of(parsing: Parsing) -> "Column":
+    """The names of an object's members; null where each is known to be the value of a column.
+
+    It spares most records a second reading: an object has at most one member more than its text has commas, and one for
+    each value, so that with as many values none is unknown or there twice.
+    """
+    names = F.json_object_keys("_text")
+    if parsing.is_debezium:
+        return names
+    members_most = F.size(F.split("_text", ","))
+    return F.when(F.coalesce(members_most != value_count(parsing), F.lit(True)), names)
+
+
 def names_fault(parsing: Parsing) -> "Column":
     """The rule that the names of an object's members break, or null."""
     found = strict.names_fault(F.col("_names"))
-    return found if parsing.is_debezium else F.when(~has_values_only(parsing), found)
+    return found if parsing.is_debezium else F.when(has_others(parsing), found)
 
 
-def has_values_only(parsing: Parsing) -> "Column":
-    """Whether each member is the value of a column, so that none is unknown or there twice: their numbers are the same.
+def has_others(parsing: Parsing) -> "Column":
+    """Whether a member is there that is not the value of a column: it is unknown, null, or there twice.
 
-    It spares most records the comparison of their names, for which Spark generates no code.
+    Spark generates no code to compare names.
     """
+    return F.size("_names") != value_count(parsing)
+
+
+def value_count(parsing: Parsing) -> "Column":
+    """How many columns have a value in the text."""
     values = [F.col("_parsed").getField(name).isNotNull().cast("int") for name in parsing.typed]
-    return F.coalesce(F.size("_names") == reduce(add, values, F.lit(0)), F.lit(False))
+    return reduce(add, values, F.lit(0))
 
 
 def change_of(parsing: Parsing) -> "dict[str, Column]":
@@ -443,7 +461,7 @@ def unknown_fields(parsing: Parsing) -> "Column":
         return F.lit(None).cast("array<string>")
     known = F.array(*[F.lit(name) for name in parsing.typed])
     unknown = F.array_except("_names", known)
-    return F.when(~has_values_only(parsing), F.when(F.size(unknown) > 0, unknown))
+    return F.when(has_others(parsing) & (F.size(unknown) > 0), unknown)
 
 
 def broken_rule(parsing: Parsing) -> "Column":

@@ -34,6 +34,8 @@ times = (
 strings = (
     "a",
     "",
+    "a,b",
+    ",",
     "é😀",
     "}{][",
     '"',
@@ -123,11 +125,21 @@ def test_a_record_is_accepted_and_read_as_by_a_strict_parser(spark: "SparkSessio
     require_as_strict(spark, seed)
 
 
-def test_names_that_are_not_compared_are_noticed(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.shapes.parse.has_values_only", lambda _: F.lit(True))
+@pytest.mark.parametrize(
+    ("function", "answer"),
+    [
+        pytest.param("parse.names_of", "CAST(NULL AS array<string>)", id="every member is taken for a value"),
+        pytest.param("parse.has_others", "false", id="names are not compared"),
+        pytest.param("strict.has_one_closing_brace", "true", id="objects inside are not looked at"),
+    ],
+)
+def test_a_check_that_is_left_out_is_noticed(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, function: str, answer: str
+) -> None:
+    monkeypatch.setattr(f"sluice.shapes.{function}", lambda _: F.expr(answer))
     # What a declaration has made of its columns, it keeps.
     monkeypatch.setitem(globals(), "parsing", replace(parsing))
-    with pytest.raises(AssertionError, match="more items"):
+    with pytest.raises(AssertionError, match="more item"):
         require_as_strict(spark, 1)
 
 

@@ -4,11 +4,13 @@ import os
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from sluice.model.prepared import shared
 from sluice.runtime import session as sessions
 from sluice.runtime.settings import Settings
 from tests import durations, tiers
@@ -82,6 +84,17 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.startswith("SLUICE_") and name not in kept_variables:
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def no_plans_of_others(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that may break code shares no plans with others: they would be of other code."""
+    if "monkeypatch" not in signature(request.function).parameters:
+        yield
+        return
+    shared.cache_clear()
+    yield
+    shared.cache_clear()
 
 
 @pytest.fixture(scope="session")

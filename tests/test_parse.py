@@ -210,7 +210,7 @@ def test_a_decimal_has_the_digits_that_were_written_or_is_refused(
 widely = Parsing(
     schema="id string, n int, big bigint, ratio double, price decimal(10,2), is_on boolean, at timestamp, "
     "local timestamp_ntz, day date, bytes binary, inner struct<at: timestamp, price: decimal(10,2)>, "
-    "list array<timestamp>, ratios array<double>, names array<string>",
+    "list array<timestamp>, ratios array<double>, names array<string>, tiny tinyint, tinies array<tinyint>",
     required=(),
     event_time=None,
 )
@@ -295,6 +295,22 @@ texts_and_rules: list[tuple[str | bytes, str | None]] = [
     ('{"inner":{"price":0.001}}', "wrong_type"),
     ('{"inner":[{"price":1}]}', "wrong_type"),
     ('{"id":1.10}', "wrong_type"),
+    ('{"id":1.10,"ratio":1.1}', "wrong_type"),
+    ('{"id":1.10,"more":1.1}', "wrong_type"),
+    ('{"id" : 1.10,"names":["x,1.1,"]}', "wrong_type"),
+    ('{"id" : "1.1","ratio":1.10}', None),
+    (r'{"\u0069d":"1.1","ratio":1.10}', None),
+    ('{"tiny":127}', None),
+    ('{"tiny":-128,"tinies":[0,null]}', None),
+    ('{"tiny":128}', "wrong_type"),
+    ('{"tiny":255}', "wrong_type"),
+    ('{"tiny":256}', "wrong_type"),
+    ('{"tiny":1.0}', "wrong_type"),
+    ('{"tinies":[1,200]}', "wrong_type"),
+    ('{"price":1e2,"ratio":1e-300}', None),
+    ('{"price":1e2,"more":1.23456789012345678e5}', None),
+    ('{"price":1e2,"id":"see [1e-400]"}', None),
+    (r'{"pr\u0069ce":1e2,"id":"see [1e-400]"}', "wrong_type"),
     ('{"id":1e400}', "wrong_type"),
     ('{"names":["x",0.10]}', "wrong_type"),
     ('{"bytes":"!"}', "wrong_type"),

@@ -24,6 +24,7 @@ from sluice.model.datasets import (
 )
 from sluice.model.lineage import Lineage, Made, from_sql, unique
 from sluice.model.plain import require_certain
+from sluice.model.prepared import columns_of
 from sluice.model.specification import Specification
 from sluice.model.sql import backticked, require_closed, require_known
 from sluice.model.values import are_one_to_one
@@ -263,9 +264,13 @@ def compared_by(
     keyed = {alias: Keyed(keys, (on or {}).get(alias, {})) for alias in inputs}
     is_known = len(inputs) == 1 or all(each.is_typed(inputs[alias]) for alias, each in keyed.items())
 
+    fitting: set[tuple[str, ...]] = set()
+
     def compared(rows: Frames) -> Frames:
-        if not is_known:
+        kinds = () if is_known else tuple(columns_of(rows[alias]) for alias in keyed)
+        if not is_known and kinds not in fitting:
             require_one_to_one(dataset, {alias: each.touched(rows[alias]) for alias, each in keyed.items()}, keys)
+            fitting.add(kinds)
         return rows
 
     return compared

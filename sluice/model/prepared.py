@@ -1,139 +1,250 @@
-"""Prepared: what is computed row by row, planned once by Spark and not again for each frame.
+"""Prepared: what is made of frames by their columns alone, planned once by Spark and not again for each frame.
 
-To resolve the names and types of a hundred columns, and to simplify them, takes 0.1 s of CPU, however few rows there
-are. Where no more than that is done, the plan is put upon the rows of other frames with the same columns.
+To resolve the names and types of a hundred columns takes 0.1 s of CPU, however few rows there are. A plan is made for
+stand-ins that have the columns of the frames and no rows; for each frame it is put upon the rows of that.
 """
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Make = Callable[["DataFrame"], "DataFrame"]
+Make = Callable[..., "DataFrame"]
 # Kinds of frames, of which each plan takes some 50 KB.
 kinds_max = 2_000
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What `make` selects of a frame: each row by itself, by nothing but the values of its columns."""
+    """What `make` makes of frames: it may look at their columns, and neither at their rows nor at anything else."""
 
     make: Make
-    # By the JVM that has them, and the frame's columns; None: what is made is no such selection.
-    kept: "dict[tuple[object, str], Selections | None]" = field(default_factory=dict)
+    # By the JVM that has them, and the frames' columns; None: what is made cannot be put upon other rows.
+    kept: "dict[tuple[object, ...], Plan | None]" = field(default_factory=dict)
 
-    def of(self, df: "DataFrame") -> "DataFrame":
-        if not hasattr(df, "_jdf"):
+    def of(self, *frames: "DataFrame") -> "DataFrame":
+        if not all(map(is_classic, frames)):
             # A server of Spark Connect plans each frame itself.
-            return self.make(df)
-        place = (SparkContext._gateway, columns_of(df))
-        if place not in self.kept:
-            made = self.make(df)
-            self.keep(place, selections(df, made))
-            return made
-        found = self.kept[place]
-        if found is None:
-            return self.make(df)
-        if not found.is_simple:
-            found = simplified(found, df)
+            return self.make(*frames)
+        place = (SparkContext._gateway, *map(columns_of, frames))
+        found = self.kept.get(place, unseen)
+        if found is unseen:
+            # Most frames in the life of a command are the only ones of their kind.
+            self.keep(place, unplanned)
+            return self.make(*frames)
+        if found is unplanned:
+            found = planned(self.make, frames)
             self.keep(place, found)
-        return found.of(df)
+        rows = [plan_of(each) for each in frames]
+        return self.make(*frames) if found is None or not found.fits(rows) else found.of(frames[0].sparkSession, rows)
 
-    def keep(self, place: tuple[object, str], found: "Selections | None") -> None:
+    def keep(self, place: "tuple[object, ...]", found: "Plan | None") -> None:
         self.kept[place] = found
         for oldest in list(self.kept)[:-kinds_max]:
             self.kept.pop(oldest, None)
 
 
 @lru_cache(maxsize=1_000)
+def shared(function: Make, *arguments: Hashable) -> Prepared:
+    """What a function makes of frames and these arguments, for all who ask for the same: equal ones must be alike."""
+    return Prepared(lambda *frames: function(*frames, *arguments))
+
+
 def expressions(*texts: str) -> Prepared:
     """SQL expressions of a row, by their texts."""
-    return Prepared(lambda df: df.selectExpr(*texts))
+    return shared(selected, *texts)
+
+
+def selected(df: "DataFrame", *texts: str) -> "DataFrame":
+    return df.selectExpr(*texts)
+
+
+def is_classic(df: "DataFrame") -> bool:
+    """Whether a frame's plan is in a JVM of this process; else a Spark Connect server has it."""
+    return hasattr(df, "_jdf")
 
 
 def columns_of(df: "DataFrame") -> str:
     """The names and types of a frame's columns, and which of them may be null."""
-    return df.schema.json()
+    if "schema" not in vars(df):
+        # For Python to read what the JVM says takes a few milliseconds.
+        return str(cast(Any, df)._jdf.schema().json())
+    return json.dumps(df.schema.jsonValue(), separators=(",", ":"), ensure_ascii=False)
+
+
+def plan_of(df: "DataFrame") -> Any:
+    """The plan of a frame, as Spark has analysed it."""
+    return cast(Any, df)._jdf.queryExecution().analyzed()
 
 
 @dataclass(frozen=True)
-class Selections:
-    """Selections from a frame, one upon another, as Spark has analysed them, and simplified if `is_simple`.
+class Plan:
+    """A plan for frames of which nothing is known but their columns.
 
-    `columns` are those of the frame that they were planned for.
+    It puts the attributes `own` into its result, which no other plan has.
+    """
+
+    schema: StructType
+    own: Any
+    spark: "Classes"
+
+    def fits(self, rows: Sequence[Any]) -> bool:
+        """Whether no frame has attributes that this plan gave it: it would give the same ones to others then."""
+        return all(self.own.intersect(each.outputSet()).isEmpty() for each in rows)
+
+    def of(self, spark: "SparkSession", rows: Sequence[Any]) -> "DataFrame":
+        """The same upon the plans of frames with these columns."""
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        plan = self.upon(rows)
+        # All of it is, so that Spark need not look.
+        plan.setAnalyzed()
+        made = DataFrame(self.spark.frame_of(spark._jsparkSession, plan), spark)
+        # A schema can be changed in place, by whoever asks for it.
+        vars(made)["schema"] = deepcopy(self.schema)
+        return made
+
+    def upon(self, rows: Sequence[Any]) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Selections(Plan):
+    """Selections from one frame with these `columns`, one upon another, simplified for any rows.
+
+    A lambda in them (`has_lambdas`) holds its argument while it is computed, and so it is not shared by frames that the
+    driver may compute itself, at the same time: those of rows that it has, in no partition yet.
     """
 
     steps: Sequence[Any]
     columns: Any
-    schema: StructType
-    spark: "Classes"
-    is_simple: bool = False
+    has_lambdas: bool
 
-    def of(self, df: "DataFrame") -> "DataFrame":
-        """The same from a frame with the same columns."""
-        from pyspark.sql.classic.dataframe import DataFrame
+    def fits(self, rows: Sequence[Any]) -> bool:
+        (plan,) = rows
+        is_computed_here = plan.containsPattern(self.spark.of_driver) and not plan.containsPattern(
+            self.spark.in_partitions
+        )
+        return super().fits(rows) and not (self.has_lambdas and is_computed_here)
 
-        plan = df._jdf.queryExecution().analyzed()
+    def upon(self, rows: Sequence[Any]) -> Any:
+        (plan,) = rows
         columns = self.spark.map_of.apply(self.columns.zip(plan.output()))
         for step in self.steps:
             plan = self.spark.selected(step.rewriteAttrs(columns).projectList(), plan)
-        # All of it is, so that Spark need not look.
-        plan.setAnalyzed()
-        made = DataFrame(self.spark.frame_of(df.sparkSession._jsparkSession, plan), df.sparkSession)
-        # A schema can be changed in place, by whoever asks for it.
-        vars(made)["schema"] = deepcopy(self.schema)
-        return made
+        return plan
+
+
+@dataclass(frozen=True)
+class Whole(Plan):
+    """Any plan, upon stand-ins. Each is replaced by the rows of its frame, beside none that give them its attributes.
+
+    Spark's optimizer drops the side without rows, and keeps the attributes.
+    """
+
+    plan: Any
+    stand_ins: Sequence[Any]
+    nothings: Sequence[Any]
+
+    def upon(self, rows: Sequence[Any]) -> Any:
+        of_stand_in = self.spark.map.empty()
+        for stand_in, nothing, each in zip(self.stand_ins, self.nothings, rows, strict=True):
+            both = self.spark.nil.prepended(each).prepended(nothing)
+            of_stand_in = of_stand_in.updated(stand_in, self.spark.union(both, False, False))
+        return self.plan.transformUp(of_stand_in)
 
 
 @dataclass(frozen=True)
 class Classes:
     """Spark's, of a JVM; each one that is named is asked for."""
 
+    map: Any
     map_of: Any
+    nil: Any
+    no_stream: Any
     selected: Any
+    union: Any
+    rows: Any
     frame_of: Any
     nothing: Any
-    of_time: Any
+    unkept: Sequence[Any]
+    lambdas: Any
+    of_driver: Any
+    in_partitions: Any
 
     @classmethod
     def of(cls, spark: "SparkSession") -> "Classes":
-        sql = cast(Any, spark._jvm).org.apache.spark.sql
-        logical = sql.catalyst.plans.logical
+        jvm = cast(Any, spark._jvm)
+        sql, immutable = jvm.org.apache.spark.sql, jvm.scala.collection.immutable
+        logical, pattern = sql.catalyst.plans.logical, sql.catalyst.trees.TreePattern
         map_of = getattr(getattr(sql.catalyst.expressions, "AttributeMap$"), "MODULE$")
-        of_time = sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-        return cls(map_of, logical.Project, sql.classic.Dataset.ofRows, logical.OneRowRelation(), of_time)
+        return cls(
+            map=getattr(getattr(immutable, "Map$"), "MODULE$"),
+            map_of=map_of,
+            nil=getattr(getattr(immutable, "Nil$"), "MODULE$"),
+            no_stream=getattr(getattr(jvm.scala, "None$"), "MODULE$"),
+            selected=logical.Project,
+            union=logical.Union,
+            rows=logical.LocalRelation,
+            frame_of=sql.classic.Dataset.ofRows,
+            nothing=logical.OneRowRelation(),
+            # The time, what another query gives, and functions in Python, which have a number of their own.
+            unkept=(pattern.CURRENT_LIKE(), pattern.PLAN_EXPRESSION(), pattern.PYTHON_UDF()),
+            lambdas=pattern.LAMBDA_VARIABLE(),
+            of_driver=pattern.LOCAL_RELATION(),
+            in_partitions=pattern.REPARTITION_OPERATION(),
+        )
 
 
-def selections(df: "DataFrame", made: "DataFrame") -> Selections | None:
-    """What was made of a frame; None where that is more than selections, or depends on when it is asked."""
-    spark, given = Classes.of(df.sparkSession), df._jdf.queryExecution().analyzed()
-    plan = made._jdf.queryExecution().analyzed()
-    steps = None if plan.containsPattern(spark.of_time) else steps_between(given, plan, spark)
-    return None if steps is None else Selections(steps, given.output(), deepcopy(made.schema), spark)
+unseen, unplanned = (Plan(StructType(), None, cast(Classes, None)) for _ in range(2))
 
 
-def simplified(found: Selections, df: "DataFrame") -> Selections:
-    """The same selections, simplified for any rows of frames with the columns of `df`."""
-    frame = of_no_rows(df.sparkSession, df.schema)
-    given, plan = frame._jdf.queryExecution().optimizedPlan(), found.of(frame)._jdf.queryExecution().optimizedPlan()
-    steps = steps_between(given, plan, found.spark)
-    if steps is None:
-        return replace(found, is_simple=True)
-    return replace(found, steps=steps, columns=given.output(), is_simple=True)
+def planned(make: Make, frames: "Sequence[DataFrame]") -> Plan | None:
+    """The plan of what is made of frames; None where that depends on more than their columns."""
+    spark = frames[0].sparkSession
+    classes, stand_ins = Classes.of(spark), [stand_in(spark, each.schema) for each in frames]
+    try:
+        made = make(*stand_ins)
+        plan = plan_of(made)
+    except (PySparkException, Py4JJavaError):
+        return None
+    given = [plan_of(each) for each in stand_ins]
+    if not plan.deterministic() or any(map(plan.containsPattern, classes.unkept)):
+        return None
+    schema = deepcopy(made.schema)
+    if len(frames) == 1 and steps_between(given[0], plan, classes) is not None:
+        own = getattr(plan.outputSet(), "$minus$minus")(given[0].outputSet())
+        base = stand_ins[0]._jdf.queryExecution().optimizedPlan()
+        steps = steps_between(base, made._jdf.queryExecution().optimizedPlan(), classes)
+        has_lambdas = bool(plan.containsPattern(classes.lambdas))
+        return None if steps is None else Selections(schema, own, classes, steps, base.output(), has_lambdas)
+    if plan.containsPattern(classes.lambdas):
+        return None
+    leaves = plan.collectLeaves()
+    if not all(any(leaves.apply(index).fastEquals(each) for each in given) for index in range(leaves.size())):
+        return None
+    own = plan.outputSet()
+    for each in given:
+        own = getattr(own, "$plus$plus")(each.outputSet())
+    nothings = [classes.rows(each.output(), classes.nil, False, classes.no_stream) for each in given]
+    return Whole(schema, own, classes, plan, given, nothings)
 
 
 def steps_between(given: Any, plan: Any, spark: Classes) -> list[Any] | None:
     """The selections that make one plan of another, the first one first; None where it takes more than those."""
     steps: list[Any] = []
     while not plan.fastEquals(given):
-        if plan.nodeName() != "Project" or plan.subqueries().nonEmpty():
+        if plan.nodeName() != "Project":
             return None
         # Upon nothing, as the frame would keep its rows and its session.
         steps.insert(0, spark.selected(plan.projectList(), spark.nothing))
@@ -141,9 +252,11 @@ def steps_between(given: Any, plan: Any, spark: Classes) -> list[Any] | None:
     return steps
 
 
-def of_no_rows(spark: "SparkSession", schema: StructType) -> "DataFrame":
-    """A frame of no rows, of which Spark does not know that there are none."""
+def stand_in(spark: "SparkSession", schema: StructType) -> "DataFrame":
+    """A frame with these columns of which Spark does not know the rows; whoever reads them gets an error."""
     from pyspark.sql.classic.dataframe import DataFrame
 
-    session, none = spark._jsparkSession, spark.sparkContext._jsc.emptyRDD()
-    return DataFrame(session.createDataFrame(none, session.parseDataType(schema.json())), spark)
+    session, jvm = spark._jsparkSession, cast(Any, spark._jvm)
+    no_row = jvm.java.util.Collections.singletonList("A plan that is prepared has no rows.")
+    rows = spark.sparkContext._jsc.parallelize(no_row, 1)
+    return DataFrame(session.createDataFrame(rows, session.parseDataType(schema.json())), spark)

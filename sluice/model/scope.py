@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from sluice.model.few_rows import are_keys, distinct, matching
 from sluice.model.found import Among, Condition, During, finders
+from sluice.model.prepared import shared
 from sluice.model.small_frames import is_local, known_rows, local, small_rows
 
 if TYPE_CHECKING:
@@ -234,13 +235,17 @@ def collect(rows: "DataFrame") -> Scope:
     known = known_rows(rows)
     if known is not None and are_keys(known.schema, rows.columns):
         return of_few(rows, distinct(known))
-    rows = rows.distinct()
+    rows = shared(distinct_rows).of(rows)
     # What is made of rows that the driver has is computed there at once.
     few = small_rows(rows) if is_local(rows) else None
     if few is None:
         rows = rows.localCheckpoint()
         few = small_rows(rows)
     return of_many(rows) if few is None else of_few(rows, few)
+
+
+def distinct_rows(rows: "DataFrame") -> "DataFrame":
+    return rows.distinct()
 
 
 def of_few(rows: "DataFrame", few: pa.Table) -> Scope:

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from sluice.model.ledger import Entry
-from sluice.model.prepared import Prepared
+from sluice.model.prepared import Prepared, is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -155,11 +155,6 @@ def optimize(df: "DataFrame") -> None:
     """Optimizes a frame now: what Delta asks its tables' logs meanwhile is small, whatever the frame's own size."""
     if is_classic(df):
         df._jdf.queryExecution().optimizedPlan()
-
-
-def is_classic(df: "DataFrame") -> bool:
-    """Whether a frame's plan is in a JVM of this process; else a Spark Connect server has it."""
-    return hasattr(df, "_jdf")
 
 
 def is_local(df: "DataFrame") -> bool:

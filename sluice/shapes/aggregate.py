@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from sluice.model.prepared import Prepared, columns_of
 from sluice.model.scope import Scope
 from sluice.model.sql import backticked, columns_read, fold, named_expression
 from sluice.model.truncation import finest, times_of
@@ -76,10 +77,23 @@ class Groups:
 
     def touched(self, changed: "DataFrame", own: "DataFrame") -> "DataFrame":
         """The groups that changed rows are in, or were, as far as the change can be seen in the measures."""
-        grouped = self.grouped(consolidated(changed, self.used(changed.columns)))
-        if self.window:
-            return self.window.touched(grouped, own, tuple(self.expressions))
-        return grouped.select(*group_names(tuple(self.expressions)))
+        if self.window is None or self.window.is_by_row:
+            return self.prepared["touched"].of(changed)
+        return self.window.touched(self.changed(changed), own, tuple(self.expressions))
+
+    @cached_property
+    def prepared(self) -> "dict[str, Prepared]":
+        """What depends on the columns of rows alone."""
+        return {"touched": Prepared(self.touched_by_row), "adjusted": Prepared(self.adjusted_exactly)}
+
+    def touched_by_row(self, changed: "DataFrame") -> "DataFrame":
+        """The same where the groups of a row depend on that row alone."""
+        names, rows = tuple(self.expressions), self.changed(changed)
+        return self.window.touched(rows, rows, names) if self.window else rows.select(*group_names(names))
+
+    def changed(self, changed: "DataFrame") -> "DataFrame":
+        """The changed rows that count, with the columns of their group."""
+        return self.grouped(consolidated(changed, self.used(changed.columns)))
 
     @property
     def is_adjustable(self) -> bool:
@@ -94,13 +108,28 @@ class Groups:
         names = [*self.columns, *self.measures]
         if changed is None:
             return own.select(*map(backticked, names)).withColumn(is_known, F.lit(True))
-        used = self.used(changed.columns)
-        grouped = self.grouped(balanced(changed, used))
-        placed = self.window.place(grouped, tuple(self.expressions)) if self.window else grouped
+        kinds = columns_of(changed), columns_of(own)
+        if kinds not in self.adjustable:
+            self.adjustable[kinds] = self.exact_measures(self.placed(changed), own)
+        return self.prepared["adjusted"].of(changed, own) if self.adjustable[kinds] else None
+
+    @cached_property
+    def adjustable(self) -> "dict[tuple[str, str], tuple[Measure, ...]]":
+        """The measures that are exact, by the columns of changed rows and of the table."""
+        return {}
+
+    def adjusted_exactly(self, changed: "DataFrame", own: "DataFrame") -> "DataFrame":
+        """The groups of `own` and of changed rows, where all measures are exact."""
+        placed, used = self.placed(changed), self.used(changed.columns)
         measures = self.exact_measures(placed, own)
         if not can_be_net(changed, used):
             measures = tuple(replace(each, is_net=False) if isinstance(each, Extreme) else each for each in measures)
-        return adjusted(placed, own, group_names(self.columns), measures, self.having) if measures else None
+        return adjusted(placed, own, group_names(self.columns), measures, self.having)
+
+    def placed(self, changed: "DataFrame") -> "DataFrame":
+        """The changed rows with their balance, their group and their window."""
+        grouped = self.grouped(balanced(changed, self.used(changed.columns)))
+        return self.window.place(grouped, tuple(self.expressions)) if self.window else grouped
 
     def exact_measures(self, placed: "DataFrame", own: "DataFrame") -> tuple[Measure, ...]:
         """The measures, if those of the placed rows have the types that the table has, and all are exact; else none."""

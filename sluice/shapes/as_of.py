@@ -6,12 +6,13 @@ number, however many versions a key has.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from sluice.model.prepared import Prepared
 from sluice.model.scope import collect
 from sluice.shapes.canonical import digest
 from sluice.shapes.difference import change_columns, sign
@@ -29,6 +30,11 @@ class Joined:
     keys: tuple[str, ...]
     fact_keys: tuple[str, ...]
     inferred: Mapping[str, str] | None = None
+
+    @cached_property
+    def prepared(self) -> dict[str, Prepared]:
+        """`lying_within`, by the event time."""
+        return {}
 
 
 def join_as_of(facts: "DataFrame", versions: "DataFrame", name: str, event_time: str, joined: Joined) -> "DataFrame":
@@ -202,6 +208,14 @@ def facts_within(facts: "DataFrame", intervals: "DataFrame", joined: Joined, eve
     near = found.filter(
         facts, list(zip(joined.fact_keys, joined.keys, strict=True)), during=(event_time, "_from", "_to")
     )
-    begun = with_last_begun(near, found.frame, joined, event_time, begin="_from", said=F.struct("_to"))
+    within = joined.prepared.setdefault(
+        event_time, Prepared(partial(lying_within, joined=joined, event_time=event_time))
+    )
+    return within.of(near, found.frame)
+
+
+def lying_within(facts: "DataFrame", intervals: "DataFrame", joined: Joined, event_time: str) -> "DataFrame":
+    """The facts that lie in one of the intervals of their key."""
+    begun = with_last_begun(facts, intervals, joined, event_time, begin="_from", said=F.struct("_to"))
     is_within = F.col("_last._to").isNull() | (F.col(event_time) < F.col("_last._to"))
     return begun.where(F.col("_last").isNotNull() & is_within).select(*facts.columns)

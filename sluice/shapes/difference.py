@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sluice.model.few_rows import are_same, in_types_of, keys_of
+from sluice.model.prepared import shared
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -26,6 +27,10 @@ def difference(own: "DataFrame", new: "DataFrame", grain: Sequence[str]) -> "Dat
     'inserted' or 'updated' with the new row, 'deleted' with the old one.
     Comparison is null-safe; equal rows do not appear.
     """
+    return shared(difference_by, tuple(grain)).of(own, new)
+
+
+def difference_by(own: "DataFrame", new: "DataFrame", grain: Sequence[str]) -> "DataFrame":
     kind = F.when(F.col("before").isNull(), "inserted").when(F.col("after").isNull(), "deleted").otherwise("updated")
     changed = differing(own, new, grain, new.columns)
     return changed.select(kind.alias(operation), F.coalesce("after", "before").alias("row")).select("row.*", operation)

@@ -28,6 +28,7 @@ from sluice.model.datasets import (
 from sluice.model.expectations import Expectation
 from sluice.model.frames import dropped, nulled, selected, where_equal, where_null, with_constant
 from sluice.model.lineage import Lineage, Made, Source
+from sluice.model.prepared import shared
 from sluice.model.record_columns import columns_of
 from sluice.model.rules import require_fit
 from sluice.model.small_frames import frame_of, is_known_empty, known_rows
@@ -74,7 +75,7 @@ reached_schema = StructType().add("partition", "string").add("event_time", "time
 class Events(Specification):
     """The records of topics: how they are parsed, and their key."""
 
-    kind, version = "events", 3
+    kind, version = "events", 4
     sources: list[str]
     distinct: tuple[str, ...]
     parsing: Parsing
@@ -247,7 +248,6 @@ def judge(records: "Sequence[DataFrame]", reading: Reading, *, table: str, own: 
     few = judged_by_driver(parsed, reading, table=table, own=own)
     if few is not None:
         return few
-    is_good = F.col("_rule").isNull()
     candidates = as_said(parsed, reading)
     before = judged_before(own, table, reading.distinct)
     if reading.is_judged_again:
@@ -256,14 +256,25 @@ def judge(records: "Sequence[DataFrame]", reading: Reading, *, table: str, own: 
         before = [each.join(again, list(position), "left_anti") for each in before]
     for rows in before[:1]:
         candidates = candidates.unionByName(rows, allowMissingColumns=True)
+    fated = with_fates_and_ids if reading.parsing.names_schemas else with_fates
+    return shared(fated).of(candidates, *before[1:])
+
+
+def with_fates(candidates: "DataFrame", duplicates: "DataFrame | None" = None) -> "DataFrame":
+    """The candidates with their fates; `duplicates` are former ones."""
+    is_good = F.col("_rule").isNull()
     rejected = F.when(F.col("_rule").isin(late, erased), F.col("_rule")).otherwise("quarantined")
-    return deduplicate(candidates, *before[1:]).withColumns(
+    return deduplicate(candidates, duplicates).withColumns(
         {
             "_fate": F.when(is_good, F.col("_fate")).otherwise(rejected),
             "_reason": F.when(is_good, F.col("_reason")).otherwise(F.col("_rule")),
-            **({"_detail": with_schema_id()} if reading.parsing.names_schemas else {}),
         }
     )
+
+
+def with_fates_and_ids(candidates: "DataFrame", duplicates: "DataFrame | None" = None) -> "DataFrame":
+    """The same of records that name the schema that they were written by."""
+    return with_fates(candidates, duplicates).withColumn("_detail", with_schema_id())
 
 
 def judged_by_driver(parsed: "DataFrame", reading: Reading, *, table: str, own: Frames) -> "DataFrame | None":

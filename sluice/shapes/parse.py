@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -16,7 +16,7 @@ from sluice.model.ddl import column_names, column_types
 from sluice.model.erasure import erased_header
 from sluice.model.expectations import Expectation
 from sluice.model.formats import Encoding, Format, names_schemas
-from sluice.model.prepared import Prepared
+from sluice.model.prepared import Prepared, shared
 from sluice.model.record_columns import columns_of, tombstones
 from sluice.model.rules import holds
 from sluice.model.times import is_time, micros_least, micros_most, paths
@@ -244,17 +244,14 @@ def parse(
     records = records if said is None else with_commands(records, said)
     if isinstance(parsing.format, Encoding):
         records = encoded.with_text(records, parsing.format, parsing.record_bytes_max, schemas)
-    has_commands = said is not None
+    arguments = (parsing, None if distinct is None else tuple(distinct), said is not None)
+    if not parsing.expectations:
+        return shared(parsed, *arguments).of(records)
+    # The values in an expectation can be equal and mean two things: 1 and 1.0.
+    return parsing.once(lambda _: Prepared(lambda df: parsed(df, *arguments)), str(arguments[1:])).of(records)
 
-    def prepared(each: Parsing) -> Prepared:
-        return Prepared(partial(parsed, each, distinct, has_commands=has_commands))
 
-    return parsing.once(prepared, f"{has_commands=} {distinct=}").of(records)
-
-
-def parsed(
-    parsing: Parsing, distinct: Sequence[str] | None, records: "DataFrame", *, has_commands: bool
-) -> "DataFrame":
+def parsed(records: "DataFrame", parsing: Parsing, distinct: Sequence[str] | None, has_commands: bool) -> "DataFrame":
     """The same of records with the commands about them, and their text where it is encoded."""
     is_held = F.coalesce(said_of("timestamp"), F.lit(False)) if has_commands else F.lit(False)
     read = records.select(is_held.alias("_held"), *parsing.once(texts_of))
@@ -386,7 +383,8 @@ def names_of(parsing: Parsing) -> "Column":
     names = F.json_object_keys("_text")
     if parsing.is_debezium:
         return names
-    members_most = F.size(F.split("_text", ","))
+    # No more than decide: a text of ten million commas would be as many texts.
+    members_most = F.size(F.split("_text", ",", len(parsing.typed) + 1))
     return F.when(F.coalesce(members_most != value_count(parsing), F.lit(True)), names)
 
 

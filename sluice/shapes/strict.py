@@ -4,8 +4,11 @@ Spark's reader stops after the first value, keeps the last of two members with o
 every text is one JSON value, and every value is what was written; anything else has the name of the rule it breaks.
 """
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -14,6 +17,8 @@ from pyspark.sql import types as T
 from sluice.model.times import apart, is_epoch, is_time, lacks_offset, time_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import Column
 
 corrupt = "_corrupt"
@@ -31,10 +36,9 @@ lenient = (
 blank = r"[ \t\n\r]*+"
 an_object_ends_in_an_array = rf"\}}{blank}\]"
 number_text = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-# A number in a text that is read as a double, and has more digits than each double keeps, or may become zero.
+# A number that is read as a double, and has more digits than each double keeps, or may become zero.
 beyond_a_double = (
-    rf"[:\[,]{blank}-?(?:[0-9][0-9.]{{38}}|(?:[0-9]{{16}}|[0-9][0-9.]{{16}})[0-9.]*+[eE]"
-    r"|[0-9.]*[1-9][0-9.]*[eE]-0*+[1-9][0-9]{2})"
+    r"-?(?:[0-9][0-9.]{38}|(?:[0-9]{16}|[0-9][0-9.]{16})[0-9.]*+[eE]|[0-9.]*[1-9][0-9.]*[eE]-0*+[1-9][0-9]{2})"
 )
 # How Spark writes a number with a fraction, or beyond the range of a double, into a column of text.
 rewritten = r'\A(?:-?[0-9]+\.[0-9]+(?:E-?[0-9]+)?|"-?Infinity")\z'
@@ -67,8 +71,8 @@ def text_fault(text: "Column", is_corrupt: "Column", fault_of_names: "Column", r
 
 
 def has_one_closing_brace(text: "Column") -> "Column":
-    # Java splits at a single sign several times faster than Spark looks for one.
-    return F.size(F.split(text, "}")) == 2
+    # Java splits at a single sign several times faster than Spark looks for one; a third part says enough.
+    return F.size(F.split(text, "}", 3)) == 2
 
 
 def names_fault(names: "Column") -> "Column":
@@ -138,6 +142,8 @@ class Typed:
     path: str
     formats: Mapping[str, str] = field(default_factory=dict)
     numbers_as_text: bool = False
+    # Whether it is what an array has, which has no name in the text.
+    is_item: bool = False
 
     @property
     def format(self) -> str | None:
@@ -150,7 +156,12 @@ class Typed:
     def of(self, kind: T.DataType, name: str | None = None) -> "Typed":
         """The same of what is inside."""
         path = self.path if name is None else f"{self.path}.{name}"
-        return Typed(kind, path, self.formats, self.numbers_as_text)
+        return Typed(kind, path, self.formats, self.numbers_as_text, is_item=name is None)
+
+    @property
+    def name_in_text(self) -> str | None:
+        """The name of the member, as it mostly is in a text."""
+        return None if self.is_item else json.dumps(self.path.rpartition(".")[2], ensure_ascii=False)
 
     @property
     def members(self) -> "dict[str, Typed]":
@@ -168,7 +179,7 @@ class Typed:
             return self.of(self.kind.elementType).is_plain
         if isinstance(self.kind, T.StructType):
             return all(each.is_plain for each in self.members.values())
-        return not (is_time(self.name) or isinstance(self.kind, T.DecimalType) or self.is_double_as_text)
+        return not (is_time(self.name) or isinstance(self.kind, T.DecimalType | T.ByteType) or self.is_double_as_text)
 
     @property
     def read(self) -> T.DataType:
@@ -180,6 +191,9 @@ class Typed:
         if isinstance(self.kind, T.DecimalType):
             # It keeps all digits; as text they would pass through a double.
             return T.VariantType()
+        if isinstance(self.kind, T.ByteType):
+            # Spark takes 200 for the byte that it would be without a sign.
+            return T.ShortType()
         if is_time(self.name):
             return T.LongType() if is_epoch(self.format) else T.StringType()
         return T.StringType() if self.is_double_as_text else self.kind
@@ -197,7 +211,9 @@ class Typed:
             return decimal_of(read.cast("string"), self.kind)
         if is_time(self.name):
             return time_of(read, self.name, self.format)
-        is_number = read.rlike(rf"\A(?:NaN|-?Infinity|{number_text})\z")
+        is_number = F.lit(True)
+        if self.is_double_as_text:
+            is_number = read.rlike(rf"\A(?:NaN|-?Infinity|{number_text})\z")
         return F.when(is_number, read.try_cast(self.kind))
 
     def fault(self, read: "Column", value: "Column", text: "Column") -> "Column | None":
@@ -227,9 +243,12 @@ class Typed:
     def breaks_type(self, read: "Column", value: "Column", text: "Column") -> "Column | None":
         """Whether a value of another type than time changed by reading it; None if it never does."""
         if isinstance(self.kind, T.StringType):
-            return is_altered(read, text)
+            return is_altered(read, text, self.name_in_text)
         if isinstance(self.kind, T.DecimalType):
-            return read.isNotNull() & ~F.is_variant_null(read) & (value.isNull() | is_rounded(read, text))
+            is_number = read.isNotNull() & ~F.is_variant_null(read)
+            return is_number & (value.isNull() | is_rounded(read, text, self.name_in_text))
+        if isinstance(self.kind, T.ByteType):
+            return read.isNotNull() & value.isNull()
         if self.is_double_as_text:
             return read.isNotNull() & (value.isNull() | (~read.endswith("Infinity") & is_infinite(value)))
         if isinstance(self.kind, T.FloatType | T.DoubleType):
@@ -247,14 +266,28 @@ def is_infinite(number: "Column") -> "Column":
     return F.abs(number) == float("inf")
 
 
-def is_altered(value: "Column", text: "Column") -> "Column":
+def is_altered(value: "Column", text: "Column", name: str | None) -> "Column":
     """Whether a number in a column of text is not as it was written (1.10 becomes 1.1): the text has no such value."""
     is_suspect = F.contains(value, F.lit(".")) | value.isin('"Infinity"', '"-Infinity"')
-    return F.when(is_suspect, apart(value, lambda each: each.rlike(rewritten) & ~F.rlike(text, as_written(each))))
+    has_it = partial(has_value, text, name)
+    return F.when(is_suspect, apart(value, lambda each: each.rlike(rewritten) & ~has_it(partial(as_written, each))))
 
 
-def as_written(value: "Column") -> "Column":
-    before, after = rf'[:\[,]{blank}"?+', rf'"?+{blank}[,}}\]]'
+def has_value(text: "Column", name: str | None, pattern: "Callable[[str], Column]") -> "Column":
+    """Whether a text has a value of a pattern that is given what comes before: the member's name, if that is there.
+
+    It may be there with escaped letters. Then, and in an array, a value may be that of any member.
+    """
+    of_any = F.rlike(text, pattern(rf"[:\[,]{blank}"))
+    if name is None:
+        return of_any
+    return F.when(
+        F.contains(text, F.lit(name)), F.rlike(text, pattern(rf"{re.escape(name)}{blank}:{blank}"))
+    ).otherwise(of_any)
+
+
+def as_written(value: "Column", behind: str) -> "Column":
+    before, after = rf'{behind}"?+', rf'"?+{blank}[,}}\]]'
     # A text that has these quotation marks itself.
     quotation_mark = r'(?:\\"|\\u0022)'
     as_text = F.concat(F.lit(before + quotation_mark), F.translate(value, '"', ""), F.lit(quotation_mark + after))
@@ -262,9 +295,10 @@ def as_written(value: "Column") -> "Column":
     return F.when(value.startswith('"'), as_text).otherwise(as_number)
 
 
-def is_rounded(number: "Column", text: "Column") -> "Column":
+def is_rounded(number: "Column", text: "Column", name: str | None) -> "Column":
     """Whether a number may have lost digits: a variant is a double beyond 38 of them, or where there is an exponent."""
-    return (F.schema_of_variant(number) == "DOUBLE") & text.rlike(beyond_a_double)
+    is_beyond = has_value(text, name, lambda before: F.lit(before + beyond_a_double))
+    return (F.schema_of_variant(number) == "DOUBLE") & is_beyond
 
 
 def decimal_of(text: "Column", kind: T.DecimalType) -> "Column":

@@ -29,6 +29,7 @@ from sluice.model.formats import Format
 from sluice.model.join import by_key
 from sluice.model.lineage import Lineage, Made, same, taken, unique
 from sluice.model.plain import require_certain
+from sluice.model.prepared import shared
 from sluice.model.record_columns import tombstones
 from sluice.model.scope import Scope
 from sluice.model.specification import Specification
@@ -386,7 +387,7 @@ def history_dataset(
         found = rows["changes"]
         if "snapshots" in rows:
             found = with_missing_deleted(found, rows["snapshots"], rule)
-        return lay(found, rule)
+        return shared(lay, rule).of(found)
 
     return Dataset(
         name=name,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from sluice.model.found import Among, Condition
 from sluice.storage.bounds import bounds_of
@@ -32,13 +32,6 @@ header = re.compile(rb"\x15([\x80-\xff]*[\x00-\x7f])(?:\x1c\x1c\x00\x00){3}\x00"
 # A value sets a bit in each of the eight words of a block.
 salts = (0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31)
 whole_number_bytes = {"INT32": 4, "INT64": 8}
-# The columns of which all groups have a filter.
-of_files_sql = (
-    "SELECT file_name, path_in_schema, any_value(type), list(bloom_filter_offset) FROM parquet_metadata($1) "
-    "GROUP BY ALL HAVING count(bloom_filter_offset) = count(*)"
-)
-duckdb_config: "dict[str, str | bool | int | float | list[str]]" = {"autoinstall_known_extensions": False}
-
 # A value as filters know it: its hash, and the bits that it sets in a block; None where nothing can be said.
 Key = tuple[int, int] | None
 
@@ -152,13 +145,21 @@ def filters_of(paths: Sequence[str]) -> Mapping[str, Mapping[str, Filters]]:
 
 
 def read_filters(paths: Sequence[str]) -> dict[str, Mapping[str, Filters]]:
-    found: dict[str, dict[str, Filters]] = {path: {} for path in paths}
-    with duckdb.connect(config=duckdb_config) as connection:
-        for path, column, kind, offsets in connection.execute(of_files_sql, [paths]).fetchall():
-            groups = [filter_at(path, offset) for offset in offsets]
-            if None not in groups:
-                found[path][column] = Filters(kind, [each for each in groups if each is not None])
-    return dict(found)
+    return {path: filters_in(path, pq.read_metadata(path)) for path in paths}
+
+
+def filters_in(path: str, said: pq.FileMetaData) -> dict[str, Filters]:
+    """The filters of the columns of which all groups have one."""
+    found = {}
+    for number in range(said.num_columns):
+        column = said.schema.column(number)
+        parts: list[Any] = [said.row_group(group).column(number) for group in range(said.num_row_groups)]
+        offsets = [each.bloom_filter_offset for each in parts]
+        groups = [None if offset is None else filter_at(path, offset) for offset in offsets]
+        # The field b of a struct a is no column of the table.
+        if column.name == column.path and parts and None not in groups:
+            found[column.name] = Filters(column.physical_type, [each for each in groups if each is not None])
+    return found
 
 
 def filter_at(path: str, offset: int) -> Filter | None:

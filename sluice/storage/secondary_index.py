@@ -36,8 +36,10 @@ from sluice.model.found import Among, Condition
 from sluice.model.sql import double_quoted
 from sluice.storage import small_reads
 from sluice.storage.bounds import bounded
-from sluice.storage.key_filters import duckdb_config, filters_of
+from sluice.storage.key_filters import filters_of
 from sluice.storage.small_reads import (
+    connected,
+    duckdb_config,
     duckdb_value_of,
     file_name,
     is_placeable,
@@ -325,7 +327,7 @@ def is_begun(home: Path) -> bool:
 def are_few(folder: str, files: Mapping[Source, int], sources: Mapping[Source, int], among: Among) -> bool:
     """Whether the rows wanted are not too many, by a sample of the files."""
     (sample, _), rows = max(files.items(), key=lambda each: each[1])
-    with duckdb.connect(config=duckdb_config) as connection:
+    with connected() as connection:
         counted = f"SELECT count(*) FROM read_parquet($1) WHERE {sql_of(among, duckdb_value_of)}"  # noqa: S608 - literals alone
         found = connection.execute(counted, [f"{folder}/{sample}"]).fetchall()[0][0]
     return bool(found * sum(sources.values()) <= small_reads.rows_max * max(rows, 1))

@@ -30,7 +30,8 @@ from sluice.model.arrow_stream import ArrowStream
 from sluice.model.few_rows import matching
 from sluice.model.found import Among
 from sluice.model.ledger import Entry
-from sluice.model.small_frames import is_classic, is_markable, is_read_by_driver, is_replaceable, is_short
+from sluice.model.prepared import is_classic
+from sluice.model.small_frames import is_markable, is_read_by_driver, is_replaceable, is_short
 from sluice.shapes.difference import operation
 from sluice.storage.bucket import is_of_store
 from sluice.storage.delta.added import added

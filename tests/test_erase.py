@@ -19,7 +19,7 @@ import zstandard
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from sluice import Project, bronze, gold
+from sluice import Project, bronze, gold, silver
 from sluice.engine import erase as engine
 from sluice.engine.backfill import BackfillRange
 from sluice.engine.catalogue import ordered
@@ -850,6 +850,71 @@ def test_an_erasure_waits_for_a_table_that_is_no_longer_declared_and_says_what_t
     Files(str(tmp_path / ".sluice" / "lake")).delete_folder("gold/of_name")
     assert "Waiting" not in sluice("run", here=tmp_path).stderr
     assert sluice("erase", "--verify", "Ann Subject", here=tmp_path).returncode == 0
+
+
+def as_events(name: str) -> Dataset:
+    return events(
+        name,
+        source=bronze.topic("views"),
+        schema="id string, at timestamp, pieces int",
+        keys=["id"],
+        event_time="at",
+    )
+
+
+def as_history(name: str) -> Dataset:
+    return silver.history(
+        name,
+        source=bronze.topic("views"),
+        schema="id string, at timestamp, pieces int",
+        keys=["id"],
+        sequence_by="at",
+    )
+
+
+def as_join(name: str) -> Dataset:
+    views = as_events("views")
+    return silver.join(name, inputs={"views": views}, shape="SELECT id, pieces FROM views")
+
+
+@pytest.fixture
+def another_kind(lakehouse: Lakehouse) -> Lakehouse:
+    """Records of which one is there twice, and one is none."""
+    row = {"id": subject, "at": text(1), "pieces": 1}
+    lakehouse.declare(as_events("seen")).publish("views", row, row, {"id": "b", "at": text(2), "pieces": 1}, b"{")
+    lakehouse.run()
+    return lakehouse
+
+
+@pytest.mark.parametrize("other", [as_history, as_join])
+def test_a_dataset_of_another_kind_has_no_fates_of_its_name(
+    another_kind: Lakehouse, other: Callable[[str], Dataset]
+) -> None:
+    assert len(another_kind.rows("silver._fates", "dataset")) == 2
+    another_kind.declare(other("seen")).run()
+    assert "silver.seen" not in {name for (name,) in another_kind.rows("silver._fates", "dataset")}
+    assert "silver.seen" not in {
+        each.dataset for each in quarantine.quarantined_by_rule(another_kind.lake, another_kind.catalogue)
+    }
+    assert another_kind.run() == {}
+    assert another_kind.changed_by_rebuild() == {}
+    another_kind.declare(as_events("seen")).run()
+    assert {name for (name,) in another_kind.rows("silver._fates", "dataset")} >= {"silver.seen"}
+    assert another_kind.changed_by_rebuild() == {}
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["now", "by an older release"])
+def test_an_erasure_leaves_no_fates_of_a_dataset_that_became_another_kind(
+    another_kind: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_old: bool
+) -> None:
+    with monkeypatch.context() as older:
+        if is_old:
+            older.setattr("sluice.engine.plan.without_former", lambda *_: iter(()))
+        another_kind.declare(as_history("seen")).run()
+    assert found_and_stated(another_kind, Subject("views", where=f"record ->> 'id' = '{subject}'"))
+    another_kind.run()
+    assert files_with(another_kind.folder, subject) == []
+    assert all(each.balanced for each in another_kind.audits())
 
 
 def test_what_nothing_declares_any_more_is_in_the_way_or_forgotten(lakehouse: Lakehouse) -> None:

@@ -41,7 +41,7 @@ def rows_of(df: "DataFrame") -> list[Row]:
 
 def is_planned(selection: Prepared) -> list[bool]:
     """For each kind of frame, whether its plan is kept."""
-    return [each is not None and each is not prepared.unplanned for each in selection.kept.values()]
+    return [isinstance(each, prepared.Plan) for each in selection.kept.values()]
 
 
 of_one = {
@@ -82,7 +82,7 @@ kinds = st.sampled_from(["Spark's", "several parts", "the driver's", "computed"]
 @pytest.mark.parametrize("name", [*of_one, *of_two])
 def test_frames_of_the_same_columns_share_a_plan(spark: "SparkSession", name: str) -> None:
     make: Any = of_one.get(name) or of_two.get(name)
-    count, selection = (1 if name in of_one else 2), Prepared(make)
+    count, selection = (1 if name in of_one else 2), Prepared(make, made_first=1)
 
     @settings(deadline=None, max_examples=10)
     @given(drawn=st.lists(st.tuples(rows_drawn, kinds), min_size=count, max_size=count))
@@ -97,7 +97,7 @@ def test_frames_of_the_same_columns_share_a_plan(spark: "SparkSession", name: st
 
 
 def test_frames_of_other_columns_have_another_plan(spark: "SparkSession") -> None:
-    selection = Prepared(doubled)
+    selection = Prepared(doubled, made_first=1)
     for _ in range(2):
         assert rows_of(selection.of(frame(spark, ("a", 1)))) == [("a", 2, "a", "a/2", 1)]
         large = frame(spark, ("a", 2**40), number="bigint")
@@ -110,7 +110,7 @@ def test_frames_of_other_columns_have_another_plan(spark: "SparkSession") -> Non
 def test_a_plan_for_other_columns_is_noticed(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above would find if plans were kept whatever the columns are."""
     monkeypatch.setattr(prepared, "columns_of", lambda df: "")
-    selection = Prepared(lambda df: df.select("number"))
+    selection = Prepared(made_first=1, make=lambda df: df.select("number"))
     for _ in range(2):
         assert rows_of(selection.of(spark.createDataFrame([(1, 2)], "number int, other int"))) == [(1,)]
     assert rows_of(selection.of(spark.createDataFrame([(1, 2)], "other int, number int"))) == [(1,)]
@@ -118,7 +118,7 @@ def test_a_plan_for_other_columns_is_noticed(spark: "SparkSession", monkeypatch:
 
 @pytest.mark.parametrize("make", [doubled, lambda df: doubled(df).where("twice > 0")], ids=["selection", "filter"])
 def test_frames_of_one_plan_are_put_together(spark: "SparkSession", make: prepared.Make) -> None:
-    selection = Prepared(make)
+    selection = Prepared(make, made_first=1)
     selection.of(frame(spark))
     one, other = (selection.of(frame(spark, *rows)) for rows in ([("a", 1), ("b", 2)], [("b", 2), ("c", 3)]))
     names = ["`a.b`", "twice"]
@@ -151,21 +151,21 @@ def test_a_plan_is_put_upon_what_it_gave(spark: "SparkSession") -> None:
 
 
 def test_a_schema_that_is_changed_in_place_is_that_of_one_frame(spark: "SparkSession") -> None:
-    selection = Prepared(doubled)
+    selection = Prepared(doubled, made_first=1)
     for _ in range(2):
         selection.of(frame(spark, ("a", 1))).schema.add("added", LongType())
     assert "added" not in selection.of(frame(spark, ("a", 1))).columns
 
 
 def test_the_time_is_that_of_each_frame(spark: "SparkSession") -> None:
-    selection = Prepared(lambda df: df.select("number", F.current_timestamp().alias("at")))
+    selection = Prepared(made_first=1, make=lambda df: df.select("number", F.current_timestamp().alias("at")))
     first, second, third = (selection.of(frame(spark, ("a", 1))).collect()[0]["at"] for _ in range(3))
     assert first < second < third
     assert is_planned(selection) == [False]
 
 
 def test_chance_is_that_of_each_frame(spark: "SparkSession") -> None:
-    selection = Prepared(lambda df: df.select(F.rand().alias("chance")))
+    selection = Prepared(made_first=1, make=lambda df: df.select(F.rand().alias("chance")))
     assert len({row for _ in range(3) for row in selection.of(frame(spark, ("a", 1))).collect()}) == 3
     assert is_planned(selection) == [False]
 
@@ -183,7 +183,7 @@ def test_chance_is_that_of_each_frame(spark: "SparkSession") -> None:
 def test_what_cannot_be_put_upon_other_rows_is_made_each_time(
     spark: "SparkSession", make: prepared.Make, expected: list[Row]
 ) -> None:
-    selection = Prepared(make)
+    selection = Prepared(make, made_first=1)
     for _ in range(3):
         assert rows_of(selection.of(frame(spark, ("a", 1), ("b", 2)))) == expected
     assert is_planned(selection) == [False]
@@ -191,7 +191,9 @@ def test_what_cannot_be_put_upon_other_rows_is_made_each_time(
 
 def test_frames_that_the_driver_computes_at_the_same_time_share_no_lambda(spark: "SparkSession") -> None:
     """A lambda keeps its argument while it is computed."""
-    selection = Prepared(lambda df: df.select("number", F.transform(F.array("number"), lambda n: n + 1).alias("next")))
+    selection = Prepared(
+        made_first=1, make=lambda df: df.select("number", F.transform(F.array("number"), lambda n: n + 1).alias("next"))
+    )
     parts = [pa.table({"number": pa.array(range(start, start + 2_000), pa.int32())}) for start in (0, 10_000, 20_000)]
     frames = [spark.createDataFrame(part) for part in parts]
     selection.of(frames[0])
@@ -202,7 +204,7 @@ def test_frames_that_the_driver_computes_at_the_same_time_share_no_lambda(spark:
 
 
 def test_rows_that_the_driver_has_are_selected_alike(spark: "SparkSession") -> None:
-    selection, df = Prepared(doubled), frame(spark, ("a", 1), (None, None))
+    selection, df = Prepared(doubled, made_first=1), frame(spark, ("a", 1), (None, None))
     known = frame_of(spark, df.toArrow(), df.schema)
     assert rows_of(selection.of(known)) == rows_of(doubled(df))
     assert rows_of(selection.of(frame_of(spark, None, df.schema))) == []

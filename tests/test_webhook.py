@@ -556,7 +556,7 @@ def test_the_command_delivers_and_never_shows_the_secret(lake: Lake, tmp_path: P
 
 
 def test_a_condition_that_nothing_meets_moves_the_position_all_the_same(lake: Lake, tmp_path: Path) -> None:
-    kept = PositionFile(tmp_path / "position", table)
+    kept = PositionFile(tmp_path / "position", table, "id = 1")
     options: dict[str, Any] = {"secret": secret, "where": "id = 1"}
     with receiving(iter([200] * 100)) as receiver, Project(tmp_path, {"lake": lake.root}, any_folder=True) as project:
         before = project.deliver(table, receiver.url, position=kept.path, **options)
@@ -566,6 +566,26 @@ def test_a_condition_that_nothing_meets_moves_the_position_all_the_same(lake: La
         apply_commit(lake.path(table), "delete", 1)
         assert project.deliver(table, receiver.url, position=kept.path, **options) == 1
     assert len(receiver.messages) == before + 1
+
+
+def test_a_position_belongs_to_one_condition(lake: Lake, tmp_path: Path) -> None:
+    """Rows that another condition knows are not among the changes after it."""
+    position = tmp_path / "position"
+    with receiving(iter([200] * 100)) as receiver, Project(tmp_path, {"lake": lake.root}, any_folder=True) as project:
+
+        def deliver(where: str | None) -> int:
+            return project.deliver(table, receiver.url, position=position, secret=secret, where=where)
+
+        deliver("id = 1")
+        for other in ("id = 2", None):
+            with pytest.raises(UsageError, match="the condition 'id = 1'"):
+                deliver(other)
+        deliver("id = 1")
+        # A file of an older release says nothing of it.
+        content = json.loads(position.read_text())
+        del content["where"]
+        position.write_text(json.dumps(content))
+        deliver("id = 2")
 
 
 def test_a_position_is_durable_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

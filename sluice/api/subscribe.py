@@ -78,7 +78,7 @@ def deliver_changes(
     require_installed()
     require_address(url)
     webhook = Webhook(url, secret_key(secret), give_up_seconds, warn=lambda text: here.notify(Message("warning", text)))
-    kept = PositionFile(position, table)
+    kept = PositionFile(position, table, where)
     with kept.held():
         known = kept.read()
         at = since if known is None else known

@@ -169,7 +169,7 @@ def forget_versions(
 ) -> list[str]:
     """Removes the older versions of all tables, unless something is in the way."""
     names = lake.tables()
-    in_bronze = newest_commits(lake, [name for name in names if name.startswith("bronze.")])
+    in_bronze = newest_commits(lake, [name for name in names if is_bronze(name)])
     due = remembered(in_bronze)
     if not due and not unerased(lake, in_bronze, topics, erasures):
         return []
@@ -196,12 +196,20 @@ def newest_commits(lake: TableFormat, tables: Iterable[str]) -> dict[str, Commit
     return {table: commit for table in tables if (commit := lake.last_commit(table))}
 
 
+def is_bronze(table: str) -> bool:
+    return table.startswith("bronze.")
+
+
 def forget_fates(spark: "SparkSession", lake: TableFormat, newest: Mapping[str, Commit]) -> None:
-    """Removes the fates of records in datasets whose tables are gone: nothing else would ever change them."""
+    """Removes the fates of records in datasets that consume none any more: nothing else would ever change them.
+
+    Their tables are gone, or another kind of dataset has the name.
+    """
     if fates_table not in newest:
         return
     named = [row[0] for row in lake.read(spark, fates_table).select("dataset").distinct().collect()]
-    for name in sorted(set(named) - newest.keys()):
+    consuming = {name for name, each in newest.items() if any(map(is_bronze, each.entry.inputs))}
+    for name in sorted(set(named) - consuming):
         with named_jobs(spark, name) as own:
             rejected, _ = event_outputs(name, (), None)
             entry = newest[fates_table].entry.model_copy(update={"dataset": name, "cause": "erasure", "because": None})
@@ -243,7 +251,7 @@ def unerased(
     return [
         name
         for name, each in newest.items()
-        if name.startswith("bronze.")
+        if is_bronze(name)
         and each.entry.erased <= max(last.values(), default=-1)
         and each.entry.erased <= last.get(declared.get(name) or topic_in(lake, name), -1)
     ]
@@ -257,7 +265,7 @@ def topic_in(lake: Lake, table: str) -> str:
 
 def remembered(newest: Mapping[str, Commit]) -> list[str]:
     """The topics of which older versions have what an erasure removed; only of those is it known how far it is."""
-    return [name for name, each in newest.items() if name.startswith("bronze.") and is_remembered(each)]
+    return [name for name, each in newest.items() if is_bronze(name) and is_remembered(each)]
 
 
 def note(lake: Lake, table: str, known: Commit, **numbers: int) -> None:

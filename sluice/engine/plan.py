@@ -1,7 +1,7 @@
 """Plan what to write, table by table: all rows, a difference, or nothing but the cursor. Nothing is written yet."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -98,7 +98,19 @@ def plan_of_scope(evaluation: Evaluation, scope: Scope, changes: "Mapping[str, D
         return plan_of_scope(evaluation, everything, {})
     entry = evaluation.entry(evaluation.reached(shaped, scope))
     found = [planned(evaluation, each, new[each.table], scope, entry, own=own.get(each.table)) for each in outputs]
-    return Plans(tuple(found), count_of(scope))
+    return Plans((*without_former(evaluation, entry), *found), count_of(scope))
+
+
+def without_former(evaluation: Evaluation, entry: Entry) -> Iterator[Plan]:
+    """What removes the rows that a dataset has in shared tables as one of another kind: it never changes them."""
+    lake, name = evaluation.lake, evaluation.dataset.name
+    before = evaluation.known.entry.beside if evaluation.known else {}
+    for table in sorted(before.keys() - {output.table for output in evaluation.dataset.outputs}):
+        if lake.exists(table):
+            former = Output(table, grain=(), scope_columns=(), slice=(("dataset", name),))
+            fence, shared = lake.fence(table, name), lake.read(evaluation.spark, table)
+            if not shared.where(former.slice_condition()).isEmpty():
+                yield Plan(former, "all", entry, fence, evaluation.known, rows=shared.limit(0))
 
 
 def plan_of_range(evaluation: Evaluation) -> Plans:

@@ -29,40 +29,42 @@ class Prepared:
     """What `make` makes of frames: it may look at their columns, and neither at their rows nor at anything else."""
 
     make: Make
-    # By the JVM that has them, and the frames' columns; None: what is made cannot be put upon other rows.
-    kept: "dict[tuple[object, ...], Plan | None]" = field(default_factory=dict)
+    # To plan costs as much as to make twice, and most frames in the life of a command are the only ones of their kind.
+    # Of selections from one frame it is soon worth it, as these are simplified, too.
+    made_first: int = 3
+    # By the JVM that has them, and the frames' columns. A number: how often it was made; None: no plan can be kept.
+    kept: "dict[tuple[object, ...], Plan | int | None]" = field(default_factory=dict)
 
     def of(self, *frames: "DataFrame") -> "DataFrame":
         if not all(map(is_classic, frames)):
             # A server of Spark Connect plans each frame itself.
             return self.make(*frames)
         place = (SparkContext._gateway, *map(columns_of, frames))
-        found = self.kept.get(place, unseen)
-        if found is unseen:
-            # Most frames in the life of a command are the only ones of their kind.
-            self.keep(place, unplanned)
-            return self.make(*frames)
-        if found is unplanned:
+        found = self.kept.get(place, 0)
+        if isinstance(found, int):
+            if found < self.made_first:
+                self.keep(place, found + 1)
+                return self.make(*frames)
             found = planned(self.make, frames)
             self.keep(place, found)
         rows = [plan_of(each) for each in frames]
         return self.make(*frames) if found is None or not found.fits(rows) else found.of(frames[0].sparkSession, rows)
 
-    def keep(self, place: "tuple[object, ...]", found: "Plan | None") -> None:
+    def keep(self, place: "tuple[object, ...]", found: "Plan | int | None") -> None:
         self.kept[place] = found
         for oldest in list(self.kept)[:-kinds_max]:
             self.kept.pop(oldest, None)
 
 
 @lru_cache(maxsize=1_000)
-def shared(function: Make, *arguments: Hashable) -> Prepared:
+def shared(function: Make, *arguments: Hashable, made_first: int = 3) -> Prepared:
     """What a function makes of frames and these arguments, for all who ask for the same: equal ones must be alike."""
-    return Prepared(lambda *frames: function(*frames, *arguments))
+    return Prepared(lambda *frames: function(*frames, *arguments), made_first)
 
 
 def expressions(*texts: str) -> Prepared:
     """SQL expressions of a row, by their texts."""
-    return shared(selected, *texts)
+    return shared(selected, *texts, made_first=1)
 
 
 def selected(df: "DataFrame", *texts: str) -> "DataFrame":
@@ -76,7 +78,7 @@ def is_classic(df: "DataFrame") -> bool:
 
 def columns_of(df: "DataFrame") -> str:
     """The names and types of a frame's columns, and which of them may be null."""
-    if "schema" not in vars(df):
+    if is_classic(df) and "schema" not in vars(df):
         # For Python to read what the JVM says takes a few milliseconds.
         return str(cast(Any, df)._jdf.schema().json())
     return json.dumps(df.schema.jsonValue(), separators=(",", ":"), ensure_ascii=False)
@@ -99,8 +101,17 @@ class Plan:
     spark: "Classes"
 
     def fits(self, rows: Sequence[Any]) -> bool:
-        """Whether no frame has attributes that this plan gave it: it would give the same ones to others then."""
-        return all(self.own.intersect(each.outputSet()).isEmpty() for each in rows)
+        """Whether it can be put upon the plans of these frames.
+
+        None may have attributes that this plan gave it: it would give the same ones to others. And none may have rows
+        of the driver that are in no partition: the optimizer computes what is made of those, where threads share what
+        an expression keeps meanwhile. Tasks have copies.
+        """
+        return all(
+            self.own.intersect(each.outputSet()).isEmpty()
+            and (each.containsPattern(self.spark.in_partitions) or not each.containsPattern(self.spark.of_driver))
+            for each in rows
+        )
 
     def of(self, spark: "SparkSession", rows: Sequence[Any]) -> "DataFrame":
         """The same upon the plans of frames with these columns."""
@@ -120,22 +131,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Selections(Plan):
-    """Selections from one frame with these `columns`, one upon another, simplified for any rows.
-
-    A lambda in them (`has_lambdas`) holds its argument while it is computed, and so it is not shared by frames that the
-    driver may compute itself, at the same time: those of rows that it has, in no partition yet.
-    """
+    """Selections from one frame with these `columns`, one upon another, simplified for any rows."""
 
     steps: Sequence[Any]
     columns: Any
-    has_lambdas: bool
-
-    def fits(self, rows: Sequence[Any]) -> bool:
-        (plan,) = rows
-        is_computed_here = plan.containsPattern(self.spark.of_driver) and not plan.containsPattern(
-            self.spark.in_partitions
-        )
-        return super().fits(rows) and not (self.has_lambdas and is_computed_here)
 
     def upon(self, rows: Sequence[Any]) -> Any:
         (plan,) = rows
@@ -147,21 +146,17 @@ class Selections(Plan):
 
 @dataclass(frozen=True)
 class Whole(Plan):
-    """Any plan, upon stand-ins. Each is replaced by the rows of its frame, beside none that give them its attributes.
+    """Any plan, upon no rows. Beside `nothings` come the rows of the frames, which get their attributes by that.
 
     Spark's optimizer drops the side without rows, and keeps the attributes.
     """
 
     plan: Any
-    stand_ins: Sequence[Any]
     nothings: Sequence[Any]
 
     def upon(self, rows: Sequence[Any]) -> Any:
-        of_stand_in = self.spark.map.empty()
-        for stand_in, nothing, each in zip(self.stand_ins, self.nothings, rows, strict=True):
-            both = self.spark.nil.prepended(each).prepended(nothing)
-            of_stand_in = of_stand_in.updated(stand_in, self.spark.union(both, False, False))
-        return self.plan.transformUp(of_stand_in)
+        both = [self.spark.nil.prepended(each).prepended(none) for none, each in zip(self.nothings, rows, strict=True)]
+        return replaced(self.plan, self.nothings, [self.spark.union(each, False, False) for each in both], self.spark)
 
 
 @dataclass(frozen=True)
@@ -206,9 +201,6 @@ class Classes:
         )
 
 
-unseen, unplanned = (Plan(StructType(), None, cast(Classes, None)) for _ in range(2))
-
-
 def planned(make: Make, frames: "Sequence[DataFrame]") -> Plan | None:
     """The plan of what is made of frames; None where that depends on more than their columns."""
     spark = frames[0].sparkSession
@@ -226,9 +218,9 @@ def planned(make: Make, frames: "Sequence[DataFrame]") -> Plan | None:
         own = getattr(plan.outputSet(), "$minus$minus")(given[0].outputSet())
         base = stand_ins[0]._jdf.queryExecution().optimizedPlan()
         steps = steps_between(base, made._jdf.queryExecution().optimizedPlan(), classes)
-        has_lambdas = bool(plan.containsPattern(classes.lambdas))
-        return None if steps is None else Selections(schema, own, classes, steps, base.output(), has_lambdas)
+        return None if steps is None else Selections(schema, own, classes, steps, base.output())
     if plan.containsPattern(classes.lambdas):
+        # What a lambda makes of literals is computed by the optimizer, for each frame.
         return None
     leaves = plan.collectLeaves()
     if not all(any(leaves.apply(index).fastEquals(each) for each in given) for index in range(leaves.size())):
@@ -236,8 +228,17 @@ def planned(make: Make, frames: "Sequence[DataFrame]") -> Plan | None:
     own = plan.outputSet()
     for each in given:
         own = getattr(own, "$plus$plus")(each.outputSet())
+    # The stand-ins would keep their session.
     nothings = [classes.rows(each.output(), classes.nil, False, classes.no_stream) for each in given]
-    return Whole(schema, own, classes, plan, given, nothings)
+    return Whole(schema, own, classes, replaced(plan, given, nothings, classes), nothings)
+
+
+def replaced(plan: Any, leaves: Sequence[Any], others: Sequence[Any], spark: Classes) -> Any:
+    """A plan with others of its leaves."""
+    found = spark.map.empty()
+    for leaf, other in zip(leaves, others, strict=True):
+        found = found.updated(leaf, other)
+    return plan.transformUp(found)
 
 
 def steps_between(given: Any, plan: Any, spark: Classes) -> list[Any] | None:

@@ -83,7 +83,7 @@ def if_light(df: "DataFrame") -> "DataFrame":
     return rows.select(F.col("row").cast(ArrayType(nullable(df.schema))).alias("row"))
 
 
-each_if_light = Prepared(if_light)
+each_if_light = Prepared(if_light, made_first=1)
 
 
 def all_rows(df: "DataFrame") -> pa.Table:

@@ -67,7 +67,7 @@ def quarantined_by_rule(lake: Lake, catalogue: Catalogue) -> list[QuarantinedByR
             f"SELECT dataset, fate, reason, count(*), min(_timestamp), max(_timestamp) FROM {fates_table} "
             "WHERE fate IN ('quarantined', 'late') GROUP BY ALL ORDER BY ALL"
         ).fetchall()
-    declared = {dataset.name: dataset for dataset in catalogue.datasets}
+    declared = {dataset.name: dataset for dataset in catalogue.datasets if dataset.topics}
     return [
         QuarantinedByRule(name, fate, reason, records, first_at, last_at, can_be_released(declared[name], reason))
         for name, fate, reason, records, first_at, last_at in rows

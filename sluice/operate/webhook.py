@@ -158,18 +158,27 @@ class PositionFile:
 
     path: Path
     table: str
+    where: str | None = None
 
     def read(self) -> str | None:
         """The cursor; None where there is no file. A UsageError for a file that is of something else."""
         try:
             found = json.loads(self.path.read_text())
-            if found["table"] == self.table:
-                return str(Cursor.of(found["cursor"]))
+            cursor = str(Cursor.of(found["cursor"])) if found["table"] == self.table else None
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError):
-            pass
-        raise UsageError(f"{self.path} is no position in the changes of {self.table}. Give another --position.")
+            cursor = None
+        if cursor is None:
+            raise UsageError(f"{self.path} is no position in the changes of {self.table}. Give another --position.")
+        before = found.get("where", self.where)
+        if before != self.where:
+            said = "no condition" if before is None else f"the condition {before!r}"
+            raise UsageError(
+                f"{self.path} is a position in the changes with {said}; of the rows before it, the receiver has those "
+                "and no others. Give another --position, with --snapshot."
+            )
+        return cursor
 
     def series(self) -> str:
         """What the ids of messages have besides their place, since the last reset; nothing before the first."""
@@ -185,7 +194,8 @@ class PositionFile:
 
     def write(self, cursor: str, series: str = "") -> None:
         """Replaces the file as a whole, durably."""
-        replace_file(self.path, json.dumps({"table": self.table, "cursor": cursor, "series": series}))
+        said = {"table": self.table, "cursor": cursor, "series": series, "where": self.where}
+        replace_file(self.path, json.dumps(said))
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -6,13 +6,13 @@ number, however many versions a key has.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from sluice.model.prepared import Prepared
+from sluice.model.prepared import shared
 from sluice.model.scope import collect
 from sluice.shapes.canonical import digest
 from sluice.shapes.difference import change_columns, sign
@@ -31,10 +31,8 @@ class Joined:
     fact_keys: tuple[str, ...]
     inferred: Mapping[str, str] | None = None
 
-    @cached_property
-    def prepared(self) -> dict[str, Prepared]:
-        """`lying_within`, by the event time."""
-        return {}
+    def __hash__(self) -> int:
+        return hash((self.keys, self.fact_keys))
 
 
 def join_as_of(facts: "DataFrame", versions: "DataFrame", name: str, event_time: str, joined: Joined) -> "DataFrame":
@@ -208,10 +206,7 @@ def facts_within(facts: "DataFrame", intervals: "DataFrame", joined: Joined, eve
     near = found.filter(
         facts, list(zip(joined.fact_keys, joined.keys, strict=True)), during=(event_time, "_from", "_to")
     )
-    within = joined.prepared.setdefault(
-        event_time, Prepared(partial(lying_within, joined=joined, event_time=event_time))
-    )
-    return within.of(near, found.frame)
+    return shared(lying_within, joined, event_time).of(near, found.frame)
 
 
 def lying_within(facts: "DataFrame", intervals: "DataFrame", joined: Joined, event_time: str) -> "DataFrame":

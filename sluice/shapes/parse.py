@@ -246,9 +246,11 @@ def parse(
         records = encoded.with_text(records, parsing.format, parsing.record_bytes_max, schemas)
     arguments = (parsing, None if distinct is None else tuple(distinct), said is not None)
     if not parsing.expectations:
-        return shared(parsed, *arguments).of(records)
+        return shared(parsed, *arguments, made_first=1).of(records)
     # The values in an expectation can be equal and mean two things: 1 and 1.0.
-    return parsing.once(lambda _: Prepared(lambda df: parsed(df, *arguments)), str(arguments[1:])).of(records)
+    return parsing.once(lambda _: Prepared(lambda df: parsed(df, *arguments), made_first=1), str(arguments[1:])).of(
+        records
+    )
 
 
 def parsed(records: "DataFrame", parsing: Parsing, distinct: Sequence[str] | None, has_commands: bool) -> "DataFrame":

@@ -24,7 +24,7 @@ from sluice.model.ddl import require_names, struct
 from sluice.model.declared import declares
 from sluice.model.join import compared_by, require_reads
 from sluice.model.lineage import Lineage, Made, as_struct, from_sql, taken
-from sluice.model.prepared import Prepared
+from sluice.model.prepared import shared
 from sluice.model.scope import Scope
 from sluice.model.specification import Specification
 from sluice.model.sql import backticked
@@ -122,14 +122,8 @@ def as_of(
     # The keys of a dimension are few where its versions changed, however many facts these touch.
     pruned = same_names([name for name in located if name not in grain])
 
-    moved = {alias: Prepared(partial(changed_intervals, keys=each.keys)) for alias, each in joined.items()}
-    with_version = {
-        alias: Prepared(partial(join_as_of, name=alias, event_time=event_time, joined=each))
-        for alias, each in joined.items()
-    }
-
     def facts_of_versions(alias: str, each: Joined, changed: "DataFrame", inputs: Frames) -> "DataFrame":
-        intervals = moved[alias].of(changed)
+        intervals = shared(changed_intervals, each.keys).of(changed)
         if each.inferred is not None:
             known = newly_known(changed, inputs[alias], each.keys)
             intervals = merged(intervals.unionByName(known), each.keys)
@@ -147,8 +141,8 @@ def as_of(
 
     def shape(rows: Frames, _own: Frames) -> "DataFrame":
         found = rows["facts"]
-        for alias in joined:
-            found = with_version[alias].of(found, compared[alias](rows)[alias])
+        for alias, each in joined.items():
+            found = shared(join_as_of, alias, event_time, each).of(found, compared[alias](rows)[alias])
         return found
 
     made = Dataset(

@@ -852,24 +852,19 @@ def test_an_erasure_waits_for_a_table_that_is_no_longer_declared_and_says_what_t
     assert sluice("erase", "--verify", "Ann Subject", here=tmp_path).returncode == 0
 
 
+of_views: dict[str, Any] = {
+    "source": bronze.topic("views"),
+    "schema": "id string, at timestamp, pieces int",
+    "keys": ["id"],
+}
+
+
 def as_events(name: str) -> Dataset:
-    return events(
-        name,
-        source=bronze.topic("views"),
-        schema="id string, at timestamp, pieces int",
-        keys=["id"],
-        event_time="at",
-    )
+    return events(name, **of_views, event_time="at")
 
 
 def as_history(name: str) -> Dataset:
-    return silver.history(
-        name,
-        source=bronze.topic("views"),
-        schema="id string, at timestamp, pieces int",
-        keys=["id"],
-        sequence_by="at",
-    )
+    return silver.history(name, **of_views, sequence_by="at")
 
 
 def as_join(name: str) -> Dataset:

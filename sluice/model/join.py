@@ -263,14 +263,14 @@ def compared_by(
     """
     keyed = {alias: Keyed(keys, (on or {}).get(alias, {})) for alias in inputs}
     is_known = len(inputs) == 1 or all(each.is_typed(inputs[alias]) for alias, each in keyed.items())
-
     fitting: set[tuple[str, ...]] = set()
 
     def compared(rows: Frames) -> Frames:
-        kinds = () if is_known else tuple(columns_of(rows[alias]) for alias in keyed)
-        if not is_known and kinds not in fitting:
-            require_one_to_one(dataset, {alias: each.touched(rows[alias]) for alias, each in keyed.items()}, keys)
-            fitting.add(kinds)
+        if not is_known:
+            kinds = tuple(columns_of(rows[alias]) for alias in keyed)
+            if kinds not in fitting:
+                require_one_to_one(dataset, {alias: each.touched(rows[alias]) for alias, each in keyed.items()}, keys)
+                fitting.add(kinds)
         return rows
 
     return compared

@@ -47,8 +47,10 @@ class Prepared:
                 return self.make(*frames)
             found = planned(self.make, frames)
             self.keep(place, found)
+        if found is None:
+            return self.make(*frames)
         rows = [plan_of(each) for each in frames]
-        return self.make(*frames) if found is None or not found.fits(rows) else found.of(frames[0].sparkSession, rows)
+        return found.of(frames[0].sparkSession, rows) if found.fits(rows) else self.make(*frames)
 
     def keep(self, place: "tuple[object, ...]", found: "Plan | int | None") -> None:
         self.kept[place] = found

@@ -108,10 +108,14 @@ class Groups:
         names = [*self.columns, *self.measures]
         if changed is None:
             return own.select(*map(backticked, names)).withColumn(is_known, F.lit(True))
+        return self.prepared["adjusted"].of(changed, own) if self.adjustable_measures(changed, own) else None
+
+    def adjustable_measures(self, changed: "DataFrame", own: "DataFrame") -> tuple[Measure, ...]:
+        """The measures, if all of them are exact; else none. It is found out once for frames of the same columns."""
         kinds = columns_of(changed), columns_of(own)
         if kinds not in self.adjustable:
             self.adjustable[kinds] = self.exact_measures(self.placed(changed), own)
-        return self.prepared["adjusted"].of(changed, own) if self.adjustable[kinds] else None
+        return self.adjustable[kinds]
 
     @cached_property
     def adjustable(self) -> "dict[tuple[str, str], tuple[Measure, ...]]":
@@ -120,9 +124,8 @@ class Groups:
 
     def adjusted_exactly(self, changed: "DataFrame", own: "DataFrame") -> "DataFrame":
         """The groups of `own` and of changed rows, where all measures are exact."""
-        placed, used = self.placed(changed), self.used(changed.columns)
-        measures = self.exact_measures(placed, own)
-        if not can_be_net(changed, used):
+        placed, measures = self.placed(changed), self.adjustable_measures(changed, own)
+        if not can_be_net(changed, self.used(changed.columns)):
             measures = tuple(replace(each, is_net=False) if isinstance(each, Extreme) else each for each in measures)
         return adjusted(placed, own, group_names(self.columns), measures, self.having)
 

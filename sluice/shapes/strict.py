@@ -211,10 +211,9 @@ class Typed:
             return decimal_of(read.cast("string"), self.kind)
         if is_time(self.name):
             return time_of(read, self.name, self.format)
-        is_number = F.lit(True)
         if self.is_double_as_text:
-            is_number = read.rlike(rf"\A(?:NaN|-?Infinity|{number_text})\z")
-        return F.when(is_number, read.try_cast(self.kind))
+            read = F.when(read.rlike(rf"\A(?:NaN|-?Infinity|{number_text})\z"), read)
+        return read.try_cast(self.kind)
 
     def fault(self, read: "Column", value: "Column", text: "Column") -> "Column | None":
         """The rule that what was read breaks, or null; None where none can be. `value` is what was made of it."""

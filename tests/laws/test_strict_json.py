@@ -139,7 +139,7 @@ def test_a_check_that_is_left_out_is_noticed(
     monkeypatch.setattr(f"sluice.shapes.{function}", lambda _: F.expr(answer))
     # What a declaration has made of its columns, it keeps.
     monkeypatch.setitem(globals(), "parsing", replace(parsing))
-    with pytest.raises(AssertionError, match="more item"):
+    with pytest.raises(AssertionError, match="more items"):
         require_as_strict(spark, 1)
 
 

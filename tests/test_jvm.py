@@ -240,6 +240,36 @@ def test_steps_that_each_set_a_field_are_planned_in_time_for_few_rows(spark: "Sp
         assert [tuple(row.fields) for row in df.collect()] == [(37, 2)]
 
 
+def test_the_optimizer_infers_no_filters(spark: "SparkSession", tmp_path: Path) -> None:
+    """To find those out takes half a minute for the columns of a record (decision 60)."""
+
+    def plan() -> str:
+        found: Any = own.read.parquet(str(tmp_path)).where("id > 0")
+        return str(found._jdf.queryExecution().optimizedPlan())
+
+    own = spark.newSession()
+    own.range(3).write.mode("overwrite").parquet(str(tmp_path))
+    assert "isnotnull" not in plan()
+    own.conf.set("spark.sql.constraintPropagation.enabled", "true")
+    assert "isnotnull" in plan()
+
+
+def test_a_commit_does_not_read_the_log_of_the_whole_table(spark: "SparkSession", tmp_path: Path) -> None:
+    """Nor where the machine's zone is not UTC, as in these tests: Delta would, to compare what it has added up."""
+
+    def is_read_by_a_commit(table: str) -> bool:
+        path, delta = str(tmp_path / table), cast(Any, own._jvm).org.apache.spark.sql.delta
+        for _ in range(2):
+            own.range(3).write.format("delta").mode("append").save(path)
+        snapshot = delta.DeltaLog.forTable(own._jsparkSession, path).unsafeVolatileSnapshot()
+        return bool(snapshot.stateReconstructionTriggered())
+
+    own = spark.newSession()
+    assert not is_read_by_a_commit("as_set")
+    own.conf.set("spark.databricks.delta.allFilesInCrc.verificationMode.forceOnNonUTC.enabled", "true")
+    assert is_read_by_a_commit("as_delta_has_it")
+
+
 def test_what_is_set_already_is_not_set_again(spark: "SparkSession") -> None:
     own = spark.newSession()
     with session.sized_for(own, 10), commands(spark, CALL_COMMAND_NAME) as called, session.sized_for(own, 20):

@@ -89,6 +89,28 @@ def test_a_late_record_waits_is_released_and_a_rebuild_remembers(set_aside: Lake
     assert lakehouse.run() == {}
 
 
+def test_a_late_record_that_is_set_aside_is_not_released_with_the_late_ones(
+    set_aside: Lakehouse, tmp_path: Path
+) -> None:
+    lakehouse = set_aside.copied_to(tmp_path)
+    (late,) = quarantine.quarantined_records(lakehouse.lake, readings, reason="late")
+    quarantine.add(lakehouse.lake, lakehouse.log, readings, [late.position], because="a test")
+    lakehouse.run()
+    quarantined = quarantine.quarantined_by_rule(lakehouse.lake, lakehouse.catalogue)
+    assert [(each.fate, each.reason, each.records, each.can_be_released) for each in quarantined] == [
+        ("quarantined", "late,by_command", 1, True),
+        ("quarantined", "malformed_json", 1, False),
+    ]
+    assert quarantine.quarantined_records(lakehouse.lake, readings, reason="late") == []
+    assert lakehouse.changed_by_rebuild() == {}
+
+    # To release it, it is named.
+    records = quarantine.quarantined_records(lakehouse.lake, readings, positions=[late.position])
+    quarantine.release(lakehouse.log, readings, records, because="it was none")
+    lakehouse.run()
+    assert lakehouse.rows("silver.readings", "id") == [("in time",), ("late",)]
+
+
 def test_a_released_record_that_came_first_takes_the_place_of_the_winner(lakehouse: Lakehouse) -> None:
     lakehouse.declare(readings).publish("readings", reading("a", 1.0, received=9.0, value=1), hours=9)
     lakehouse.publish("readings", reading("a", 8.5, received=9.0, value=2), hours=10).run()

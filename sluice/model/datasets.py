@@ -340,12 +340,14 @@ def of_calendar(text: str) -> str:
     return ". A month has no fixed length: windows of months are those of calendar_window" if is_unit else ""
 
 
-def require_columns(dataset: str, option: str, wanted: tuple[str, ...], known: tuple[str, ...]) -> None:
-    """A DeclarationError that names the columns of `option` which the dataset's schema lacks."""
+def require_columns(
+    dataset: str, option: str, wanted: tuple[str, ...], known: tuple[str, ...], because: str = "the schema lacks"
+) -> None:
+    """A DeclarationError that names the columns of `option` which are none of those known, and says why."""
     missing = [name for name in wanted if name not in known]
     if missing:
         raise DeclarationError(
-            f"{dataset}: {option} names {', '.join(missing)}, which the schema lacks; it has {', '.join(known)}"
+            f"{dataset}: {option} names {', '.join(missing)}, which {because}; it has {', '.join(known)}"
         )
 
 

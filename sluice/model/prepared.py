@@ -179,13 +179,14 @@ class Classes:
     of_driver: Any
     in_partitions: Any
 
-    @classmethod
-    def of(cls, spark: "SparkSession") -> "Classes":
-        jvm = cast(Any, spark._jvm)
+    @staticmethod
+    @lru_cache(maxsize=1)
+    def of(gateway: Any) -> "Classes":
+        jvm = gateway.jvm
         sql, immutable = jvm.org.apache.spark.sql, jvm.scala.collection.immutable
         logical, pattern = sql.catalyst.plans.logical, sql.catalyst.trees.TreePattern
         map_of = getattr(getattr(sql.catalyst.expressions, "AttributeMap$"), "MODULE$")
-        return cls(
+        return Classes(
             map=getattr(getattr(immutable, "Map$"), "MODULE$"),
             map_of=map_of,
             nil=getattr(getattr(immutable, "Nil$"), "MODULE$"),
@@ -206,7 +207,7 @@ class Classes:
 def planned(make: Make, frames: "Sequence[DataFrame]") -> Plan | None:
     """The plan of what is made of frames; None where that depends on more than their columns."""
     spark = frames[0].sparkSession
-    classes, stand_ins = Classes.of(spark), [stand_in(spark, each.schema) for each in frames]
+    classes, stand_ins = Classes.of(SparkContext._gateway), [stand_in(spark, each.schema) for each in frames]
     try:
         made = make(*stand_ins)
         plan = plan_of(made)

@@ -59,6 +59,10 @@ spark_settings = {
     # Spark's own default, INT96, knows no statistics and ends in the year 2262 for other readers.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.ansi.enabled": "true",
+    # For each filter the optimizer would add up what is certain of all columns below it. Of a record's columns, each of
+    # which is a long expression of the same value, it does that for half a minute. Reads have the bounds of a scope as
+    # literals, so none has to be found that way.
+    "spark.sql.constraintPropagation.enabled": "false",
     # Delta hands the rows of a change feed on as objects of Java. The older ones for times have the JVM's own zone, in
     # which clocks were put back, and lack ten days of 1582.
     "spark.sql.datetime.java8API.enabled": "true",
@@ -77,6 +81,9 @@ spark_settings = {
     # Defaults are sized for clusters: 200 shuffle tasks and 50 tasks to read a table's log.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+    # Where the machine's zone is not UTC, Delta would read the whole table's log after each commit, to compare what it
+    # has added up. It is in doubt of times that were written in that zone; ours are in the session's, which is UTC.
+    "spark.databricks.delta.allFilesInCrc.verificationMode.forceOnNonUTC.enabled": "false",
     # What Spark remembers of its past, plans and all, is memory that a driver of days has not.
     "spark.sql.ui.retainedExecutions": "200",
     "spark.ui.retainedJobs": "200",

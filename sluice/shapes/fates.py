@@ -75,7 +75,7 @@ reached_schema = StructType().add("partition", "string").add("event_time", "time
 class Events(Specification):
     """The records of topics: how they are parsed, and their key."""
 
-    kind, version = "events", 4
+    kind, version = "events", 5
     sources: list[str]
     distinct: tuple[str, ...]
     parsing: Parsing
@@ -297,14 +297,18 @@ def with_schema_id() -> "Column":
 
 
 def as_said(parsed: "DataFrame", reading: Reading) -> "DataFrame":
-    """The parsed records: released ones without the rules that can be lifted, held ones with a rule."""
+    """The parsed records: released ones without the rules that can be lifted, held ones with one more rule.
+
+    It stays beside the others: whoever releases all late records does not mean one that a person set aside.
+    """
     if reading.said is None:
         return parsed
     marked = parsed.join(F.broadcast(reading.said), list(position), "left")
     waivable = F.array(*[F.lit(rule) for rule in reading.parsing.waivable])
     is_held = F.coalesce(said_of("_timestamp"), F.lit(False))
     is_lifted = ~is_held & (F.size(F.array_except(F.split("_rule", ","), waivable)) == 0)
-    rule = F.when(is_held & F.col("_rule").isNull(), by_command).when(
+    is_erased = F.coalesce(F.col("_rule") == erased, F.lit(False))
+    rule = F.when(is_held & ~is_erased, F.concat_ws(",", "_rule", F.lit(by_command))).when(
         said_of("_timestamp").isNull() | ~F.coalesce(is_lifted, F.lit(False)), F.col("_rule")
     )
     return with_key(marked.withColumn("_rule", rule).select(parsed.columns), reading.distinct)

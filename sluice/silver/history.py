@@ -497,8 +497,9 @@ def chosen(
     """The known columns in `wanted`, or not in `unwanted`; all if neither is given."""
     if wanted is not None and unwanted is not None:
         raise DeclarationError(f"{dataset}: give {option} or its except_ form, not both")
-    require_columns(dataset, option, tuple(wanted or ()), known)
-    require_columns(dataset, option.replace("column_list", "except_column_list"), tuple(unwanted or ()), known)
+    excluded = option.replace("column_list", "except_column_list")
+    for each, names in ((option, wanted), (excluded, unwanted)):
+        require_columns(dataset, each, tuple(names or ()), known, "its versions do not have as an attribute")
     if wanted is not None:
         return tuple(name for name in known if name in wanted)
     return tuple(name for name in known if name not in (unwanted or ()))

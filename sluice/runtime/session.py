@@ -60,7 +60,7 @@ spark_settings = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.ansi.enabled": "true",
     # For each filter the optimizer would add up what is certain of all columns below it. Of a record's columns, each of
-    # which is a long expression of the same value, it does that for half a minute. Reads have the bounds of a scope as
+    # which is a long expression of the same value, it did that for 17 s. Reads have the bounds of a scope as
     # literals, so none has to be found that way.
     "spark.sql.constraintPropagation.enabled": "false",
     # Delta hands the rows of a change feed on as objects of Java. The older ones for times have the JVM's own zone, in

@@ -215,5 +215,6 @@ def test_every_option_that_changes_a_history_changes_its_fingerprint() -> None:
 def test_the_columns_of_a_history_may_name_its_keys_too(declare: Callable[..., Any]) -> None:
     one, other = declare(column_list=["id", "name"]), declare(column_list=["name"])
     assert (one.columns, one.fingerprint) == (other.columns, other.fingerprint)
-    with pytest.raises(DeclarationError, match="names at, which its versions do not have as an attribute; it has name"):
+    lacking = "column_list names at, which its versions do not have as an attribute; it has name"
+    with pytest.raises(DeclarationError, match=lacking):
         declare(column_list=["id", "at"])

@@ -814,7 +814,8 @@ def test_the_command_says_what_it_does_and_what_is_in_the_way(tmp_path: Path) ->
     unfinished = "Waiting: an erasure is incomplete: the replay a-replay has copies"
     assert unfinished in " ".join(sluice("run", here=tmp_path).stderr.split())
     replay.delete_folder("_replays")
-    again = "No record of sales matches, or those that do are erased already. No erasure was stated.\n"
+    again = "No record of sales matches, or those that do are erased already."
+    again += " No erasure was stated, and earlier ones are complete.\n"
     assert erased(*condition, "--reason", "request 7")[:2] == (0, again)
     assert erased("--verify", "Ann Subject")[:2] == (0, "No file of the log or the tables has it.\n")
     assert sluice("audit", here=tmp_path).returncode == 0

@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -198,6 +199,17 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     log = Log(tmp_path)
     assert [record.offset for record in log.read("t", 0)] == list(range(80))
     assert set(values(log)) == {f"{name}-{number}".encode() for name in "ab" for number in range(40)}
+
+
+@pytest.mark.parametrize(("locked", "kept"), [(0, ""), (1, r" 2 of the records were appended before that\. If .*")])
+def test_an_append_that_breaks_off_says_how_many_records_are_in_the_log(tmp_path: Path, locked: int, kept: str) -> None:
+    log = Log(tmp_path, partitions=2, segment_records_max=2, lock_seconds=0.1)
+    log.create("t")
+    records = [Record(str(number).encode()) for number in range(5)]
+    said = rf"partition {locked}, for 0\.1 s\. Wait for it, or stop it\.{kept}\Z"
+    with FileLock(log.folder("t", locked) / ".lock"), pytest.raises(LogError, match=said):
+        log.append("t", records)
+    assert log.offsets("t") == {0: range(0 if locked == 0 else 2), 1: range(0)}
 
 
 @pytest.mark.parametrize("headers", [{"h": None}, {"h": 1}, {"h": b"1"}])

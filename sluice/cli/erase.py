@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.api import counted
+from sluice.api import Erased, counted
 from sluice.cli.options import AsJson, ProjectFolder, names_in, opened
 from sluice.cli.printing import err, out, print_json, print_table
 from sluice.errors import UsageError
@@ -56,7 +56,7 @@ def erase(  # noqa: PLR0917 - options, each given by its name
         shown = {"topic": found.topic, "records": found.count, "unknown_fields": unknown, "in_the_way": in_the_way}
         print_json(shown)
     else:
-        out.print(said(topic, found.count, is_done=not dry_run), highlight=False)
+        out.print(said(found, is_done=not dry_run), highlight=False)
     if found.unknown_fields:
         names = ", ".join(found.unknown_fields)
         err.print(f"None of the records has a field {names}: is it misspelt?", highlight=False, markup=False)
@@ -68,10 +68,15 @@ def erase(  # noqa: PLR0917 - options, each given by its name
         raise typer.Exit(1)
 
 
-def said(topic: str, records: int, *, is_done: bool) -> str:
-    if not records:
-        return f"No record of {topic} matches, or those that do are erased already. No erasure was stated."
-    return f"{counted(records, 'record')} of {topic} {'erased' if is_done else 'would be erased'}."
+def said(found: Erased, *, is_done: bool) -> str:
+    """What became of the records; an erasure that was cut off has been completed by then."""
+    if not found.count:
+        are_complete = is_done and not found.in_the_way
+        earlier = ", and earlier ones are complete" if are_complete else ""
+        return (
+            f"No record of {found.topic} matches, or those that do are erased already. No erasure was stated{earlier}."
+        )
+    return f"{counted(found.count, 'record')} of {found.topic} {'erased' if is_done else 'would be erased'}."
 
 
 def search(project: Path, value: str, *, as_json: bool) -> None:

@@ -24,7 +24,8 @@ def log_append(
 ) -> None:
     """Append the lines of FILE as records, durable when the command returns.
 
-    Creates the topic if it does not exist, and warns if no dataset reads it.
+    Creates the topic if it does not exist, and warns if no dataset reads it. When it is cut off, some of the lines may
+    be in the log, and would be there twice if you repeat it: `sluice log import` appends each row of a file once.
     """
     lines = (line.rstrip(b"\n") for line in file)
     with opened(project) as here:

@@ -122,20 +122,30 @@ class Log:
     def append(self, topic: str, records: Iterable[Record]) -> dict[int, int]:
         """Adds records by the partition of their key, in order; those without a key go round the partitions.
 
-        Returns the next offset of each partition that got some. Makes the topic when it is not there.
+        Returns the next offset of each partition that got some. Makes the topic when it is not there. A LogError when
+        the log cannot be written says how many records are in it all the same.
         """
         self.create(topic)
         self.require_no_owner(topic, "only it may append to it")
         count = len(self.partitions(topic))
         waiting: dict[int, list[Record]] = defaultdict(list)
         ends: dict[int, int] = {}
+        appended = 0
+
+        def append(partition: int, records: list[Record]) -> int:
+            try:
+                ends[partition] = self.append_to(topic, partition, records)
+            except LogError as error:
+                raise LogError(f"{error}{kept_of(appended)}") from error
+            return len(records)
+
         for index, record in enumerate(records):
             partition = index % count if record.key is None else partition_of(record.key, count)
             waiting[partition].append(record)
             if len(waiting[partition]) >= self.segment_records_max:
-                ends[partition] = self.append_to(topic, partition, waiting.pop(partition))
+                appended += append(partition, waiting.pop(partition))
         for partition, rest in sorted(waiting.items()):
-            ends[partition] = self.append_to(topic, partition, rest)
+            appended += append(partition, rest)
         return ends
 
     def append_to(self, topic: str, partition: int, records: Iterable[Record]) -> int:
@@ -381,6 +391,16 @@ class Log:
         if partition not in self.partitions(topic):
             raise UsageError(f"Topic {topic} has no partition {partition}; it has {self.partitions(topic)}.")
         return self.root / topic / str(partition)
+
+
+def kept_of(appended: int) -> str:
+    """What became of the records before those that could not be written."""
+    if not appended:
+        return ""
+    return (
+        f" {appended:,} of the records were appended before that. If you append all again, the log has these twice; "
+        "`sluice log import` appends each row of a file once, whenever it is cut off."
+    )
 
 
 def require_partitions(folder: Path, found: Sequence[int], said: TopicFile) -> None:

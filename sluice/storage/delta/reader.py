@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from sluice.model.few_rows import meeting
 from sluice.model.found import Condition, with_finder
+from sluice.model.narrowing import Narrowing
 from sluice.model.small_frames import (
     are_small_changes,
     frame_of,
@@ -113,7 +114,7 @@ class Reader(History):
             df = made_when_asked(spark, as_read, partial(self.read_files, spark, table, found, files))
         if not is_plain(schema) or requires_within(schema):
             return df
-        return with_finder(df, partial(self.find, table, found, schema))
+        return with_finder(df, Narrowing(partial(self.find, table, found, schema)))
 
     def read_files(self, spark: "SparkSession", table: str, found: DeltaTable, files: Sequence[str]) -> "DataFrame":
         """The rows of an opened table in its files, by Spark."""

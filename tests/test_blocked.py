@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -58,6 +59,16 @@ def state(lakehouse: Lakehouse, name: str) -> State:
 
 def block(lakehouse: Lakehouse, name: str) -> Block:
     return blocks(lakehouse.lake.files)[name]
+
+
+def test_a_full_disk_is_said_plainly_whoever_writes() -> None:
+    """What delta-rs says of it."""
+    error = DeltaError(
+        "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to file: "
+        "No space left on device (os error 28)"
+    )
+    assert blocked.reason_of(error) == "No space left on device: free some on the disk of the lake."
+    assert blocked.reason_of(DeltaError("Failed to parse parquet: EOF")) == "DeltaError: Failed to parse parquet: EOF"
 
 
 def position_of(lakehouse: Lakehouse, name: str, table: str = "silver.payments", key: str = "id") -> str:

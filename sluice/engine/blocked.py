@@ -5,6 +5,8 @@ decide whether a dataset is computed, and a new run tries each of them.
 """
 
 import contextlib
+import errno
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,6 +38,7 @@ pauses_of_others = timedelta(seconds=5), timedelta(minutes=1)
 classes_of_data = ("java.lang.ArithmeticException", "java.time.DateTimeException")
 # Classes of the JVM for what is between it and the servers that it needs.
 of_servers = ("java.net.", "org.apache.hadoop.fs.s3a.", "software.amazon.awssdk.", "org.apache.kafka.")
+disk_is_full = os.strerror(errno.ENOSPC)
 reason_characters_max = 2_000
 value_characters_max = 300
 # What is called between Sluice and a shape, and by a shape.
@@ -161,6 +164,9 @@ def reason_of(error: Exception) -> str:
     elif isinstance(error, PySparkException | Py4JError):
         where = line_of(error, lambda file: not file.startswith(libraries))
         said = f"{spark_message(error)} ({where})" if where else spark_message(error)
+    elif disk_is_full in str(error) and not isinstance(error, OSError):
+        # delta-rs, which does not say in which file, puts before it what it was doing, in four layers.
+        said = f"{disk_is_full}: free some on the disk of the lake."
     else:
         where = line_of(error)
         said = f"{type(error).__name__}: {error} ({where})" if where else f"{type(error).__name__}: {error}"

@@ -24,8 +24,7 @@ def sort(items: list[pytest.Item]) -> None:
 
     Those that share a server with them are with them: else two workers would start it.
     """
-    files = list({file_of(item.nodeid) for item in items})
-    seconds = dict(zip(files, seconds_of(files), strict=True))
+    seconds = seconds_of(file_of(item.nodeid) for item in items)
     shared = {server for item in items if has_session(item) for server in servers_of(item)}
 
     def place(item: pytest.Item) -> tuple[bool, float]:
@@ -88,7 +87,8 @@ def is_with_session(node: WorkerController) -> bool:
 def turning_point(files: list[str]) -> int:
     """The last of the files with the run's session: up to there each is as long as the next or longer (`sort`)."""
     seconds = seconds_of(files)
-    return next((number for number, (one, other) in enumerate(pairwise(seconds)) if other > one), len(files) - 1)
+    steps = enumerate(pairwise(seconds[file] for file in files))
+    return next((number for number, (one, other) in steps if other > one), len(files) - 1)
 
 
 class Keeper:
@@ -106,11 +106,11 @@ class Keeper:
             kept.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n")
 
 
-def seconds_of(files: Iterable[str]) -> list[float]:
+def seconds_of(files: Iterable[str]) -> dict[str, float]:
     """How long each file takes; one that is not known is in the middle."""
     known = read()
     middle = median(known.values()) if known else 0.0
-    return [known.get(file, middle) for file in files]
+    return {file: known.get(file, middle) for file in files}
 
 
 def read() -> dict[str, float]:

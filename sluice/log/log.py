@@ -127,26 +127,25 @@ class Log:
         """
         self.create(topic)
         self.require_no_owner(topic, "only it may append to it")
-        count = len(self.partitions(topic))
-        waiting: dict[int, list[Record]] = defaultdict(list)
         ends: dict[int, int] = {}
         appended = 0
-
-        def append(partition: int, records: list[Record]) -> int:
+        for partition, batch in self.by_partition(records, len(self.partitions(topic))):
             try:
-                ends[partition] = self.append_to(topic, partition, records)
+                ends[partition] = self.append_to(topic, partition, batch)
             except LogError as error:
                 raise LogError(f"{error}{kept_of(appended)}") from error
-            return len(records)
+            appended += len(batch)
+        return ends
 
+    def by_partition(self, records: Iterable[Record], count: int) -> Iterator[tuple[int, list[Record]]]:
+        """Records in batches of one partition each, of as many as a segment has at most."""
+        waiting: dict[int, list[Record]] = defaultdict(list)
         for index, record in enumerate(records):
             partition = index % count if record.key is None else partition_of(record.key, count)
             waiting[partition].append(record)
             if len(waiting[partition]) >= self.segment_records_max:
-                appended += append(partition, waiting.pop(partition))
-        for partition, rest in sorted(waiting.items()):
-            appended += append(partition, rest)
-        return ends
+                yield partition, waiting.pop(partition)
+        yield from sorted(waiting.items())
 
     def append_to(self, topic: str, partition: int, records: Iterable[Record]) -> int:
         """Adds records to one partition as one segment, and returns the partition's next offset."""

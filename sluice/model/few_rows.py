@@ -13,15 +13,17 @@ from sluice.model.found import Among, Condition
 def meeting(rows: pa.Table, conditions: Sequence[Condition]) -> pa.Table:
     """The rows that meet all conditions."""
     for each in conditions:
-        column = rows[each.column]
-        if isinstance(each, Among):
-            # Null is one of the values here.
-            holds = pc.is_in(column, value_set=each.values.cast(column.type))
-        else:
-            holds = pc.greater_equal(column, each.start)
-            holds = holds if each.end is None else pc.and_(holds, pc.less(column, each.end))
-        rows = rows.filter(holds)
+        rows = rows.filter(are_met(rows[each.column], each))
     return rows
+
+
+def are_met(column: Any, condition: Condition) -> Any:
+    """Value by value, whether a column meets a condition; null for null, which is at no time."""
+    if isinstance(condition, Among):
+        # Null is one of the values here.
+        return pc.is_in(column, value_set=condition.values.cast(column.type))
+    begun = pc.greater_equal(column, condition.start)
+    return begun if condition.end is None else pc.and_(begun, pc.less(column, condition.end))
 
 
 def matching(rows: pa.Table, few: pa.Table, match: Sequence[tuple[str, str]]) -> pa.Table:

@@ -5,13 +5,12 @@ A late version of a dimension is followed by finding the facts of its interval, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.model.few_rows import meeting
-from sluice.model.found import Among, Condition, During, Finder
+from sluice.model.few_rows import are_met, meeting
+from sluice.model.found import Among, Condition, Finder
 
 
 @dataclass
@@ -42,17 +41,7 @@ def is_narrower(condition: Condition, known: Condition) -> bool:
     """Whether each value of a column that meets the condition is known to meet the other, of the same column."""
     if condition.column != known.column or not isinstance(condition, Among):
         return False
-    if isinstance(known, Among):
-        is_of_type = condition.values.type == known.values.type
-        return is_of_type and are_all(pc.is_in(condition.values, value_set=known.values))
-    return condition.values.type == known.start.type and are_all(is_during(condition.values, known))
-
-
-def is_during(values: Any, known: During) -> Any:
-    """Value by value; null is at no time."""
-    begun = pc.greater_equal(values, known.start)
-    return begun if known.end is None else pc.and_(begun, pc.less(values, known.end))
-
-
-def are_all(held: Any) -> bool:
-    return pc.all(pc.fill_null(held, False)).as_py() is not False
+    kind = known.values.type if isinstance(known, Among) else known.start.type
+    if condition.values.type != kind:
+        return False
+    return pc.all(pc.fill_null(are_met(condition.values, known), False)).as_py() is not False

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, active_count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +22,6 @@ from pyspark.sql import functions as F
 from sluice.errors import SluiceError
 from sluice.runtime import calls, session
 from sluice.runtime.connect import require_language
-from sluice.runtime.java import require_java
 from sluice.runtime.jvm import in_utf8
 from sluice.runtime.session import stop
 from tests.kit import Lakehouse, text
@@ -177,7 +177,10 @@ class Stopping:
 
     def __init__(self, *, answers: bool) -> None:
         context = SimpleNamespace(isStopped=lambda: False)
-        self.sparkContext = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context) if answers else None)
+        self.stopped = Event()
+        server = SimpleNamespace(shutdown=self.stopped.wait)
+        jsc = SimpleNamespace(sc=lambda: context) if answers else None
+        self.sparkContext = SimpleNamespace(_jsc=jsc, _accumulatorServer=server)
 
     def stop(self) -> None:
         raise ConnectionRefusedError(111, "Connection refused")
@@ -189,13 +192,12 @@ def test_a_jvm_that_is_gone_does_not_hide_why_the_session_ends() -> None:
         stop(cast("SparkSession", Stopping(answers=True)))
 
 
-def test_a_jvm_reads_its_classes_from_the_archive(spark: "SparkSession") -> None:
-    process = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}")  # type: ignore[union-attr]
-    options = process.joinpath("cmdline").read_text().split("\0") if process.exists() else []
-    archive = next((each.partition("=")[2] for each in options if each.startswith("-XX:SharedArchiveFile=")), None)
-    if archive is None:
-        pytest.skip("the archive was not there yet")
-    assert archive in process.joinpath("maps").read_text(), "the JVM refused it"
+def test_nobody_waits_for_what_looks_now_and_then_whether_it_shall_stop() -> None:
+    session = Stopping(answers=False)
+    before = active_count()
+    stop(cast("SparkSession", session))
+    assert active_count() == before + 1
+    session.stopped.set()
 
 
 def test_statements_of_many_rows_run_as_the_session_is_made(spark: "SparkSession") -> None:
@@ -286,36 +288,6 @@ def test_the_rows_of_the_driver_are_converted_as_its_session_is_set(lakehouse: L
     before = compilations.getCount()
     assert lakehouse.run()["silver.sales"].rows.inserted == 1
     assert compilations.getCount() == before
-
-
-@pytest.mark.process
-def test_an_archive_is_of_one_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A JVM refuses one that was written from jars elsewhere, or from others at the same place."""
-
-    def name() -> str:
-        return session.ClassArchive.of(tmp_path, require_java()).path.name
-
-    jars = [tmp_path / home / "jars" / "spark.jar" for home in ("one", "other")]
-    for jar in jars:
-        jar.parent.mkdir(parents=True)
-        jar.touch()
-    monkeypatch.setattr(session, "_find_spark_home", lambda: str(tmp_path / "one"))
-    first = name()
-    assert name() == first
-    os.utime(jars[0], ns=(0, 0))
-    assert name() != first
-    again = name()
-    monkeypatch.setattr(session, "_find_spark_home", lambda: str(tmp_path / "other"))
-    assert name() not in (first, again)
-
-
-def test_archives_that_nobody_uses_are_removed(tmp_path: Path) -> None:
-    old, used, made = tmp_path / "classes-1.jsa", tmp_path / "classes-2.jsa", tmp_path / ".classes-3.jsa.1"
-    for each in (old, used, made):
-        each.touch()
-    os.utime(old, (0, 0))
-    session.ClassArchive(tmp_path / "classes-3.jsa", made).keep()
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["classes-2.jsa", "classes-3.jsa"]
 
 
 def test_letters_are_not_those_of_the_machines_language(spark: "SparkSession") -> None:

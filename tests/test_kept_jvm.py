@@ -63,9 +63,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "names.py").write_text(names_py.format(prefix="the"))
     with Project(folder) as project:
         project.append("products", [{"product_id": name, "name": name} for name in ("cup", "tea")])
+    prepared = sluice_process("prepare", here=folder)
+    assert prepared.returncode == 0, prepared.stderr
     run(folder)
-    # The first run of a machine writes the archive of classes, and its JVM does not wait.
-    waits(folder)
     yield folder
     end_waiting(folder)
 
@@ -178,6 +178,13 @@ def test_the_next_command_takes_the_jvm_of_the_last(shop: Path) -> None:
     with waiting(shop) as after:
         assert after is not None
         assert (after.process.pid, after.sessions) == (pid, sessions + 2)
+
+
+def test_a_jvm_reads_its_classes_from_the_archive(shop: Path) -> None:
+    process = Path(f"/proc/{waits(shop)}")
+    options = process.joinpath("cmdline").read_text().split("\0")
+    (archive,) = (each.partition("=")[2] for each in options if each.startswith("-XX:SharedArchiveFile="))
+    assert archive in process.joinpath("maps").read_text(), "the JVM refused it"
 
 
 def test_of_a_jvm_whose_time_is_over_nothing_is_left_and_of_one_that_reads_its_folder(shop: Path) -> None:

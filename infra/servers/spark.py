@@ -8,9 +8,10 @@ from typing import Any
 from infra.servers.s3 import S3
 from infra.servers.server import Server, free_port, loopback, page, private_folder
 from sluice.runtime import jars, logstore
+from sluice.runtime.class_archive import ClassArchive
 from sluice.runtime.jars import spark_home
 from sluice.runtime.java import one_language, require_java
-from sluice.runtime.session import ClassArchive, server_settings
+from sluice.runtime.session import server_settings
 from sluice.runtime.settings import Settings
 from sluice.storage import s3 as object_store
 
@@ -157,7 +158,7 @@ class SparkConnect(OfSpark):
 def quick_start() -> str:
     """Options of a JVM that starts and idles cheaply: the fast compiler alone, and the archive of Spark's classes."""
     archive = ClassArchive.of(Settings().jars, require_java())
-    return f"-XX:TieredStopAtLevel=1 {archive.option(is_driver=False)}"
+    return f"-XX:TieredStopAtLevel=1 {archive.option}"
 
 
 def keys_of(store: S3 | None) -> dict[str, str]:

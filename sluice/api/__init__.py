@@ -2,6 +2,7 @@
 
 from sluice.api.answers import Answer
 from sluice.api.opened import Message
+from sluice.api.prepare import prepared
 from sluice.api.project import Project
 from sluice.api.results import Audit, Checked, Maintained, RunResult, TopicOffsets
 from sluice.engine.catalogue import require_project
@@ -68,6 +69,7 @@ __all__ = [
     "is_critical",
     "json_line",
     "plain",
+    "prepared",
     "require_project",
     "severity_of",
     "state_of",

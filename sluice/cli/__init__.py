@@ -27,6 +27,7 @@ commands = {
     "plan": "sluice.cli.look:plan",
     "run": "sluice.cli.run:run",
     "doctor": "sluice.cli.project:doctor",
+    "prepare": "sluice.cli.project:prepare",
     "status": "sluice.cli.look:status",
     "audit": "sluice.cli.look:audit",
     "check": "sluice.cli.check:check",

@@ -1,5 +1,6 @@
-"""`sluice init`, `doctor`, `maintain` and `catalogue`: a project as a whole."""
+"""`sluice init`, `doctor`, `prepare`, `maintain` and `catalogue`: a project as a whole."""
 
+import os
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated
 import typer
 
 from sluice import scaffold
+from sluice.api import prepared
 from sluice.cli.options import AsJson, ProjectFolder, opened
 from sluice.cli.printing import out, print_json, print_table
 
@@ -28,6 +30,17 @@ def doctor(project: ProjectFolder = Path(), as_json: AsJson = False) -> None:
         print_table(["check", "ok", "found"], [[each.check, "yes" if each.ok else "NO", each.found] for each in found])
     if not all(each.ok for each in found):
         raise typer.Exit(1)
+
+
+def prepare(project: ProjectFolder = Path()) -> None:
+    """Fetch Spark's jars and make the archive of its classes, which the first command else does on each machine.
+
+    It takes half a minute, and runs with the lowest priority. Run it where an image is built.
+    """
+    os.nice(19)
+    with opened(project, is_quiet=True) as here:
+        archive = prepared(here.settings)
+    out.print(f"The jars and {archive.name} are in {archive.parent}.", highlight=False)
 
 
 def maintain(

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 from sluice.errors import UsageError
@@ -33,11 +34,17 @@ def require_java() -> Path:
 
 def major_version(java: Path) -> int:
     """17 for 17.0.15; 8 for 1.8.0."""
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    number = re.search(r'version "(\d+)(?:\.(\d+))?', said.stderr + said.stdout)
+    number = re.search(r'version "(\d+)(?:\.(\d+))?', described(java))
     if number is None:
         raise UsageError(f"{java} does not say its version. {advice}")
     return int(number[2] or 0) if number[1] == "1" else int(number[1])
+
+
+@cache
+def described(java: Path) -> str:
+    """What a `java` says of its version and its build."""
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    return said.stderr + said.stdout
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER
 from sluice.errors import SluiceError
 from sluice.runtime import keeper
 from sluice.runtime.calls import frugal
+from sluice.runtime.class_archive import ClassArchive
 from sluice.runtime.settings import Settings
 from sluice.storage.lock import is_lock_of, lock_file
 
@@ -201,13 +202,17 @@ def trust(gateway: Any, bundle: Path, store: Path) -> None:
 
 @dataclass
 class Place:
-    """Where the JVM of a project waits for the next command: it holds what waited, or is to wait."""
+    """Where the JVM of a project waits for the next command: it holds what waited, or is to wait.
+
+    `archive` is what a JVM that was started reads its classes from, or would.
+    """
 
     path: Path
     seconds: float
     fingerprint: str
     jvm: Jvm | None = None
     lock_file: int | None = None
+    archive: ClassArchive | None = None
 
     def take(self) -> Jvm | None:
         """The JVM, if one waited."""
@@ -238,6 +243,8 @@ def place(settings: Settings, *, writes: bool = False) -> Iterator[Place | None]
         jvm = found.take()
         if jvm is not None and not kept(jvm, found):
             jvm.end()
+        if found.archive is not None:
+            found.archive.ask_for()
         if found.lock_file is not None:
             os.close(found.lock_file)
 

@@ -6,25 +6,22 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException, utils
-from pyspark.find_spark_home import _find_spark_home
 from pyspark.logger import PySparkLogger
 
 from sluice.errors import SparkEnded
 from sluice.runtime import connect, jars, logstore
+from sluice.runtime.class_archive import ClassArchive
 from sluice.runtime.java import one_language, require_java
 from sluice.runtime.jvm import Place, forget_gateway, is_used, started, trust
 from sluice.runtime.pandas_later import postpone_for_pyspark
@@ -40,8 +37,6 @@ spark_ended = (
     "Spark stopped: its JVM ended. Run again: nothing was lost. If it was killed for memory, "
     "lower SLUICE_DRIVER_MEMORY."
 )
-# An archive has some 200 MB, and each installation of Spark its own.
-unused_archive_seconds = 30 * 24 * 3600
 lines_noted = "spark.sql.dataFrameQueryContext.enabled"
 spark_settings = {
     "spark.app.name": "sluice",
@@ -176,22 +171,20 @@ def spark_session(
     # Our own message reports what cannot be computed, not the JVM's whole stack for each attempt.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-    java = require_java()
+    if place is None or place.jvm is None:
+        # Spark's resolver of jars needs it, too.
+        require_java()
     files = jars.jar_files(settings.jars, bundles(settings)) + ([logstore.jar] if where.jars else [])
-    archive = ClassArchive.of(settings.jars, java)
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     postpone_for_pyspark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     waited = None if place is None else place.take()
-    # A JVM writes the archive when it ends.
-    has_lock_file = lock is not None or bool(descriptors)
-    stays = waited is not None or (has_lock_file and archive.path.exists())
     scratch = waited.scratch if waited else new_scratch(settings, lock)
-    conf = configured(settings, lock, scratch, files, archive)
+    conf = configured(settings, lock, scratch, files)
     log, inherited = spark_log(settings, lock), [*(lock.descriptors if lock else ()), *descriptors]
-    jvm = waited.reached() if waited else started(conf, log, inherited, scratch)
+    jvm = waited.reached() if waited else started(with_classes(conf, settings, place), log, inherited, scratch)
     if lock and lock.lease:
         lock.lease.jvm = jvm.process
     try:
@@ -204,28 +197,32 @@ def spark_session(
         finally:
             if not jvm.has_ended:
                 stop(spark)
-        if place is not None and stays and not jvm.has_ended:
+        can_wait = waited is not None or lock is not None or descriptors
+        if place is not None and can_wait and not jvm.has_ended:
             jvm.forget_session()
             place.jvm = jvm
     finally:
         if place is None or place.jvm is None:
             jvm.end()
         forget_gateway()
-        archive.keep()
 
 
 def stop(spark: "SparkSession") -> None:
     """Stops a session; one whose JVM no longer answers is about to end by itself."""
+    context: Any = spark.sparkContext
+    of_accumulators, context._accumulatorServer = getattr(context, "_accumulatorServer", None), None
     try:
         spark.stop()
     except (Py4JError, OSError):
         if is_alive(spark):
             raise
+    finally:
+        if of_accumulators:
+            # It looks every half a second whether it shall stop, and nobody else has to wait for that.
+            threading.Thread(target=of_accumulators.shutdown, daemon=True).start()
 
 
-def configured(
-    settings: Settings, lock: Lock | None, scratch: Path, files: Sequence[Path], archive: "ClassArchive"
-) -> "SparkConf":
+def configured(settings: Settings, lock: Lock | None, scratch: Path, files: Sequence[Path]) -> "SparkConf":
     """All that a session is started with."""
     from pyspark import SparkConf
 
@@ -240,8 +237,16 @@ def configured(
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     conf.set("spark.jars", ",".join(map(str, files)))
     conf.set("spark.sql.warehouse.dir", f"{scratch}/warehouse")
-    options = f"{conf.get('spark.driver.extraJavaOptions')} {archive.option(is_driver=lock is not None)}"
-    return conf.set("spark.driver.extraJavaOptions", options)
+    return conf
+
+
+def with_classes(conf: "SparkConf", settings: Settings, place: Place | None) -> "SparkConf":
+    """Lets a new JVM read its classes from the archive; where there is none yet, its place has it made at the end."""
+    archive = ClassArchive.of(settings.jars, require_java())
+    if place is not None:
+        place.archive = archive
+    options = "spark.driver.extraJavaOptions"
+    return conf.set(options, f"{conf.get(options)} {archive.option}")
 
 
 @contextmanager
@@ -355,44 +360,6 @@ def tasks_of(spark: "SparkSession", name: str) -> tuple[int, int]:
         if (stage := tracker.getStageInfo(stage_id)) is not None
     ]
     return sum(stage.numTasks for stage in stages), sum(stage.numCompletedTasks for stage in stages)
-
-
-@dataclass(frozen=True)
-class ClassArchive:
-    """Spark's classes as the JVM has them when they are loaded: a start from it takes half the work.
-
-    The first run writes it when it ends, which takes some seconds once; all others read it. A JVM refuses, without a
-    word, one that was written from other files, so the name stands for Java, and where and when Spark was installed;
-    the jars that Spark loads by itself are in none. Those that nobody has used for a month are removed.
-    """
-
-    path: Path
-    made: Path
-
-    @classmethod
-    def of(cls, cache: Path, java: Path) -> "ClassArchive":
-        """The archive for this Java and this installation of Spark."""
-        version = subprocess.run([java, "-version"], capture_output=True, check=False).stderr.decode()
-        spark = sorted(Path(_find_spark_home(), "jars").glob("*.jar"))
-        described = [version, *(f"{jar} {jar.stat().st_mtime_ns}" for jar in spark)]
-        known = hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]
-        path = cache / f"classes-{known}.jsa"
-        return cls(path, path.with_name(f".{path.name}.{os.getpid()}"))
-
-    def option(self, *, is_driver: bool) -> str:
-        """The option with which the JVM reads or writes the archive; only a driver loads most of the classes."""
-        if self.path.exists():
-            return f"-XX:SharedArchiveFile={self.path} -Xlog:disable -Xlog:all=error:stderr"
-        return f"-XX:ArchiveClassesAtExit={self.made} -Xlog:disable -Xlog:all=error:stderr" if is_driver else ""
-
-    def keep(self) -> None:
-        """Gives the archive its name when it is whole: the JVM that wrote it has ended."""
-        if self.made.exists():
-            self.made.replace(self.path)
-            for old in self.path.parent.glob("*classes-*.jsa*"):
-                with suppress(FileNotFoundError):
-                    if time.time() - old.stat().st_atime > unused_archive_seconds:
-                        old.unlink()
 
 
 def spark_log(settings: Settings, lock: Lock | None) -> Path:

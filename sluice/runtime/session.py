@@ -99,6 +99,10 @@ compiled_when_hot = (
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 
+# The same compiler took 10 s of the demo's first run for Spark's own compiler of Java, and for what loads classes: they
+# run for a while, and never again. The first compiler's code is good enough for them.
+compiled_once = f"-XX:+UnlockDiagnosticVMOptions -XX:CompilerDirectivesFile={Path(__file__).with_name('compiler.json')}"
+
 # Of so many rows no plan is adapted while it runs, and filters of keys have 1 MB: eight bits for each row.
 of_some = {
     "spark.sql.adaptive.enabled": "false",
@@ -399,7 +403,7 @@ def scratch_prefix(settings: Settings) -> str:
 def sized(settings: Settings) -> dict[str, str]:
     """What depends on the machines: one shuffle task per core, memory, and who may reach the driver."""
     log4j = Path(__file__).with_name("log4j2.properties")
-    flags = [*one_language, "-XX:+UseParallelGC", compiled_when_hot, settings.java_options]
+    flags = [*one_language, "-XX:+UseParallelGC", compiled_when_hot, compiled_once, settings.java_options]
     options = f"-Dlog4j2.configurationFile={log4j} {' '.join(flags)}"
     here = {
         "spark.driver.memory": settings.driver_memory,

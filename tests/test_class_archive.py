@@ -11,7 +11,7 @@ import pytest
 
 from sluice.runtime import class_archive
 from sluice.runtime.class_archive import ClassArchive
-from sluice.runtime.java import require_java
+from sluice.runtime.java import described, require_java
 
 whole, broken_off = b"\xa8\xba\x0b\xf0 classes", b"\0\0\0\0 classes"
 
@@ -69,8 +69,18 @@ def test_a_jvm_reads_what_is_there(archive: ClassArchive) -> None:
     assert str(archive.path) in archive.option
 
 
+@pytest.mark.process
+def test_options_in_the_environment_do_not_need_another_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = described(require_java())
+    described.cache_clear()
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dwhatever=1")
+    assert described(require_java()) == before
+
+
 def test_what_a_jvm_made_gets_its_name(archive: ClassArchive) -> None:
-    with archive.made() as option:
+    with archive.made() as (option, _):
         file_of(option).write_bytes(whole)
         assert archive.option == ""
     assert names(archive) == ["classes-1.jsa"]
@@ -78,7 +88,7 @@ def test_what_a_jvm_made_gets_its_name(archive: ClassArchive) -> None:
 
 @pytest.mark.parametrize("content", [broken_off, b"", None])
 def test_what_a_jvm_did_not_finish_is_removed(archive: ClassArchive, content: bytes | None) -> None:
-    with archive.made() as option:
+    with archive.made() as (option, _):
         if content is not None:
             file_of(option).write_bytes(content)
     assert names(archive) == []
@@ -86,7 +96,7 @@ def test_what_a_jvm_did_not_finish_is_removed(archive: ClassArchive, content: by
 
 def test_nothing_is_left_of_what_failed(archive: ClassArchive) -> None:
     def make() -> None:
-        with archive.made() as option:
+        with archive.made() as (option, _):
             file_of(option).write_bytes(whole)
             raise ValueError("the sample")
 
@@ -96,14 +106,15 @@ def test_nothing_is_left_of_what_failed(archive: ClassArchive) -> None:
 
 
 def test_archives_that_nobody_uses_are_removed(archive: ClassArchive) -> None:
-    old, left, used = (archive.path.with_name(name) for name in ("classes-2.jsa", ".classes-3.jsa.ab", "classes-4.jsa"))
-    for each in (old, left, used):
-        each.touch()
-    for each in (old, left):
-        os.utime(each, (0, 0))
-    with archive.made():
-        pass
-    assert names(archive) == ["classes-4.jsa"]
+    cache = archive.path.parent
+    for name in (".classes-killed", ".classes-at-work"):
+        (cache / name / "project").mkdir(parents=True)
+    for name in ("classes-2.jsa", "classes-3.jsa", "spark.jar"):
+        (cache / name).touch()
+    for name in (".classes-killed", "classes-2.jsa", "spark.jar"):
+        os.utime(cache / name, (0, 0))
+    class_archive.remove_unused(cache)
+    assert names(archive) == [".classes-at-work", "classes-3.jsa", "spark.jar"]
 
 
 def test_it_is_made_in_the_background_once(
@@ -118,7 +129,7 @@ def test_it_is_made_in_the_background_once(
     assert ours == {"SLUICE_JARS": str(archive.path.parent)}
 
 
-def test_one_that_could_not_be_made_is_tried_again_the_next_day(archive: ClassArchive, started: list[Any]) -> None:
+def test_one_that_could_not_be_made_is_tried_again_later(archive: ClassArchive, started: list[Any]) -> None:
     archive.ask_for()
     os.utime(archive.path.with_suffix(".asked"), (0, 0))
     archive.ask_for()

@@ -7,9 +7,10 @@ import pytest
 
 from sluice import bronze, gold, silver
 from sluice.errors import UsageError
+from sluice.model import small_frames
 from sluice.model.datasets import Dataset
 from sluice.model.ledger import changed_here
-from sluice.operate.explain import Explainer, Value, is_value, value_of
+from sluice.operate.explain import Explainer, Value, are_values, value_of
 from sluice.operate.query import query
 from sluice.windows import window
 from tests.damage import damage
@@ -171,6 +172,27 @@ def test_a_changed_declaration_is_named(lived: Lakehouse) -> None:
     assert (value.cause, value.row and value.row["revenue"]) == ("declaration changed", 2)
 
 
+def test_many_changes_are_explained_as_few_are(repriced: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Spark, and by the driver, which has the few rows that a figure is made of."""
+    few = explained(repriced, revenue(), product="tea", window_start=text(3))
+    monkeypatch.setattr(small_frames, "rows_max", -1)
+    assert explained(repriced, revenue(), product="tea", window_start=text(3)) == few
+
+
+def test_each_value_is_explained_by_a_few_jobs(lived: Lakehouse) -> None:
+    def jobs(call: str) -> int:
+        context = lived.spark.sparkContext
+        context.setJobGroup(call, call)
+        explained(lived, revenue(), product="tea", window_start=text(3))
+        return len(context.statusTracker().getJobIdsForGroup(call))
+
+    counts = []
+    for hours, late in enumerate(("late", "later"), start=21):
+        lived.publish("sales", sale(late, "tea", 3), key="s", hours=hours).run()
+        counts.append(jobs(late))
+    assert counts[1] - counts[0] <= 6
+
+
 def test_a_table_is_seen_as_it_was_known(repriced: Lakehouse) -> None:
     first, _ = explained(repriced, revenue(), product="tea", window_start=text(3))
     sql = f"SELECT revenue FROM gold.revenue WHERE product = 'tea' AND window_start = '{text(3)}'"
@@ -194,7 +216,7 @@ def test_a_table_is_seen_as_it_was_known(repriced: Lakehouse) -> None:
     ],
 )
 def test_a_text_is_a_value_of_a_type_or_is_refused(spark: "SparkSession", kind: str, text: str, is_one: bool) -> None:
-    assert is_value(spark, value_of(text, kind)) == is_one
+    assert are_values(spark, [value_of(text, kind)]) == is_one
 
 
 def test_a_row_is_named_by_all_that_tells_it_apart(opened: Lakehouse) -> None:

@@ -178,9 +178,9 @@ class Stopping:
     def __init__(self, *, answers: bool) -> None:
         context = SimpleNamespace(isStopped=lambda: False)
         self.stopped = Event()
-        server = SimpleNamespace(shutdown=self.stopped.wait)
+        self.server = SimpleNamespace(shutdown=self.stopped.wait)
         jsc = SimpleNamespace(sc=lambda: context) if answers else None
-        self.sparkContext = SimpleNamespace(_jsc=jsc, _accumulatorServer=server)
+        self.sparkContext = SimpleNamespace(_jsc=jsc, _accumulatorServer=self.server)
 
     def stop(self) -> None:
         raise ConnectionRefusedError(111, "Connection refused")
@@ -197,6 +197,8 @@ def test_nobody_waits_for_what_looks_now_and_then_whether_it_shall_stop() -> Non
     before = active_count()
     stop(cast("SparkSession", session))
     assert active_count() == before + 1
+    # That its other end is gone by then is no error, which `socketserver` would print.
+    session.server.handle_error(None, "127.0.0.1")
     session.stopped.set()
 
 

@@ -1,12 +1,11 @@
 """Prepare a machine: fetch the jars that Spark needs, and make the archive of its classes."""
 
-import tempfile
 from pathlib import Path
 
 from sluice import scaffold
 from sluice.api.project import Project
 from sluice.errors import SluiceError
-from sluice.runtime.class_archive import ClassArchive
+from sluice.runtime.class_archive import ClassArchive, remove_unused
 from sluice.runtime.jars import jar_files
 from sluice.runtime.java import require_java
 from sluice.runtime.session import bundles
@@ -22,9 +21,13 @@ def prepared(settings: Settings) -> Path:
     java = require_java()
     jar_files(settings.jars, bundles(settings))
     archive = ClassArchive.of(settings.jars, java)
-    if not archive.path.exists():
-        with archive.made() as option, tempfile.TemporaryDirectory(prefix="sluice-prepare-") as folder:
-            run_sample(Path(folder, "project"), settings.jars, option)
+    try:
+        if not archive.path.exists():
+            with archive.made() as (option, folder):
+                run_sample(folder / "project", settings.jars, option)
+        remove_unused(settings.jars)
+    except OSError as error:
+        raise SluiceError(f"{archive.path} cannot be written: {error.strerror}. Set SLUICE_JARS.") from error
     if not archive.path.exists():
         raise SluiceError(f"Java could not write {archive.path}. Is the disk full?")
     return archive.path

@@ -1,6 +1,8 @@
 """`sluice init`, `doctor`, `prepare`, `maintain` and `catalogue`: a project as a whole."""
 
 import os
+import signal
+import sys
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -38,6 +40,8 @@ def prepare(project: ProjectFolder = Path()) -> None:
     It takes half a minute, and runs with the lowest priority. Run it where an image is built.
     """
     os.nice(19)
+    # Ended so, it leaves nothing half done.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with opened(project, is_quiet=True) as here:
         archive = prepared(here.settings)
     out.print(f"The jars and {archive.name} are in {archive.parent}.", highlight=False)

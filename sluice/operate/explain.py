@@ -5,21 +5,27 @@ changed in between. The functions with which a refresh reads the inputs of a sco
 row.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from sluice.engine.culprit import errors_of_spark
 from sluice.errors import UsageError, hint
 from sluice.model.datasets import Dataset
 from sluice.model.ledger import Commit
 from sluice.model.scope import collect
+from sluice.model.small_frames import frame_of, known_rows, local, small_rows
 from sluice.quality.collected import collected
+from sluice.runtime.session import sized_for
 from sluice.shapes.difference import change_columns, sign
 from sluice.shapes.parse import position
 from sluice.storage.delta import Lake
@@ -70,9 +76,12 @@ class Explainer:
         commits = self.lake.commits(dataset.name)
         if not commits:
             raise UsageError(f"{dataset.name} is not there yet: run it first (sluice run {dataset.name}).")
-        images = self.feed(dataset.name, commits)
-        images = images.where(condition_of(dataset, images, wanted)).localCheckpoint()
-        return [self.value(dataset, commits, version, images) for version in versions_of(visible_changes(images))]
+        feed = self.feed(dataset.name, commits)
+        with sized_by(feed):
+            images = kept(feed.where(condition_of(dataset, feed, wanted)))
+        with sized_by(images):
+            versions = versions_of(visible_changes(images))
+            return [self.value(dataset, commits, version, images) for version in versions]
 
     def feed(self, table: str, commits: Sequence[Commit]) -> "DataFrame":
         """All images of all rows, as far back as the log reaches and the table had the columns that it has now."""
@@ -93,8 +102,8 @@ class Explainer:
 
     def value(self, dataset: Dataset, commits: Sequence[Commit], version: int, images: "DataFrame") -> Value:
         """What the row became by one commit, and why."""
-        here = images.where(F.col("_commit_version") == version)
-        after = collected(here.where("_change_type IN ('insert', 'update_postimage')").drop(*change_columns))
+        here = of_version(images, version)
+        after = collected(without_feed(only(here, "_change_type", ["insert", "update_postimage"])))
         row = after[0] if after else None
         other = self.written_by_others(dataset.name).get(version)
         if other is not None:
@@ -138,15 +147,21 @@ class Explainer:
 
     def records(self, images: "DataFrame", path: tuple[str, ...]) -> Iterator[Origin]:
         """The records that rows of a dataset without upstream datasets are, or were."""
-        found = images.select(F.concat_ws("/", *position).alias("record")).distinct()
-        shown = tuple(row["record"] for row in found.orderBy("record").limit(records_shown_max).collect())
-        yield Origin("records", path, shown, found.count())
+        known = known_rows(images)
+        if known is not None:
+            rows = known.select(list(position)).to_pylist()
+            found = sorted({"/".join(str(row[name]) for name in position) for row in rows})
+            yield Origin("records", path, tuple(found[:records_shown_max]), len(found))
+            return
+        records = images.select(F.concat_ws("/", *position).alias("record")).distinct()
+        shown = tuple(row["record"] for row in records.orderBy("record").limit(records_shown_max).collect())
+        yield Origin("records", path, shown, records.count())
 
     def moved(
         self, dataset: Dataset, before: Commit, commit: Commit, images: "DataFrame", path: tuple[str, ...]
     ) -> Iterator[Origin]:
         """The origins of the changes in each input that affect the rows."""
-        scope = collect(dataset.scope_of(images.drop(*change_columns)))
+        scope = collect(dataset.scope_of(without_feed(images)))
         for each in dataset.inputs.values():
             source = each.source
             now = commit.entry.inputs.get(source.name)
@@ -159,11 +174,12 @@ class Explainer:
                 yield Origin("input rebuilt", (*path, source.name))
                 continue
             changed = self.lake.changes(self.spark, source.name, then.version, now.version)
-            bearing = each.within(changed, scope)
-            if "_commit_version" not in bearing.columns:
-                # A summary of rows that another input has.
-                continue
-            bearing = whole_changes(changed, bearing, source).localCheckpoint()
+            with sized_by(changed):
+                bearing = each.within(changed, scope)
+                if "_commit_version" not in bearing.columns:
+                    # A summary of rows that another input has.
+                    continue
+                bearing = kept(whole_changes(changed, bearing, source))
             commits, others = self.lake.commits(source.name), self.written_by_others(source.name)
             for version in versions_of(bearing):
                 if version in others:
@@ -174,9 +190,45 @@ class Explainer:
                     source,
                     commits[number - 1] if number else None,
                     commits[number],
-                    bearing.where(F.col("_commit_version") == version),
+                    of_version(bearing, version),
                     (*path, source.name),
                 )
+
+
+def sized_by(df: "DataFrame") -> AbstractContextManager[None]:
+    """Runs statements as it suits the rows of a frame; as many, where their number is not known."""
+    known = known_rows(df)
+    return sized_for(df.sparkSession, None if known is None else known.num_rows)
+
+
+def kept(df: "DataFrame") -> "DataFrame":
+    """The same rows, computed once: by the driver where they are few."""
+    rows = small_rows(df)
+    return df.localCheckpoint() if rows is None else local(df, rows)
+
+
+def of_version(images: "DataFrame", version: int) -> "DataFrame":
+    """The images of the changes that one commit made."""
+    return only(images, "_commit_version", [version])
+
+
+def only(df: "DataFrame", column: str, values: Sequence[object]) -> "DataFrame":
+    """The rows that have one of these values, by the driver where it has all rows."""
+    known = known_rows(df)
+    if known is None:
+        return df.where(F.col(column).isin(*values))
+    wanted = pc.is_in(known[column], pa.array(values, known[column].type))
+    return frame_of(df.sparkSession, known.filter(cast(Any, wanted)), df.schema)
+
+
+def without_feed(images: "DataFrame") -> "DataFrame":
+    """The rows, without what says when they changed and how."""
+    known = known_rows(images)
+    if known is None:
+        return images.drop(*change_columns)
+    kept_fields = [field for field in images.schema if field.name not in change_columns]
+    rows = known.select([field.name for field in kept_fields])
+    return frame_of(images.sparkSession, rows, StructType(kept_fields))
 
 
 def by_another_program(commit: Mapping[str, Any], path: tuple[str, ...]) -> Origin:
@@ -202,6 +254,9 @@ def visible_changes(images: "DataFrame") -> "DataFrame":
 
 def versions_of(images: "DataFrame") -> list[int]:
     """The versions in which something changed, the oldest first."""
+    known = known_rows(images)
+    if known is not None:
+        return sorted(cast("set[int]", set(known["_commit_version"].to_pylist())))
     return sorted(row[0] for row in images.select("_commit_version").distinct().collect())
 
 
@@ -222,20 +277,26 @@ def condition_of(dataset: Dataset, rows: "DataFrame", wanted: Mapping[str, str])
     require_grain(dataset, wanted)
     types = dict(rows.dtypes)
     values = {name: value_of(value, types[name]) for name, value in wanted.items()}
-    for name, text in wanted.items():
-        if text != "null" and not is_value(rows.sparkSession, values[name]):
+    given = {name: value for name, value in values.items() if wanted[name] != "null"}
+    # All at once: most of the time, all of them are.
+    doubtful = {} if are_values(rows.sparkSession, given.values()) else {name: wanted[name] for name in given}
+    for name, text in doubtful.items():
+        if not are_values(rows.sparkSession, [values[name]]):
             example = f", such as {examples[types[name]]}" if types[name] in examples else ""
             raise UsageError(f"{dataset.name}: {name}={text} is no value of {name}, which is {types[name]}{example}")
     same = [F.col(name).eqNullSafe(value) for name, value in values.items()]
     return reduce(lambda left, right: left & right, same)
 
 
-def is_value(spark: "SparkSession", value: "Column") -> bool:
-    """Whether a text is a value of its type, as `value_of` reads it."""
+def are_values(spark: "SparkSession", values: Iterable["Column"]) -> bool:
+    """Whether each text is a value of its type, as `value_of` reads it."""
     try:
-        return spark.range(1).where(value.isNotNull()).count() > 0
+        (read,) = (
+            spark.range(1).select(*[value.isNotNull().alias(f"_{at}") for at, value in enumerate(values)]).collect()
+        )
     except errors_of_spark:
         return False
+    return all(read)
 
 
 def value_of(text: str, kind: str) -> "Column":

@@ -150,7 +150,8 @@ class Subscription:
     def require(self) -> None:
         """A UsageError for a table that does not exist, or a condition that cannot be evaluated."""
         if self.table not in (known := self.lake.tables()):
-            raise UsageError(f"There is no table {self.table}; there are {', '.join(known) or 'none'}.")
+            others = ", ".join(known) or "none: run the project first"
+            raise UsageError(f"There is no table {self.table}; there are {others}.")
         require_condition(self.where)
         if self.where is not None:
             require_of_row(self.where, [*self.lake.columns(self.table, self.lake.newest_version(self.table))])

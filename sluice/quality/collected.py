@@ -19,7 +19,7 @@ def collected(df: "DataFrame") -> list[dict[str, Any]]:
     By way of Arrow, which keeps times in UTC: `DataFrame.collect` gives those of the machine's time zone, without it.
     """
     try:
-        return small_frames.collected(df).to_pylist()
+        return small_frames.all_rows(df).to_pylist()
     except (ValueError, OverflowError):
         # Also where a text is no UTF-8, which Arrow cannot read.
         fields = [(field.name, field.dataType) for field in df.schema]

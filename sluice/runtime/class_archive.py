@@ -5,14 +5,15 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from pyspark.find_spark_home import _find_spark_home
 
@@ -20,8 +21,8 @@ from sluice.runtime.java import described
 
 # An archive has some 200 MB, and each installation of Spark its own.
 unused_seconds = 30 * 24 * 3600
-# One that could not be made is not tried again at each command.
-again_seconds = 24 * 3600
+# One that could not be made is not tried again at each command, and what is left of it can be removed.
+again_seconds = 3600
 
 
 @dataclass(frozen=True)
@@ -48,19 +49,19 @@ class ClassArchive:
         return f"-XX:SharedArchiveFile={self.path} {quiet}" if self.path.exists() else ""
 
     @contextmanager
-    def made(self) -> Iterator[str]:
-        """Gives the option with which a JVM makes it as it ends, which is to be before the end of the block."""
-        remove_unused(self.path.parent)
-        aside = self.path.with_name(f".{self.path.name}.{uuid4().hex[:8]}")
-        try:
-            yield f"-XX:ArchiveClassesAtExit={aside} {quiet}"
-            if is_whole(aside):
-                aside.replace(self.path)
-        finally:
-            aside.unlink(missing_ok=True)
+    def made(self) -> Iterator[tuple[str, Path]]:
+        """Gives the option with which a JVM makes it as it ends, and a folder for what that JVM works on.
+
+        It is to end before the block does.
+        """
+        with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=unfinished) as folder:
+            made = Path(folder, self.path.name)
+            yield f"-XX:ArchiveClassesAtExit={made} {quiet}", Path(folder)
+            if is_whole(made):
+                made.replace(self.path)
 
     def ask_for(self) -> None:
-        """Has it made in the background, unless it is there, or was asked for within a day."""
+        """Has it made in the background, unless it is there, or was asked for within an hour."""
         if self.path.exists() or not self.is_first_to_ask():
             return
         ours = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
@@ -78,17 +79,20 @@ class ClassArchive:
 
     def is_first_to_ask(self) -> bool:
         asked = self.path.with_suffix(".asked")
-        with suppress(FileNotFoundError):
-            if time.time() - asked.stat().st_mtime < again_seconds:
-                return False
-            asked.unlink()
         try:
+            if asked.exists():
+                if time.time() - asked.stat().st_mtime < again_seconds:
+                    return False
+                asked.unlink()
             asked.touch(exist_ok=False)
         except OSError:
+            # Another command was first, or nobody may write there.
             return False
         return True
 
 
+# How the folders are named in which archives are made.
+unfinished = ".classes-"
 # A JVM that cannot use it would say so where the command's own errors are.
 quiet = "-Xlog:disable -Xlog:all=error:stderr"
 
@@ -103,8 +107,12 @@ def is_whole(archive: Path) -> bool:
 
 
 def remove_unused(cache: Path) -> None:
-    """Removes the archives that no JVM has read for a month, and what is left of making them."""
-    for old in cache.glob("*classes-*"):
-        with suppress(FileNotFoundError):
+    """Removes the archives that no JVM has read for a month, and what is left of those that were not finished."""
+    for old in cache.glob("classes-*"):
+        with suppress(OSError):
             if time.time() - old.stat().st_atime > unused_seconds:
                 old.unlink()
+    for old in cache.glob(f"{unfinished}*"):
+        with suppress(OSError):
+            if time.time() - old.stat().st_mtime > again_seconds:
+                shutil.rmtree(old, ignore_errors=True)

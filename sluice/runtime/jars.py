@@ -63,17 +63,35 @@ by_name = {"s3": s3}
 
 
 def jar_files(cache: Path, bundles: Iterable[Bundle] = (delta,)) -> list[Path]:
-    """The jars as files in `cache`, fetched by Spark's own resolver when they are not there yet."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(cache / ".lock"):
-        return [file for bundle in bundles for file in files_of(bundle, cache)]
+    """The jars as files in `cache`, fetched by Spark's own resolver when they are not there yet.
+
+    Who may only read a cache uses what is in it. A SluiceError says which jars are missing there.
+    """
+    wanted = list(bundles)
+    if not all(is_fetched(each, cache) for each in wanted):
+        fetch_missing(cache, wanted)
+    return [file for bundle in wanted for file in files_of(bundle, cache)]
+
+
+def fetch_missing(cache: Path, bundles: Iterable[Bundle]) -> None:
+    """Fetches the bundles that are not there, one process at a time."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / ".lock"):
+            for bundle in bundles:
+                if not is_fetched(bundle, cache):
+                    resolve_into(cache, bundle)
+    except OSError as error:
+        missing = ", ".join(name for each in bundles for name in each.sha256_of_jar if not (cache / name).exists())
+        raise SluiceError(
+            f"{missing} cannot be written to {cache}: {error.strerror}. Set SLUICE_JARS to a folder that can be "
+            "written, or run there as its owner: sluice prepare"
+        ) from error
 
 
 def files_of(bundle: Bundle, cache: Path) -> list[Path]:
     """The jars of one bundle, each with the content that was tried."""
     wanted = bundle.sha256_of_jar
-    if not is_fetched(bundle, cache):
-        resolve_into(cache, bundle)
     for name, sha256 in wanted.items():
         check(cache / name, sha256)
     return [cache / name for name in wanted]

@@ -42,9 +42,10 @@ def major_version(java: Path) -> int:
 
 @cache
 def described(java: Path) -> str:
-    """What a `java` says of its version and its build."""
+    """What a `java` says of its version and its build, and not of the options that it finds in the environment."""
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    return said.stderr + said.stdout
+    lines = (said.stderr + said.stdout).splitlines()
+    return "\n".join(line for line in lines if not line.startswith("Picked up "))
 
 
 if __name__ == "__main__":

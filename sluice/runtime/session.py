@@ -222,7 +222,9 @@ def stop(spark: "SparkSession") -> None:
             raise
     finally:
         if of_accumulators:
-            # It looks every half a second whether it shall stop, and nobody else has to wait for that.
+            # It looks every half a second whether it shall stop. Nobody else has to wait for that, and by then its
+            # other end may be gone, which is no error to print.
+            of_accumulators.handle_error = lambda *_: None
             threading.Thread(target=of_accumulators.shutdown, daemon=True).start()
 
 

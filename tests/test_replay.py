@@ -591,6 +591,26 @@ def test_what_a_changed_declaration_says_of_a_part_can_be_seen_but_not_promoted(
         promote(shop, replay)
 
 
+def test_of_replays_that_begin_at_the_same_time_each_has_its_own_name(shop: Lakehouse) -> None:
+    planned = [
+        replaying.plan(shop.lake, shop.catalogue, [name], None, name) for name in ("gold.revenue", "silver.sales")
+    ]
+    same = planned[1].model_copy(update={"name": planned[0].name})
+    first, second = replaying.begun(shop.lake, planned[0]), replaying.begun(shop.lake, same)
+    assert [first.name, second.name] == [planned[0].name, f"{planned[0].name}-2"]
+    assert [each.because for each in replaying.replays(shop.lake)] == ["gold.revenue", "silver.sales"]
+
+
+def test_what_a_replay_that_broke_off_left_can_be_dropped(shop: Lakehouse) -> None:
+    """Folders of tables without a file, as on a full disk; an erasure would wait for them."""
+    left = Path(shop.lake.root, "_replays", "20260101-000000", "lake", "gold", "daily", "_delta_log")
+    left.mkdir(parents=True)
+    replaying.drop(shop.lake, "20260101-000000")
+    assert shop.lake.files.folders("_replays") == []
+    with pytest.raises(UsageError, match="There is no replay 20260101-000000"):
+        replaying.drop(shop.lake, "20260101-000000")
+
+
 def test_what_cannot_be_replayed_says_why(shop: Lakehouse) -> None:
     with pytest.raises(UsageError, match="No declaration changed"):
         build(shop)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sluice.errors import SparkEnded
 from sluice.operate.requests import Request, answer_name, ask, attend, waiting
 from sluice.storage.files import Files
 
@@ -32,6 +33,16 @@ def test_requests_are_served_once_the_oldest_first(files: Files) -> None:
     assert attend(files, perform) == 2
     assert attend(files, perform) == 0
     assert served == [("silver.a",), ("silver.b",)]
+
+
+def test_a_request_in_which_spark_ends_is_left_to_the_next_run(files: Files) -> None:
+    def ends(request: Request) -> dict[str, Any]:
+        raise SparkEnded("its JVM ended")
+
+    name = ask(files, Request(do="maintain"))
+    with pytest.raises(SparkEnded):
+        attend(files, ends)
+    assert waiting(files) == [name]
 
 
 @pytest.mark.parametrize(("hours", "is_left"), [(25, False), (23, True)])

@@ -16,9 +16,9 @@ from sluice.engine.erase import forget_erased, still_held
 from sluice.engine.observer import Observer
 from sluice.engine.runner import Runner
 from sluice.engine.schemas import Learner
-from sluice.errors import LakeLocked, SluiceError
+from sluice.errors import LakeLocked, SluiceError, SparkEnded
 from sluice.operate import checks, maintain, recompute, replay, requests
-from sluice.runtime.session import spark_message
+from sluice.runtime.session import is_alive, spark_ended, spark_message
 
 
 @contextmanager
@@ -134,6 +134,8 @@ def performed(  # noqa: PLR0911 - one for each request
                     watch.done()
                 return found
     except (PySparkException, Py4JError) as error:
+        if not is_alive(runner.spark):
+            raise SparkEnded(spark_ended) from error
         # The requester gets the error; the run continues.
         raise SluiceError(spark_message(error)) from error
 

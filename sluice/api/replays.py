@@ -48,9 +48,10 @@ class Replays:
         catalogue = here.catalogue()
         planned = replay.plan(here.lake, catalogue, datasets, backfill_range(since, until, records), because)
         with here.sessions.reading() as spark:
-            for step in replay.build(spark, here.lake, catalogue, planned):
+            begun = replay.begun(here.lake, planned)
+            for step in replay.build(spark, here.lake, catalogue, begun):
                 here.listener(Event("step", step))
-        return self.show(planned.name)
+        return self.show(begun.name)
 
     def list(self) -> tuple[Replay, ...]:
         """The replays that are kept, the oldest first; a message warns of each that cannot be read."""

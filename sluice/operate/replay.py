@@ -110,7 +110,8 @@ def find(lake: Lake, name: str) -> Replay:
 
 def drop(lake: Lake, name: str) -> None:
     """Forgets a replay and removes its tables; what was promoted stays."""
-    if name not in unreadable(lake):
+    if name not in lake.files.folders(folder_name):
+        # One without a file that says what it is may be left of a start, or of a removal, that broke off.
         find(lake, name)
     lake.files.delete_folder(folder(name))
 
@@ -159,8 +160,18 @@ def plan(lake: Lake, catalogue: Catalogue, names: Sequence[str], part: BackfillR
 def unused_name(lake: Lake, name: str) -> str:
     """The name, with a number where another replay began in the same second."""
     taken = lake.files.folders(folder_name)
-    numbered = (f"{name}-{number}" for number in count(2))
-    return next(each for each in chain([name], numbered) if each not in taken)
+    return next(each for each in numbered(name) if each not in taken)
+
+
+def begun(lake: Lake, planned: Replay) -> Replay:
+    """Keeps a replay, which gets another number where one that was planned at the same time has its name by now."""
+    named = (planned.model_copy(update={"name": name}) for name in numbered(planned.name))
+    return next(each for each in named if lake.files.create(file_name(each.name), each.model_dump_json(indent=2)))
+
+
+def numbered(name: str) -> Iterator[str]:
+    """The name, and it with a number behind."""
+    return chain([name], (f"{name}-{number}" for number in count(2)))
 
 
 def require_landed(lake: Lake, part: BackfillRange, replayed: Catalogue) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sluice.engine.backfill import BackfillRange
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, SparkEnded
 from sluice.storage.files import Files
 
 folder_name = "_requests"
@@ -94,6 +94,9 @@ def attend(files: Files, perform: Perform, warn: Callable[[str], None] = lambda 
             continue
         try:
             answer = Answer(found=perform(request))
+        except SparkEnded:
+            # It is left to the next run.
+            raise
         except SluiceError as error:
             answer = Answer(error=str(error))
         files.write(answer_name(name), answer.model_dump_json())

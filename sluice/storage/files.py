@@ -1,11 +1,15 @@
 """The small files of a lake, written atomically, in a local folder or in an object store."""
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import obstore
+from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore
 
 from sluice.storage.location import location_of
@@ -31,6 +35,14 @@ class Files:
     def write(self, name: str, content: str | bytes) -> None:
         """Writes a file, whole or not at all; makes its folder if need be."""
         obstore.put(self.store, name, content.encode() if isinstance(content, str) else content)
+
+    def create(self, name: str, content: str) -> bool:
+        """Writes a file that is not there; False where it is, and of several at once for all but one."""
+        try:
+            obstore.put(self.store, name, content.encode(), mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
 
     def below(self, folder: str, after: str | None = None) -> list[str]:
         """The names of all files below a folder, sorted; none when there is no such folder."""
@@ -58,8 +70,9 @@ class Files:
 
         Empty objects by which Spark marks a folder may stay there.
         """
-        names = self.below(folder)
-        store = self.store
-        if isinstance(store, LocalStore):
-            store = LocalStore(self.root, automatic_cleanup=True)
-        obstore.delete(store, names)
+        obstore.delete(self.store, self.below(folder))
+        if isinstance(self.store, LocalStore):
+            for path, _, _ in os.walk(Path(self.root, folder), topdown=False):
+                with suppress(OSError):
+                    # Others may write there meanwhile.
+                    Path(path).rmdir()

@@ -56,7 +56,7 @@ from sluice.operate.recompute import Recomputed
 from sluice.operate.search import Hit, search
 from sluice.operate.status import State
 from sluice.operate.subscribe import Change
-from sluice.runtime.session import tasks_of
+from sluice.runtime.session import named_jobs, tasks_of
 from sluice.runtime.settings import Settings, read_settings, require_plain_paths
 from sluice.storage.delta import Lake
 from sluice.storage.lock import is_locked
@@ -552,8 +552,9 @@ class Project:
         node = here.catalogue().dataset(dataset)
         wanted = {name: as_typed(value) for name, value in row.items()}
         explain.require_grain(node, wanted)
-        with here.sessions.reading() as spark:
-            return explain.Explainer(spark, here.lake).explain(node, wanted)
+        # Its own session has settings of its own, whoever explains another row meanwhile.
+        with here.sessions.reading() as spark, named_jobs(spark, f"explain {dataset}") as own:
+            return explain.Explainer(own, here.lake).explain(node, wanted)
 
     def rollback(self, *datasets: str, because: str) -> dict[str, int]:
         """Gives datasets back the rows that they had before they were last promoted or rebuilt.

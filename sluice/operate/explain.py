@@ -13,7 +13,6 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -21,6 +20,8 @@ from pyspark.sql.types import StructType
 from sluice.engine.culprit import errors_of_spark
 from sluice.errors import UsageError, hint
 from sluice.model.datasets import Dataset
+from sluice.model.few_rows import meeting
+from sluice.model.found import Among
 from sluice.model.ledger import Commit
 from sluice.model.scope import collect
 from sluice.model.small_frames import frame_of, known_rows, local, small_rows
@@ -212,13 +213,12 @@ def of_version(images: "DataFrame", version: int) -> "DataFrame":
     return only(images, "_commit_version", [version])
 
 
-def only(df: "DataFrame", column: str, values: Sequence[object]) -> "DataFrame":
+def only(df: "DataFrame", column: str, values: list[Any]) -> "DataFrame":
     """The rows that have one of these values, by the driver where it has all rows."""
     known = known_rows(df)
     if known is None:
         return df.where(F.col(column).isin(*values))
-    wanted = pc.is_in(known[column], pa.array(values, known[column].type))
-    return frame_of(df.sparkSession, known.filter(cast(Any, wanted)), df.schema)
+    return frame_of(df.sparkSession, meeting(known, [Among(column, pa.chunked_array([pa.array(values)]))]), df.schema)
 
 
 def without_feed(images: "DataFrame") -> "DataFrame":

@@ -1045,10 +1045,15 @@ class Relay:
                     threading.Thread(target=self.pass_on, args=ends, daemon=True).start()
 
     def pass_on(self, source: socket.socket, to: socket.socket) -> None:
-        with source, to, suppress(OSError):
-            while said := source.recv(65_536):
-                self.goes_on.wait()
-                to.sendall(said)
+        with source, to:
+            with suppress(OSError):
+                while said := source.recv(65_536):
+                    self.goes_on.wait()
+                    to.sendall(said)
+            # Closing alone would not end what the other thread waits for, and with it the connection.
+            for each in (source, to):
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -1100,6 +1105,23 @@ def test_a_postgres_that_does_not_answer_any_more_is_told_of_and_what_it_missed_
         when = "afterwards"
         assert [each.changes for each in publisher.advance()] == [0, 1]
         target.close()
+    assert published(postgres, target.full_name) == actual(lake)
+
+
+def test_a_publisher_that_stopped_in_a_transaction_keeps_no_other_out(
+    lake: Lake, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Locked(PostgresTable):
+        def write_position(self, database: Any, commit: Commit) -> None:
+            # The next one gives up where the test fails, instead of waiting for ever.
+            super().write_position(database, commit)
+            assert advance(lake, PostgresTable(f"{self.address}{waits}", self.full_name)) == [(1, 2)]
+
+    monkeypatch.setitem(to_postgres.lost_publisher, "idle_in_transaction_session_timeout", "1s")
+    target = target_of(postgres)
+    waits = f"{'&' if '?' in target.address else '?'}options=-clock_timeout%3D20s"
+    with pytest.raises(PublishError, match=f"postgres {target.full_name}: server closed the connection"):
+        advance(lake, Locked(target.address, target.full_name))
     assert published(postgres, target.full_name) == actual(lake)
 
 

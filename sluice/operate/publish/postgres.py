@@ -37,6 +37,14 @@ lost_network = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
+# The server ends the transaction of a publisher that it has lost, or that stopped: its locks keep the next one waiting.
+lost_publisher = {
+    "idle_in_transaction_session_timeout": "10min",
+    "tcp_user_timeout": "30s",
+    "tcp_keepalives_idle": "15s",
+    "tcp_keepalives_interval": "5s",
+    "tcp_keepalives_count": "3",
+}
 check_server = " Check that the server runs and can be reached."
 rows_at_once = 1_000
 # Postgres refuses a statement of 1 GB.
@@ -102,6 +110,10 @@ class PostgresTable:
             self.connection = self.connection or self.connect()
             with self.watched(self.connection):
                 with self.connection.cursor() as database:
+                    database.execute(
+                        "SELECT set_config(name, value, true) FROM unnest(%s, %s) AS _ (name, value)",
+                        [list(lost_publisher), list(lost_publisher.values())],
+                    )
                     yield database
                 # Not by the connection's own block: where the server is gone, it says so instead of why.
                 self.connection.commit()

@@ -21,7 +21,8 @@ MAKEFLAGS += --jobs=2
 # How long `make soak` runs, or the only seeds that it tries.
 MINUTES ?= 60
 SEEDS ?=
-PYTEST = env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# A worker that ends, as after a test that hangs (pyproject.toml), ends the run: xdist would run that test again.
+PYTEST = env -u SLUICE_LAKE -u SLUICE_LOG $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # The marks of the tiers; each test belongs to one tier.
 SPARK = spark or process
 SERVED = servers or browser or install
@@ -68,7 +69,7 @@ $(AIRFLOW)/.installed: requirements-airflow.lock $(VENV)/.uv
 $(VENV)/.servers: $(wildcard infra/servers/*.py infra/servers/jars.sha256 infra/servers/versitygw/*) $(VENV)/.installed
 	@echo "Installing the servers (once, a few minutes) …"
 	@$(BIN)/python -m infra.servers install --for-tests
-	@$(BIN)/python -m tests.first_run
+	@$(BIN)/sluice prepare
 	@touch $@
 
 demo: $(VENV)/.installed ## A year of real flights from the log to gold (MONTHS=1 for a quick look)

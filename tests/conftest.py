@@ -4,12 +4,13 @@ import os
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sluice.model import small_frames
 from sluice.model.prepared import shared
 from sluice.runtime import session as sessions
 from sluice.runtime.settings import Settings
@@ -36,6 +37,9 @@ kept_minutes = "0.25"
 # processes of their own generate it as they do for a user.
 interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
+
+# The packages whose functions make frames of frames.
+planning = ("model", "shapes", "silver", "gold")
 
 # Where a machine is, and in which language, changes no figure: so it is in Newfoundland, and speaks Turkish.
 time_zone = "America/St_Johns"
@@ -86,15 +90,33 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-@pytest.fixture(autouse=True)
-def no_plans_of_others(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that may break code shares no plans with others: they would be of other code."""
-    if "monkeypatch" not in signature(request.function).parameters:
+@pytest.fixture(scope="session", autouse=True)
+def no_plans_of_other_code() -> Iterator[None]:
+    """Tests share plans, until one puts other code in the place of ours, and when that is ours again."""
+    put, undo = pytest.MonkeyPatch.setattr, pytest.MonkeyPatch.undo
+
+    def put_and_forget(patch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> None:
+        put(patch, *arguments, **options)
+        forget(patch)
+
+    def undo_and_forget(patch: pytest.MonkeyPatch) -> None:
+        forget(patch)
+        undo(patch)
+
+    def forget(patch: pytest.MonkeyPatch) -> None:
+        if any(is_planned(target) for target, *_ in patch._setattr):
+            shared.cache_clear()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pytest.MonkeyPatch, "setattr", put_and_forget)
+        patch.setattr(pytest.MonkeyPatch, "undo", undo_and_forget)
         yield
-        return
-    shared.cache_clear()
-    yield
-    shared.cache_clear()
+
+
+def is_planned(target: object) -> bool:
+    """Whether a module, or something in one, has a part in plans; `small_frames` only chooses who has the rows."""
+    name = target.__name__ if isinstance(target, ModuleType) else getattr(target, "__module__", None) or ""
+    return name != small_frames.__name__ and name.startswith(tuple(f"sluice.{each}" for each in planning))
 
 
 @pytest.fixture(scope="session")

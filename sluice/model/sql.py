@@ -6,6 +6,7 @@ What cannot be parsed counts as reading every column: an extra column costs time
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sluice.errors import DeclarationError, hint
@@ -234,7 +235,9 @@ def words_of(found: "Sequence[Token]") -> frozenset[str]:
     return frozenset(words)
 
 
+@lru_cache(maxsize=1_000)
 def parse(text: str) -> "exp.Expr | None":
+    """The tree of an expression, which nobody may change: all who ask have the same. None where it cannot be parsed."""
     import sqlglot
 
     try:

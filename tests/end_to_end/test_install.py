@@ -34,7 +34,18 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Few of the modules are imported, and Python compiles these then.
     newest = ["--upgrade", "--upgrade-strategy", "eager", "--no-compile"]
     subprocess.run([*pip, "--python", str(python), "install", *newest, str(wheel)], check=True)
+    # What the first command would do in the background takes longer than the tests.
+    subprocess.run([str(python), "-c", asked_for], check=True)
     return python.parent
+
+
+asked_for = """
+from sluice.runtime.class_archive import ClassArchive
+from sluice.runtime.java import require_java
+from sluice.runtime.settings import Settings
+
+ClassArchive.of(Settings().jars, require_java()).is_first_to_ask()
+"""
 
 
 def sluice(installed: Path, *arguments: str, here: Path, **settings: str) -> "subprocess.CompletedProcess[str]":

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from sluice import bronze, silver
 from sluice.errors import LogError, SluiceError, UsageError
+from sluice.ingest.capture import database as database_module
 from sluice.ingest.capture import values
 from sluice.ingest.capture.database import Database, SlotLost
 from sluice.ingest.capture.envelope import Envelopes, Origin
@@ -44,9 +45,11 @@ from sluice.ingest.capture.pgoutput import (
 )
 from sluice.ingest.capture.reader import Capture, Progress, Stream, topics_of
 from sluice.log import Log, Record
+from sluice.runtime import lost_server
 from tests.commands import sluice
 from tests.kit import Lakehouse
 from tests.servers.postgres import Postgres
+from tests.servers.relay import relayed
 from tests.waiting import eventually, patience_seconds
 
 if TYPE_CHECKING:
@@ -1053,6 +1056,28 @@ def test_a_server_that_crashes_ends_the_reader_with_a_word_on_it_and_the_next_st
             shop.once()
     finally:
         server.remove()
+
+
+@pytest.mark.parametrize("when", ["streaming", "snapshot"])
+def test_a_server_that_does_not_answer_any_more_ends_the_reader(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    # The least that Postgres's own client can wait is two seconds.
+    monkeypatch.setattr(database_module, "watch_seconds", 0.1)
+    monkeypatch.setattr(lost_server, "silent_seconds_max", 2)
+    shop.execute("INSERT INTO products SELECT g, repeat('x', 100), 0 FROM generate_series(10, 9999) g")
+    with relayed(shop.server.address(shop.name)) as (address, goes_on):
+
+        def lose(progress: Progress) -> None:
+            # A table's first rows are in the log.
+            if progress.kind == when and (when == "streaming" or progress.detail):
+                goes_on.clear()
+
+        capture = replace(shop.capture(batch_records=100), database=Database(address), listener=lose)
+        with pytest.raises(SluiceError, match=r"127\.0\.0\.1:\d+ does not answer any more"):
+            capture.begin().run(threading.Event())
+    shop.once()
+    assert shop.folded() == shop.rows()
 
 
 def test_wrong_use_says_what_to_do(shop: Shop) -> None:

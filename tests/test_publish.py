@@ -10,13 +10,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -46,9 +45,11 @@ from sluice.operate.publish import Commit, Position, Publisher
 from sluice.operate.publish import postgres as to_postgres
 from sluice.operate.publish.kafka import KafkaTopic, Place
 from sluice.operate.publish.postgres import PostgresTable
+from sluice.runtime import lost_server
 from sluice.storage.delta import Lake
 from tests.commands import sluice
 from tests.servers.postgres import Postgres
+from tests.servers.relay import relayed
 from tests.test_subscribe import Rows, actual, apply_commit, bag, commits, made, table, unique_lists
 from tests.waiting import eventually, patience_seconds
 
@@ -1029,54 +1030,12 @@ def test_a_postgres_that_was_started_again_needs_no_second_pass(lake: Lake, post
     assert published(postgres, publisher.target.name.split()[1]) == actual(lake)
 
 
-@dataclass
-class Relay:
-    """Goes between a publisher and a server, and may keep to itself what they say, without an end of the connection."""
-
-    to: tuple[str, int]
-    goes_on: threading.Event
-
-    def take(self, listener: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                server = socket.create_connection(self.to)
-                for ends in ((client, server), (server, client)):
-                    threading.Thread(target=self.pass_on, args=ends, daemon=True).start()
-
-    def pass_on(self, source: socket.socket, to: socket.socket) -> None:
-        with source, to:
-            with suppress(OSError):
-                while said := source.recv(65_536):
-                    self.goes_on.wait()
-                    to.sendall(said)
-            # Closing alone would not end what the other thread waits for, and with it the connection.
-            for each in (source, to):
-                with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def relayed(postgres: Postgres) -> Iterator[tuple[str, threading.Event]]:
-    """The address of a relay to the server, and whether it passes on what is said."""
-    address = urlsplit(postgres.address())
-    goes_on = threading.Event()
-    goes_on.set()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        relay = Relay((str(address.hostname), int(address.port or 0)), goes_on)
-        threading.Thread(target=relay.take, args=[listener], daemon=True).start()
-        try:
-            yield postgres.address().replace(f":{address.port}/", f":{listener.getsockname()[1]}/"), goes_on
-        finally:
-            goes_on.set()
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The least that Postgres's own client can wait is two seconds."""
     monkeypatch.setattr(to_postgres, "watch_seconds", 0.1)
-    monkeypatch.setattr(to_postgres, "silent_seconds_max", 2)
-    monkeypatch.setattr(to_postgres, "connect_seconds_max", 2)
+    monkeypatch.setattr(lost_server, "silent_seconds_max", 2)
+    monkeypatch.setattr(lost_server, "connect_seconds_max", 2)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -1090,7 +1049,7 @@ def test_a_postgres_that_does_not_answer_any_more_is_told_of_and_what_it_missed_
                 goes_on.clear()
             super().write_position(database, commit)
 
-    with relayed(postgres) as (address, goes_on):
+    with relayed(postgres.address()) as (address, goes_on):
         target = Lost(address, target_of(postgres).full_name)
         publisher = Publisher(lake, table, ("id",), target)
         list(publisher.advance())

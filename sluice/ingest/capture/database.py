@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.errors import SluiceError, UsageError
 from sluice.ingest.capture.envelope import TableName
 from sluice.ingest.capture.values import session_settings
+from sluice.runtime import lost_server
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 version_least = 15
 active_seconds_max = 10.0
+watch_seconds = 60.0
 example = "postgresql://user@host:5432/database"
 
 
@@ -76,7 +78,11 @@ class Database:
     @contextlib.contextmanager
     def session(self) -> "Iterator[Connection]":
         """A connection that commits by itself, and has values written as the stream has them."""
-        with self.explained(), contextlib.closing(self.connect()) as connection:
+        with (
+            self.explained(),
+            contextlib.closing(self.connect()) as connection,
+            lost_server.watched(connection, self.address, watch_seconds),
+        ):
             yield connection
 
     @contextlib.contextmanager
@@ -87,13 +93,20 @@ class Database:
         with (
             self.explained(),
             contextlib.closing(self.connect(connection_factory=LogicalReplicationConnection)) as connection,
+            lost_server.watched(connection, self.address, watch_seconds),
         ):
             yield connection
 
     def connect(self, **options: Any) -> Any:
         driver = psycopg2()
         try:
-            connection = driver.connect(self.address, fallback_application_name="sluice capture", **options)
+            connection = driver.connect(
+                self.address,
+                fallback_application_name="sluice capture",
+                connect_timeout=lost_server.connect_seconds_max,
+                **lost_server.lost_network,
+                **options,
+            )
         except driver.ProgrammingError as error:
             # What the driver says quotes the address, and with it the password.
             raise UsageError(f"SLUICE_POSTGRES is no address of a database; write it as {example}") from error
@@ -116,6 +129,8 @@ class Database:
             yield
         except driver.Error as error:
             raise PostgresError(f"Postgres: {said(error)}.{advice(error)}") from error
+        except lost_server.ServerLost as error:
+            raise PostgresError(f"Postgres: {error}") from error
 
     def require_logical(self) -> str:
         """The database's name; an error where its server cannot be captured."""

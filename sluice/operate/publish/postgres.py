@@ -1,11 +1,7 @@
 """A table of Postgres that is kept equal to a table of gold: each commit is a transaction, its position included."""
 
-import os
-import socket
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
@@ -15,6 +11,7 @@ from sluice.errors import PublishError, UsageError
 from sluice.operate.json_text import json_line
 from sluice.operate.publish import Commit, Position
 from sluice.operate.subscribe import Change
+from sluice.runtime import lost_server
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection
@@ -25,18 +22,8 @@ positions_table = "_sluice_positions"
 index_prefix = "_sluice_key_"
 # The first one with unique indexes for which nulls are equal.
 version_least = 150_000
-connect_seconds_max = 10
-# A transaction that takes longer is watched; a server that lets nobody in for so long does not answer any more.
+# A transaction that takes longer is watched.
 watch_seconds = 10.0
-silent_seconds_max = 30
-# A lost network is noticed by the system: when nothing acknowledges what was sent, or that somebody is there.
-lost_network = {
-    "tcp_user_timeout": 30_000,
-    "keepalives": 1,
-    "keepalives_idle": 15,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-}
 # The server ends the transaction of a publisher that it has lost, or that stopped: its locks keep the next one waiting.
 lost_publisher = {
     "idle_in_transaction_session_timeout": "10min",
@@ -108,7 +95,7 @@ class PostgresTable:
         driver = psycopg2()
         try:
             self.connection = self.connection or self.connect()
-            with self.watched(self.connection):
+            with lost_server.watched(self.connection, self.address, watch_seconds):
                 with self.connection.cursor() as database:
                     database.execute(
                         "SELECT set_config(name, value, true) FROM unnest(%s, %s) AS _ (name, value)",
@@ -121,6 +108,9 @@ class PostgresTable:
             is_lost = self.connection is not None and self.connection.closed
             self.close()
             raise PublishError(f"{self.name}: {said(error)}.{check_server if is_lost else ''}") from error
+        except lost_server.ServerLost as error:
+            self.close()
+            raise PublishError(f"{self.name}: {error}{check_server}") from error
         except BaseException:
             self.close()
             raise
@@ -130,48 +120,14 @@ class PostgresTable:
         if self.connection is None:
             return
         try:
-            with self.watched(self.connection), self.connection.cursor() as database:
+            with (
+                lost_server.watched(self.connection, self.address, watch_seconds),
+                self.connection.cursor() as database,
+            ):
                 database.execute("SELECT 1")
                 self.connection.rollback()
-        except (psycopg2().Error, PublishError):
+        except (psycopg2().Error, lost_server.ServerLost):
             self.close()
-
-    @contextmanager
-    def watched(self, connection: "Connection") -> Iterator[None]:
-        """Ends the connection, with a PublishError, where the server stops answering: the driver would wait for ever.
-
-        A statement may take long, so what is asked is whether the server still lets somebody in.
-        """
-        done, is_silent = threading.Event(), threading.Event()
-        server = f"{connection.info.host}:{connection.info.port}"
-        with socket.socket(fileno=os.dup(connection.fileno())) as own:
-
-            def watch() -> None:
-                while not done.wait(watch_seconds):
-                    if self.is_silent() and not done.is_set():
-                        is_silent.set()
-                        with suppress(OSError):
-                            own.shutdown(socket.SHUT_RDWR)
-
-            threading.Thread(target=watch, daemon=True).start()
-            try:
-                yield
-            except psycopg2().Error as error:
-                if is_silent.is_set():
-                    raise PublishError(f"{self.name}: {server} does not answer any more.{check_server}") from error
-                raise
-            finally:
-                done.set()
-
-    def is_silent(self) -> bool:
-        """Whether the server lets nobody in, and does not say why either."""
-        driver, begun = psycopg2(), time.monotonic()
-        try:
-            driver.connect(self.address, connect_timeout=silent_seconds_max).close()
-        except driver.Error:
-            # The client counts in whole seconds.
-            return time.monotonic() - begun >= silent_seconds_max - 1
-        return False
 
     def connect(self) -> "Connection":
         driver = psycopg2()
@@ -179,9 +135,9 @@ class PostgresTable:
             found: Connection = driver.connect(
                 self.address,
                 fallback_application_name="sluice publish",
-                connect_timeout=connect_seconds_max,
+                connect_timeout=lost_server.connect_seconds_max,
                 client_encoding="UTF8",
-                **lost_network,
+                **lost_server.lost_network,
             )
         except driver.ProgrammingError as error:
             # What the driver says quotes the address, and with it the password.

@@ -1,5 +1,6 @@
 """What is broken is named in a sentence, without a traceback, and does not break what is beside it."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from sluice.log import Log, Record
 from sluice.operate.query import query
 from sluice.operate.status import status
 from sluice.storage.delta import Lake
-from tests.commands import sluice
+from tests.commands import sluice, sluice_process
 from tests.kit import Lakehouse
 from tests.shop import sales
 from tests.test_receivers import listening, records_of, token
@@ -128,3 +129,16 @@ def test_a_run_whose_jvm_is_killed_says_so_and_the_next_one_ends_it(tmp_path: Pa
     assert again.returncode == 0, again.stderr
     found = query(Lake(str(tmp_path / ".sluice" / "lake")), "SELECT sum(orders) FROM gold.revenue_daily")
     assert found.rows[0][0] == 4
+
+
+@pytest.mark.process
+def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
+    scaffold.write(tmp_path)
+    line = (tmp_path / "products.jsonl").read_bytes().splitlines()[0]
+    Log(tmp_path / ".sluice" / "log").append("products", [Record(line)])
+    # One of the session's own options names another one.
+    environment = {"SLUICE_JAVA_OPTIONS": "-XX:+UseSerialGC"}
+    done = sluice_process("run", here=tmp_path, environment=environment)
+    assert done.returncode == 1
+    said = r"Spark did not start: .*Multiple garbage collectors selected\. Check SLUICE_DRIVER_MEMORY and"
+    assert re.search(said, " ".join(done.stderr.split())), done.stderr

@@ -19,10 +19,10 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, SparkEnded
 from sluice.runtime import calls, session
 from sluice.runtime.connect import require_language
-from sluice.runtime.jvm import in_utf8
+from sluice.runtime.jvm import Jvm, TakenProcess, in_utf8
 from sluice.runtime.session import stop
 from tests.kit import Lakehouse, text
 from tests.shop import sales
@@ -200,6 +200,22 @@ def test_nobody_waits_for_what_looks_now_and_then_whether_it_shall_stop() -> Non
     # That its other end is gone by then is no error, which `socketserver` would print.
     session.server.handle_error(None, "127.0.0.1")
     session.stopped.set()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_jvm_that_is_killed_while_a_session_starts_is_said_to_have_ended(tmp_path: Path, ends: bool) -> None:
+    (tmp_path / "log").write_text("WARNING: Using incubator modules: jdk.incubator\n1 compiler directives added\n")
+    alive, of_jvm = os.pipe()
+    jvm = Jvm(0, "", TakenProcess(0, None, alive), alive, tmp_path, 1)
+    if ends:
+        os.close(of_jvm)
+    with (
+        pytest.raises(SparkEnded if ends else ConnectionRefusedError, match=r"^Spark stopped" if ends else "refused"),
+        session.starting(tmp_path / "log", jvm),
+    ):
+        raise ConnectionRefusedError(111, "Connection refused")
+    for each in (alive,) if ends else (alive, of_jvm):
+        os.close(each)
 
 
 def test_statements_of_many_rows_run_as_the_session_is_made(spark: "SparkSession") -> None:

@@ -99,6 +99,12 @@ class Jvm:
     def has_ended(self) -> bool:
         return self.process.poll() is not None
 
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it has ended, or does so soon: its connections end a little before it."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        return self.has_ended
+
     def reached(self) -> Self:
         """The same, with PySpark's way to it, for another session."""
         from pyspark.java_gateway import launch_gateway

@@ -23,7 +23,7 @@ from sluice.errors import SparkEnded
 from sluice.runtime import connect, jars, logstore
 from sluice.runtime.class_archive import ClassArchive
 from sluice.runtime.java import one_language, require_java
-from sluice.runtime.jvm import Place, forget_gateway, is_used, started, trust
+from sluice.runtime.jvm import Jvm, Place, forget_gateway, is_used, started, trust
 from sluice.runtime.pandas_later import postpone_for_pyspark
 from sluice.runtime.settings import Settings
 from sluice.storage.lock import Lock
@@ -188,13 +188,14 @@ def spark_session(
     scratch = waited.scratch if waited else new_scratch(settings, lock)
     conf = configured(settings, lock, scratch, files)
     log, inherited = spark_log(settings, lock), [*(lock.descriptors if lock else ()), *descriptors]
-    jvm = waited.reached() if waited else started(with_classes(conf, settings, place), log, inherited, scratch)
+    with starting(log):
+        jvm = waited.reached() if waited else started(with_classes(conf, settings, place), log, inherited, scratch)
     if lock and lock.lease:
         lock.lease.jvm = jvm.process
     try:
         if where.ca_bundle:
             trust(jvm.gateway, where.ca_bundle, scratch / "trusted.p12")
-        with own_interrupts():
+        with starting(log, jvm), own_interrupts():
             spark = SparkSession(SparkContext(conf=conf, gateway=jvm.gateway))
         try:
             yield spark
@@ -209,6 +210,24 @@ def spark_session(
         if place is None or place.jvm is None:
             jvm.end()
         forget_gateway()
+
+
+@contextmanager
+def starting(log: Path, jvm: Jvm | None = None) -> Iterator[None]:
+    """SparkEnded, with what the JVM wrote, where it ends meanwhile."""
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError) as error:
+        if jvm is not None and not jvm.ends_within(seconds=1):
+            raise
+        lines = [line for line in log.read_text(errors="replace").splitlines() if not said_always.match(line)]
+        said = " ".join(line.strip("# ") for line in lines)[:500].strip(" .")
+        # Killed, it says nothing.
+        raise SparkEnded(f"Spark did not start: {said}. {check_java}" if said else spark_ended) from error
+
+
+said_always = re.compile(r"WARNING: Using inc|Setting default log level|To adjust logging level|\d+ compiler dir|#?$")
+check_java = "Check SLUICE_DRIVER_MEMORY and SLUICE_JAVA_OPTIONS."
 
 
 def stop(spark: "SparkSession") -> None:

@@ -37,7 +37,6 @@ kept_minutes = "0.25"
 # processes of their own generate it as they do for a user.
 interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
-
 # The packages whose functions make frames of frames.
 planning = ("model", "shapes", "silver", "gold")
 

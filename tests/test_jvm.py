@@ -1,5 +1,6 @@
 """How the driver speaks to its JVM: each class is asked for once, and what no longer answers is left."""
 
+import errno
 import gc
 import os
 import sys
@@ -216,6 +217,11 @@ def test_a_jvm_that_is_killed_while_a_session_starts_is_said_to_have_ended(tmp_p
         raise ConnectionRefusedError(111, "Connection refused")
     for each in (alive,) if ends else (alive, of_jvm):
         os.close(each)
+
+
+def test_a_disk_that_is_full_while_a_jvm_starts_is_no_end_of_spark(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"), session.starting(tmp_path / "log", None):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_statements_of_many_rows_run_as_the_session_is_made(spark: "SparkSession") -> None:

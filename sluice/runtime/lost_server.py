@@ -25,8 +25,6 @@ lost_network: dict[str, Any] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-
-
 # By address, when a server was last found not to answer: several connections to one may end at that.
 found_silent: dict[str, float] = {}
 

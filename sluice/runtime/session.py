@@ -188,7 +188,7 @@ def spark_session(
     scratch = waited.scratch if waited else new_scratch(settings, lock)
     conf = configured(settings, lock, scratch, files)
     log, inherited = spark_log(settings, lock), [*(lock.descriptors if lock else ()), *descriptors]
-    with starting(log):
+    with starting(log, waited):
         jvm = waited.reached() if waited else started(with_classes(conf, settings, place), log, inherited, scratch)
     if lock and lock.lease:
         lock.lease.jvm = jvm.process
@@ -213,11 +213,11 @@ def spark_session(
 
 
 @contextmanager
-def starting(log: Path, jvm: Jvm | None = None) -> Iterator[None]:
-    """SparkEnded, with what the JVM wrote, where it ends meanwhile."""
+def starting(log: Path, jvm: Jvm | None) -> Iterator[None]:
+    """SparkEnded, with what the JVM wrote, where it ends meanwhile; None: a JVM that is being started."""
     try:
         yield
-    except (PySparkException, Py4JError, OSError) as error:
+    except (PySparkException, Py4JError, ConnectionError) as error:
         if jvm is not None and not jvm.ends_within(seconds=1):
             raise
         lines = [line for line in log.read_text(errors="replace").splitlines() if not said_always.match(line)]

@@ -26,6 +26,8 @@ of_some_row = names(
     listagg mode string_agg
     """
 )
+# They are null where a sum on the way leaves its type, even if the whole does not.
+with_sums_on_the_way = names("try_avg try_sum")
 # With an OVER whose order is total these are certain.
 ordered_by_over = names("any_value first first_value last last_value")
 time_types = ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
@@ -97,6 +99,11 @@ def is_count_of_all(node: "exp.Expr") -> bool:
 def fault_of_call(name: str, at: int, words: list[str]) -> str | None:
     if name in not_of_the_row and not (name == "unix_timestamp" and words[at + 2 : at + 3] != [")"]):
         return other_each_time(name)
+    if name in with_sums_on_the_way:
+        return (
+            f"what {name} gives depends on the order in which rows are read, where a sum on the way is too large; write "
+            f"{name.removeprefix('try_')}(value), of a bigint {name.removeprefix('try_')}(CAST(value AS decimal(20,0)))"
+        )
     is_over = "over" in words and name in ordered_by_over
     is_sorted = at > 1 and words[at - 2] in ("array_sort", "sort_array", "size", "array_size", "cardinality")
     if name in of_some_row and not is_sorted and not is_over:

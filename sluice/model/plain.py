@@ -100,9 +100,10 @@ def fault_of_call(name: str, at: int, words: list[str]) -> str | None:
     if name in not_of_the_row and not (name == "unix_timestamp" and words[at + 2 : at + 3] != [")"]):
         return other_each_time(name)
     if name in with_sums_on_the_way:
+        plain = name.removeprefix("try_")
         return (
-            f"what {name} gives depends on the order in which rows are read, where a sum on the way is too large; write "
-            f"{name.removeprefix('try_')}(value), of a bigint {name.removeprefix('try_')}(CAST(value AS decimal(20,0)))"
+            f"what {name} gives depends on the order in which rows are read, where a sum on the way is too large; "
+            f"write {plain}(value), of a bigint {plain}(CAST(value AS decimal(20,0)))"
         )
     is_over = "over" in words and name in ordered_by_over
     is_sorted = at > 1 and words[at - 2] in ("array_sort", "sort_array", "size", "array_size", "cardinality")

@@ -611,6 +611,35 @@ def test_what_a_replay_that_broke_off_left_can_be_dropped(shop: Lakehouse) -> No
         replaying.drop(shop.lake, "20260101-000000")
 
 
+def test_a_replay_that_fails_names_the_records_and_is_listed_as_failed(shop: Lakehouse) -> None:
+    shop.declare(daily("sum(CAST(pieces * 2000000000L AS int))"))
+    (record,) = [
+        f"{topic}/{partition}/{offset}"
+        for name, topic, partition, offset in shop.rows("silver.sales", "id", "_topic", "_partition", "_offset")
+        if name == "s2"
+    ]
+    says = rf"gold.revenue cannot be computed. Spark failed: \[CAST_OVERFLOW\].* At product=tea, .* Records: {record}\."
+    with pytest.raises(SluiceError, match=says):
+        build(shop)
+    (failed,) = replaying.replays(shop.lake)
+    assert (failed.state, failed.compared) == ("failed", ())
+    with pytest.raises(SluiceError, match=f"{failed.name} failed: .*{record}.* Start again"):
+        promote(shop, failed)
+
+
+def test_a_promotion_that_cannot_follow_new_records_names_them(shop: Lakehouse) -> None:
+    billions = daily("sum(CAST(pieces * 1000000000L AS int))")
+    replay = build(shop.declare(billions))
+    shop.declare(revenue).publish("sales", sale(5, 3, pieces=3)).run()
+    before = revenues(shop)
+    shop.declare(billions)
+    with pytest.raises(SluiceError, match=r"gold.revenue cannot be computed. .* Records: sales/\d/\d\."):
+        promote(shop, replay)
+    assert revenues(shop) == before
+    (kept,) = replaying.replays(shop.lake)
+    assert kept.state == "built"
+
+
 def test_what_cannot_be_replayed_says_why(shop: Lakehouse) -> None:
     with pytest.raises(UsageError, match="No declaration changed"):
         build(shop)

@@ -42,7 +42,8 @@ class Replays:
 
         No `datasets`: those whose declaration changed. A range of event times, from `since` until before `until`, or
         `records` (`topic/partition/first-last`) limits what is recomputed. Needs Spark; the live tables stay as they
-        are. A UsageError when no declaration changed and nothing is named.
+        are. A UsageError when no declaration changed and nothing is named; a SluiceError names the row and the records
+        that cannot be computed, and the replay is kept as failed.
         """
         here = self._here
         catalogue = here.catalogue()

@@ -138,7 +138,10 @@ def print_replay(replay: Replay, *, as_json: bool) -> None:
                 if values is not None:
                     shown_values = "  ".join(f"{name} {text}" for name, text in with_null(values).items())
                     out.print(f"  {sign} {escape(shown_values)}", highlight=False)
-    if replay.state == "built" and not replay.changed and not replay.rows_that_differ:
+    if replay.state == "failed":
+        out.print(f"It failed: {escape(replay.failed_because)}", highlight=False)
+        out.print(f"\nRemove it with: sluice replay drop {replay.name}", highlight=False)
+    elif replay.state == "built" and not replay.changed and not replay.rows_that_differ:
         out.print(f"\nNothing differs. Remove the replay with: sluice replay drop {replay.name}", highlight=False)
     elif replay.state == "built":
         out.print(f"\nPut it in place with: sluice replay promote {replay.name}", highlight=False)

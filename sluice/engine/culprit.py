@@ -1,6 +1,7 @@
 """The culprit: the row and the records that cannot be computed. Found by bisection; nothing is written."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,13 +10,18 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from sluice.engine.backfill import BackfillRange
+from sluice.engine.blocked import Block, blocked_by, is_of_data, reason_of
 from sluice.engine.evaluation import Evaluation, union
 from sluice.engine.refresh import due
 from sluice.engine.touched import scope_of
+from sluice.errors import SluiceError
 from sluice.model.datasets import Dataset, Topic
+from sluice.model.ledger import Commit
 from sluice.model.scope import Scope, collect, everything
 from sluice.model.small_frames import local, small_rows
 from sluice.quality.collected import collected
+from sluice.runtime.session import named_jobs, noting_lines
 from sluice.shapes.parse import bronze_position, position
 from sluice.storage.table_format import TableFormat
 
@@ -44,15 +50,61 @@ class Culprit:
     error: Exception | None = None
 
 
-def find(spark: "SparkSession", lake: TableFormat, dataset: Dataset) -> Culprit | None:
+@dataclass(frozen=True)
+class Attempt:
+    """A refresh that fails, by its arguments (see `refresh`)."""
+
+    spark: "SparkSession"
+    lake: TableFormat
+    dataset: Dataset
+    rebuild: bool = False
+    backfill: BackfillRange | None = None
+    pinned: Mapping[str, Commit] | None = None
+
+    def due(self) -> Evaluation | None:
+        """What it evaluates."""
+        found = due(
+            self.spark,
+            self.lake,
+            self.dataset,
+            rebuild=self.rebuild,
+            backfill=self.backfill,
+            pinned=self.pinned,
+        )
+        return found if isinstance(found, Evaluation) else None
+
+
+@contextlib.contextmanager
+def naming_culprits(failing: Attempt) -> Iterator[None]:
+    """Where values cannot be computed, a SluiceError that names the row and its records, as a blocked dataset does."""
+    try:
+        yield
+    except errors_of_spark as error:
+        if not is_of_data(error):
+            raise
+        name = failing.dataset.name
+        block = with_culprit(blocked_by(error, name, "", {}, None), failing)
+        raise SluiceError(f"{name} cannot be computed. {block}") from error
+
+
+def with_culprit(block: Block, failed: Attempt) -> Block:
+    """The block, with the row and the records that cannot be computed, where these can be found."""
+    with contextlib.suppress(Exception), named_jobs(failed.spark, failed.dataset.name) as spark, noting_lines(spark):
+        work = replace(failed, spark=spark).due()
+        found = find(work) if work else None
+        if found is not None:
+            said = {"reason": reason_of(found.error)} if found.error else {}
+            known = {"culprit": found.row or None, "records": found.records, "or_of": found.or_of}
+            return block.model_copy(update=known | said)
+    return block
+
+
+def find(work: Evaluation) -> Culprit | None:
     """What keeps a dataset from being computed from its inputs as they are; None when no single row does.
 
     Computes about twice what the refresh would have.
     """
-    work = due(spark, lake, dataset)
-    if not isinstance(work, Evaluation):
-        return None
-    if dataset.is_fold:
+    if work.dataset.is_fold:
         records = records_of(work, everything)
         return records if records.records else None
     try:
@@ -83,7 +135,7 @@ def of_scope(work: Evaluation) -> Culprit | None:
 
 def scope_rows(work: Evaluation) -> "DataFrame":
     """The rows of the refresh's scope; if that is everything, those that all rows of its inputs touch."""
-    scope = scope_of(work, work.changes()) if work.cause == "changes" else everything
+    scope = scope_of(work, work.changes()) if work.cause in ("changes", "replay") else everything
     return touched(work, work.inputs) if scope.rows is None else scope.rows
 
 

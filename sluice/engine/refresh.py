@@ -6,7 +6,6 @@ One function does it for every dataset, for the first build and for a single lat
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ from sluice.model.expectations import Expectation
 from sluice.model.ledger import Cause, Commit, Entry, InputVersion, RowCounts, no_rows, same_states
 from sluice.model.scope import Scope
 from sluice.quality.measure import Outcome
-from sluice.runtime.session import named_jobs, noting_lines
+from sluice.runtime.session import named_jobs
 from sluice.shapes.fates import fates_table
 from sluice.storage.table_format import TableFormat
 
@@ -77,9 +76,7 @@ def refresh(
         return found
     if watch is not None:
         watch.began(found.cause, found.pinned)
-    # A backfill or a replay ends with the first error. What a run repeats is searched for it (`culprit`).
-    is_once = backfill is not None or pinned is not None
-    with named_jobs(spark, dataset.name) as own, noting_lines(own) if is_once else nullcontext():
+    with named_jobs(spark, dataset.name) as own:
         plans = plan(replace(found, spark=own))
         verdict = judge(plans.tables, gate)
         rows = commit(found.lake, verdict)

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from sluice.engine.backfill import BackfillRange
-from sluice.engine.blocked import Block, Blocks, blocked_by, is_of_data, reason_of, stops_all
+from sluice.engine.blocked import Blocks, blocked_by, is_of_data, stops_all
 from sluice.engine.catalogue import Catalogue, Node
-from sluice.engine.culprit import find
+from sluice.engine.culprit import Attempt, naming_culprits, with_culprit
 from sluice.engine.erase import erase, forget_erased
 from sluice.engine.gate import Refusals
 from sluice.engine.land import land
@@ -24,7 +24,7 @@ from sluice.log import AnyLog
 from sluice.model.datasets import Dataset, Topic
 from sluice.model.ledger import InputVersion, RowCounts, no_rows
 from sluice.quality.results import as_rows, checks_table, record
-from sluice.runtime.session import is_alive, named_jobs, noting_lines, spark_ended
+from sluice.runtime.session import is_alive, spark_ended
 from sluice.shapes.fates import schemas
 from sluice.storage.delta import Lake
 
@@ -183,11 +183,11 @@ class Runner:
             if not is_alive(self.spark):
                 # One of the nodes being computed may have ended Spark, and would end the next session too.
                 ended = SparkEnded(f"{spark_ended} It ended while {node.name} was computed.")
-                self.stopped(node, ended)
+                self.stopped(node, ended, rebuild=rebuild)
                 raise ended from error
             if stops_all(error):
                 raise
-            event = replace(event, blocked=self.stopped(node, error))
+            event = replace(event, blocked=self.stopped(node, error, rebuild=rebuild))
         event = replace(event, seconds=time.monotonic() - start)
         self.listener(event)
         return event
@@ -219,7 +219,7 @@ class Runner:
         lacking = commit.entry.because if commit else None
         return f"records; {lacking}" if lacking else "records"
 
-    def stopped(self, node: Node, error: Exception) -> str:
+    def stopped(self, node: Node, error: Exception, *, rebuild: bool) -> str:
         """Records why a node is blocked; returns it as text."""
         files = self.lake.files
         before = self.blocks.known(files, node.name)
@@ -228,19 +228,9 @@ class Runner:
             kept = ("reason", "culprit", "records", "or_of")
             block = block.model_copy(update={name: getattr(before, name) for name in kept})
         elif isinstance(node, Dataset) and is_of_data(error):
-            block = self.with_culprit(node, block)
+            block = with_culprit(block, Attempt(self.spark, self.lake, node, rebuild))
         self.blocks.add(files, block, error)
         return str(block)
-
-    def with_culprit(self, dataset: Dataset, block: Block) -> Block:
-        """The block, with the row and the records that cannot be computed, where these can be found."""
-        with contextlib.suppress(Exception), named_jobs(self.spark, dataset.name) as spark, noting_lines(spark):
-            found = find(spark, self.lake, dataset)
-            if found is not None:
-                said = {"reason": reason_of(found.error)} if found.error else {}
-                known = {"culprit": found.row or None, "records": found.records, "or_of": found.or_of}
-                return block.model_copy(update=known | said)
-        return block
 
     def made_of(self, node: Node) -> tuple[str, dict[str, InputVersion]]:
         """The fingerprint and inputs of a blocked node; empty for a topic, and for inputs that cannot be read."""
@@ -279,7 +269,8 @@ class Runner:
 
     def recomputed(self, dataset: Dataset, backfill: BackfillRange) -> Refreshed:
         """Recomputes a range of one dataset."""
-        with self.observer.watching("backfill", [dataset.name], self.catalogue) as watch:
+        failing = naming_culprits(Attempt(self.spark, self.lake, dataset, backfill=backfill))
+        with failing, self.observer.watching("backfill", [dataset.name], self.catalogue) as watch:
             gate = self.catalogue.gate_of(dataset)
             done = refresh(self.spark, self.lake, dataset, backfill=backfill, gate=gate, watch=watch)
             watch.done(done.rows.total, tests=as_rows(dataset.name, None, done.outcomes), broken=done.broken)

@@ -6,6 +6,7 @@ brings the shadow up to date and writes the difference, one commit a table; roll
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain, count, pairwise
 from typing import TYPE_CHECKING, Literal
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sluice.engine.backfill import BackfillRange
+from sluice.engine.blocked import reason_of
 from sluice.engine.catalogue import Catalogue
 from sluice.engine.commit import commit
+from sluice.engine.culprit import Attempt, naming_culprits
 from sluice.engine.evaluation import union
 from sluice.engine.gate import Verdict
 from sluice.engine.refresh import judged_rows, refresh, require_whole
@@ -38,6 +41,8 @@ replaced_by = ("declaration changed", "rebuild", "promoted")
 class Replay(BaseModel):
     """A replay: what is recomputed and why, how far it is, and what it would change.
 
+    A build that raised an error is `failed`; one that was killed stays `building`.
+
     `datasets` are those recomputed, `tables` these and all that is made from them. `versions` are those of the live
     tables that it began from, and `table_ids` tell these tables from others of their names.
     """
@@ -50,7 +55,8 @@ class Replay(BaseModel):
     datasets: tuple[str, ...]
     tables: tuple[str, ...]
     part: BackfillRange | None = None
-    state: Literal["building", "built", "promoted"] = "building"
+    state: Literal["building", "failed", "built", "promoted"] = "building"
+    failed_because: str = ""
     fingerprints: dict[str, str]
     changed: tuple[str, ...]
     versions: dict[str, int] = {}
@@ -194,6 +200,17 @@ def require_landed(lake: Lake, part: BackfillRange, replayed: Catalogue) -> None
 
 def build(spark: "SparkSession", lake: Lake, catalogue: Catalogue, replay: Replay) -> Iterator[str]:
     """Computes the replay in its shadow and compares it, naming each dataset before its turn; ends as 'built'."""
+    try:
+        yield from built(spark, lake, catalogue, replay)
+    except Exception as error:
+        # A full disk is no reason to hide what filled it.
+        with suppress(OSError):
+            save(lake, replay.model_copy(update={"state": "failed", "failed_because": reason_of(error)}))
+        raise
+
+
+def built(spark: "SparkSession", lake: Lake, catalogue: Catalogue, replay: Replay) -> Iterator[str]:
+    """The same, without keeping why it fails."""
     beside, datasets = shadow(lake, replay, catalogue)
     if replay.part is not None:
         for dataset in datasets:
@@ -209,16 +226,25 @@ def build(spark: "SparkSession", lake: Lake, catalogue: Catalogue, replay: Repla
         yield dataset.name
         here = cuts.get(dataset.name)
         is_named = dataset.name in replay.datasets
-        refresh(
+        attempt = Attempt(
             spark,
             beside,
             dataset,
             rebuild=is_named and replay.part is None and here is not None,
             backfill=replay.part if is_named else None,
-            # Others whose declaration changed too wait for their own replay.
-            hold_changed=not is_named,
             pinned=pinned(beside, dataset, here.commit if here else None),
         )
+        with naming_culprits(attempt):
+            refresh(
+                spark,
+                beside,
+                dataset,
+                rebuild=attempt.rebuild,
+                backfill=attempt.backfill,
+                # Others whose declaration changed too wait for their own replay.
+                hold_changed=not is_named,
+                pinned=attempt.pinned,
+            )
         compared.append(differences(spark, beside, dataset, replay))
     save(lake, replay.model_copy(update={"state": "built", "compared": tuple(compared)}))
 
@@ -244,7 +270,8 @@ def promote(spark: "SparkSession", lake: Lake, catalogue: Catalogue, name: str) 
     require_promotable(replay, datasets)
     require_unrepaired(lake, replay, datasets)
     for dataset in datasets:
-        refresh(spark, beside, dataset, hold_changed=dataset.name not in replay.datasets)
+        with naming_culprits(Attempt(spark, beside, dataset)):
+            refresh(spark, beside, dataset, hold_changed=dataset.name not in replay.datasets)
     verdicts = {
         each.name: verdict_on(spark, lake, beside, each, replay, gate=catalogue.gate_of(each)) for each in datasets
     }
@@ -264,6 +291,8 @@ def require_accepted(what: str, verdicts: Mapping[str, Verdict | None]) -> None:
 def require_promotable(replay: Replay, datasets: Sequence[Dataset]) -> None:
     """A SluiceError when the shadow is not what the declarations say now, or not all of it."""
     again = f"Start again: sluice replay start {' '.join(replay.datasets)}"
+    if replay.state == "failed":
+        raise SluiceError(f"The replay {replay.name} failed: {replay.failed_because} {again}")
     if replay.state == "building":
         raise SluiceError(f"The replay {replay.name} was never built to its end. {again}")
     if replay.fingerprints != {each.name: each.fingerprint for each in datasets}:

@@ -641,6 +641,13 @@ def test_values_are_shown_as_they_are(others: Reader) -> None:
     ]
 
 
+def test_rows_and_points_of_a_null_are_asked_for_by_its_column(others: Reader) -> None:
+    path = "/api/tables/gold.others"
+    assert [row[0] for row in others.json(f"{path}/rows", null="text")["rows"]] == [None]
+    assert [row[0] for row in others.json(f"{path}/rows", text="null")["rows"]] == ["null"]
+    assert others.json(f"{path}/rows", null="nothing")["rows"] == others.json(f"{path}/rows")["rows"]
+
+
 @pytest.mark.parametrize(
     ("sql", "rows"),
     [
@@ -1024,6 +1031,31 @@ def test_people_get_no_part_of_a_file_for_all_of_it(damaged: Reader, page: "Page
         with page.expect_download() as started:
             page.locator(f"#{name}").click()
         assert started.value.failure()
+
+
+@pytest.mark.browser
+def test_people_choose_the_group_of_null_and_the_one_of_its_name(
+    spark: "SparkSession", tmp_path: Path, page: "Page"
+) -> None:
+    declare_a_topic(tmp_path)
+    with (tmp_path / "pipelines" / "__init__.py").open("a") as file:
+        file.write(
+            "from sluice import gold, silver\n"
+            "sold = silver.events('sold', source=others, schema='id int, shop string, place string', keys=['id'])\n"
+            "gold.aggregate('by_shop', source=sold, group_by=['shop', 'place'], measures={'n': 'count(*)'})\n"
+        )
+    sold = [{"shop": "a", "place": "x"}, *[{"shop": "null", "place": "x"}] * 22, *[{}] * 333]
+    lines = "() => [...document.querySelectorAll('#rows tbody tr')].map((each) => each.lastChild.innerText).join()"
+    with Project(tmp_path, spark=spark) as project, served(project) as reader:
+        project.append("others", [{"id": number} | each for number, each in enumerate(sold)])
+        project.run()
+        page.goto(f"{reader.server.url}/tables/gold.by_shop")
+        page.wait_for_function(f"() => ({lines})().length === 8", polling=100)
+        assert page.locator("select[name=shop] option").all_inner_texts() == ["all", "null", "a", "null"]
+        for place, shop, n in ((0, 3, "22"), (0, 1, "333"), (1, 1, "333"), (1, 3, "No rows.")):
+            page.select_option("select[name=place]", index=place)
+            page.select_option("select[name=shop]", index=shop)
+            page.wait_for_function(f"() => ({lines})() === '{n}'", polling=100)
 
 
 @pytest.mark.browser

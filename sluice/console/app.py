@@ -37,7 +37,7 @@ body_bytes_max = 100_000
 answer_characters_max = 20_000_000
 queries_at_once = 4
 # What a request for a chart or rows says beside the values of columns.
-parameters = ("known_at", "measure", "minus", "offset")
+parameters = ("known_at", "measure", "minus", "null", "offset")
 
 
 class Console:
@@ -468,7 +468,7 @@ class Console:
             await asyncio.sleep(1)
 
 
-def points(snapshot: Snapshot, plan: chart.Chart, table: str, measure: str, where: Mapping[str, str]) -> Rows:
+def points(snapshot: Snapshot, plan: chart.Chart, table: str, measure: str, where: Mapping[str, str | None]) -> Rows:
     """The rows that a chart is drawn from."""
     types = snapshot.types(table)
     if not {measure, *plan.columns} <= types.keys():
@@ -477,18 +477,24 @@ def points(snapshot: Snapshot, plan: chart.Chart, table: str, measure: str, wher
     return snapshot.query(chart.sql_of(plan, source_of(table), measure, conditions))
 
 
-def filters(request: Request, columns: Collection[str]) -> dict[str, str]:
-    """The values that columns must have; a column with the name of another parameter cannot be asked for."""
-    return {name: value for name, value in request.query_params.items() if name in columns and name not in parameters}
+def filters(request: Request, columns: Collection[str]) -> dict[str, str | None]:
+    """The values that columns must have: those that `null` names have none.
+
+    A column with the name of another parameter cannot be asked for.
+    """
+    values = request.query_params.items()
+    wanted = [*values, *((name, None) for name in request.query_params.getlist("null"))]
+    return {name: value for name, value in wanted if name in columns and name not in parameters}
 
 
-def choices(snapshot: Snapshot, table: Table, plan: chart.Chart) -> dict[str, list[str]]:
-    """The values of each group, to choose one."""
+def choices(snapshot: Snapshot, table: Table, plan: chart.Chart) -> dict[str, list[str | None]]:
+    """The values of each group, to choose one; first null, if a group has it."""
     found = {}
     for name in (each for each in plan.by if each not in parameters):
         column = double_quoted(name)
-        sql = f"SELECT DISTINCT {column} FROM {source_of(table.name)} WHERE {column} IS NOT NULL ORDER BY 1 LIMIT 501"
-        found[name] = [chart.text_of(row[0]) for row in snapshot.query(sql).rows]
+        sql = f"SELECT DISTINCT {column} FROM {source_of(table.name)} ORDER BY 1 NULLS FIRST LIMIT 501"
+        values = (row[0] for row in snapshot.query(sql).rows)
+        found[name] = [None if value is None else chart.text_of(value) for value in values]
     return found
 
 

@@ -226,14 +226,21 @@ function tablePage() {
     return found;
   }
 
-  // The first choice of a group is all of it; the empty text is a value as others are.
-  const chosen = () => [...(pickers?.elements ?? [])].filter((picker) => picker.name !== "measure" && picker.selectedIndex > 0).map((picker) => [picker.name, picker.value]);
+  // The first choice of a group is all of it; the empty text is a value as others are, and null is no text.
+  function choose(wanted) {
+    for (const picker of pickers?.elements ?? []) {
+      if (picker.name === "measure" || picker.selectedIndex < 1) continue;
+      if ("null" in picker.selectedOptions[0].dataset) wanted.append("null", picker.name);
+      else wanted.set(picker.name, picker.value);
+    }
+    return wanted;
+  }
 
   async function showChart() {
     if (!chart) return;
     const wanted = parameters();
     wanted.set("measure", pickers.elements.measure.value);
-    for (const [name, value] of chosen()) wanted.set(name, value);
+    choose(wanted);
     if (onlyChanges.checked && time()) wanted.set("minus", time());
     try {
       const figure = await answered(chart, `${chart.dataset.source}?${wanted}`);
@@ -248,15 +255,15 @@ function tablePage() {
 
   async function showRows() {
     try {
-      const found = await answered(rows, `${rows.dataset.source}?${parameters({ offset, ...Object.fromEntries(chosen()) })}`);
+      const found = await answered(rows, `${rows.dataset.source}?${choose(parameters({ offset }))}`);
       if (!found) return;
       const names = found.columns.map((each) => each.name);
-      const choose = (row, line) => {
+      const explain = (row, line) => {
         rows.querySelector(".chosen")?.classList.remove("chosen");
         line.classList.add("chosen");
         why(Object.fromEntries(found.grain.map((name) => [name, row[names.indexOf(name)]])));
       };
-      fill(rows, found.columns, found.rows, "explained" in rows.dataset && found.grain.every((name) => names.includes(name)) ? choose : null);
+      fill(rows, found.columns, found.rows, "explained" in rows.dataset && found.grain.every((name) => names.includes(name)) ? explain : null);
       at("newer").hidden = offset === 0;
       at("older").hidden = !found.has_more;
     } catch (error) { rows.replaceChildren(element("caption", { class: "alert" }, error.message)); }

@@ -1,5 +1,6 @@
 """`sluice ui`: the tables in a browser."""
 
+import logging
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -39,6 +40,8 @@ def ui(
         host, port, token, certificate, key, tuple(serve_as or ()), statement_seconds, memory, server_memory
     )
     server = Server(here, options)
+    # It warns of each reader that left before its answer was sent.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.close())
     err.print(f"The console is at {server.url} (Ctrl+C ends it)", highlight=False)

@@ -55,7 +55,7 @@ class Reporter:
         self.blocked &= blocked.keys()
         for name in sorted(blocked.keys() - self.blocked):
             notify(f"{name} is {blocked[name]}", self.context)
-            # Who was told is not told again when the next one fails.
+            # A notifier that succeeded is not called again when the next one fails.
             self.blocked.add(name)
         print("lag", {table["dataset"]: table["lag"] for table in tables if table["lag"]}, flush=True)
 

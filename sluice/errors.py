@@ -72,7 +72,7 @@ class LogUnreachable(LogError):
     """The servers of the log do not answer; they may come back."""
 
 
-class DoorError(SluiceError):
+class ReceiverError(SluiceError):
     """What a receiver listens to cannot be reached, or refuses it."""
 
 

@@ -879,7 +879,7 @@ def test_a_slot_that_was_invalidated_is_an_error_until_a_new_snapshot_is_asked_f
 
 
 @pytest.mark.process
-def test_a_slot_that_is_invalidated_under_its_reader_is_told_by_the_reader(shop: Shop) -> None:
+def test_a_slot_that_is_invalidated_under_its_reader_is_reported_by_the_reader(shop: Shop) -> None:
     process = shop.command("--json")
     assert process.stdout
     eventually(lambda: shop.slot("active"), "it follows")
@@ -1127,7 +1127,7 @@ def test_the_command_tells_its_progress_to_machines(shop: Shop) -> None:
         ("postgresql://me:secret%zz@127.0.0.1/none", "SLUICE_POSTGRES is no address", 2),
     ],
 )
-def test_an_address_that_does_not_work_is_told_without_its_password(
+def test_an_address_that_does_not_work_is_reported_without_its_password(
     tmp_path: Path, address: str, says: str, code: int
 ) -> None:
     capture = ("capture", "postgres", "--tables", "public.products")
@@ -1191,7 +1191,7 @@ def test_silver_makes_a_history_of_what_was_captured(shop: Shop, lakehouse: Lake
         (20, 20, True),
     ]
     assert all(each.balanced for each in lakehouse.audits())
-    # A time that Spark cannot hold is told, and not taken for none.
+    # A time that Spark cannot hold is reported, and not taken for none.
     assert [each[:2] for each in lakehouse.fates() if each[0] == "quarantined"] == [
         ("quarantined", "invalid_time_seen")
     ]

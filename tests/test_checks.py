@@ -527,7 +527,7 @@ def test_counts_agree_between_the_audit_the_results_and_the_report(lakehouse: La
         assert not re.search(r'(src|href)="(https?:)?//', html), "a report needs nothing from the network"
 
 
-def test_a_bound_of_a_check_that_there_is_not_is_told(lakehouse: Lakehouse) -> None:
+def test_a_bound_of_a_check_that_there_is_not_is_reported(lakehouse: Lakehouse) -> None:
     with pytest.raises(DeclarationError, match=r"silver\.sales has no built-in check price_matched; it has"):
         declare(lakehouse, silver_sales=[built_in("price_matched", severity="warn")])
     with pytest.raises(DeclarationError, match="freshness needs within"):

@@ -193,7 +193,7 @@ def test_another_package_of_the_name_is_not_taken_for_the_project(tmp_path: Path
     assert f"for pipelines, and not {tmp_path / 'pipelines'}. Add {tmp_path / 'pipelines/__init__.py'}" in said
 
 
-def test_a_declaration_that_cannot_work_is_told(tmp_path: Path) -> None:
+def test_a_declaration_that_cannot_work_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "__init__.py").write_text(
         "from sluice import bronze, silver\n"
@@ -211,7 +211,7 @@ def fake_java(folder: Path, version: str) -> str:
 
 
 @pytest.mark.process
-def test_java_that_is_missing_or_too_old_is_told_before_spark_starts(tmp_path: Path) -> None:
+def test_java_that_is_missing_or_too_old_is_reported_before_spark_starts(tmp_path: Path) -> None:
     project = tmp_path / "mine"
     assert sluice("init", str(project), here=tmp_path).returncode == 0
     (project / ".sluice" / "log").mkdir(parents=True)
@@ -386,7 +386,7 @@ def test_a_held_record_is_shown_and_released(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_log_that_is_not_there_is_reported(tmp_path: Path) -> None:
     project = tmp_path / "mine"
     sluice("init", str(project), here=tmp_path)
     done = sluice("run", here=project)

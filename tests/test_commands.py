@@ -149,7 +149,7 @@ def test_a_command_can_expect_a_version(log: Log, seats: Commands) -> None:
         (command("open_flight", "a", flight=7, seats=1), "flight is no string"),
     ],
 )
-def test_what_is_no_command_is_told_and_leaves_nothing(log: Log, seats: Commands, sent: bytes, says: str) -> None:
+def test_what_is_no_command_is_reported_and_leaves_nothing(log: Log, seats: Commands, sent: bytes, says: str) -> None:
     with Decider(log, seats) as decider:
         (answer,) = decider.decide([sent])
     assert (answer.kind, says in answer.as_dict()["error"]) == ("wrong", True), answer
@@ -333,7 +333,7 @@ def test_decisions_themselves_are_not_erased(tmp_path: Path, seats: Commands, op
     assert (done.returncode, says in " ".join(done.stderr.split())) == (2, True), done.stderr
 
 
-def test_a_damaged_log_is_told_and_nothing_is_decided_by_it(log: Log, seats: Commands) -> None:
+def test_a_damaged_log_is_reported_and_nothing_is_decided_by_it(log: Log, seats: Commands) -> None:
     with Decider(log, seats) as decider:
         for each in (opened, sell("a"), sell("b", "1B")):
             decider.decide([each])
@@ -366,7 +366,9 @@ def test_a_damaged_log_is_told_and_nothing_is_decided_by_it(log: Log, seats: Com
     ],
     ids=str,
 )
-def test_a_log_that_contradicts_itself_is_told(log: Log, seats: Commands, changed: dict[str, Any], says: str) -> None:
+def test_a_log_that_contradicts_itself_is_reported(
+    log: Log, seats: Commands, changed: dict[str, Any], says: str
+) -> None:
     with Decider(log, seats) as decider:
         decider.decide([opened, sell("a")])
     values = [decision | (changed if number else {}) for number, decision in enumerate(decisions_in(log))]
@@ -378,7 +380,7 @@ def test_a_log_that_contradicts_itself_is_told(log: Log, seats: Commands, change
         Decider(forged, seats)
 
 
-def test_a_state_that_cannot_be_folded_any_more_is_told_with_its_offset(log: Log, seats: Commands) -> None:
+def test_a_state_that_cannot_be_folded_any_more_is_reported_with_its_offset(log: Log, seats: Commands) -> None:
     with Decider(log, seats) as decider:
         decider.decide([command("open_flight", "o", flight="UA1", seats=200)])
     narrower = declared(reduce={"seats": "CAST(event.seats AS tinyint)"}, schema="seats tinyint")
@@ -412,7 +414,7 @@ def test_an_append_that_fails_decides_nothing_or_everything(
     require_right(decisions_in(log))
 
 
-def test_a_topic_that_is_moved_away_is_told_and_nothing_is_appended_beside_it(log: Log, seats: Commands) -> None:
+def test_a_topic_that_is_moved_away_is_reported_and_nothing_is_appended_beside_it(log: Log, seats: Commands) -> None:
     with Decider(log, seats) as decider:
         decider.decide([opened])
         older = shutil.copytree(log.root / "seat_decisions", log.root.parent / "older")
@@ -729,7 +731,7 @@ def test_an_answer_says_what_was_decided(served: tuple[int, Log, Listening]) -> 
         (415, "without a Content-Encoding", "/commands/seats", {"Content_Encoding": "gzip"}),
     ],
 )
-def test_a_wrong_request_is_told(
+def test_a_wrong_request_is_reported(
     served: tuple[int, Log, Listening], status: int, says: str, path: str, options: Mapping[str, Any]
 ) -> None:
     answer = post(served[0], path=path, **options)

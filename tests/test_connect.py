@@ -100,7 +100,7 @@ def test_a_run_that_is_killed_leaves_nothing_half_done(project: Elsewhere) -> No
     project.sluice("audit")
 
 
-def test_a_server_that_is_not_there_or_has_no_delta_is_told(commands: Commanded, tmp_path: Path) -> None:
+def test_a_server_that_is_not_there_or_has_no_delta_is_reported(commands: Commanded, tmp_path: Path) -> None:
     nobody = Elsewhere(tmp_path / "nobody", "sc://127.0.0.1:9", commands)
     assert "No Spark answers at sc://127.0.0.1:9" in nobody.refused("run")
 

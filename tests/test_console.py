@@ -423,7 +423,7 @@ def test_options_that_would_let_others_read_are_refused(options: dict[str, Any],
         Options(**options).require()
 
 
-def test_new_commits_are_told_to_who_listens(ran: Path, spark: "SparkSession", tmp_path: Path) -> None:
+def test_new_commits_reach_who_listens(ran: Path, spark: "SparkSession", tmp_path: Path) -> None:
     shutil.copytree(ran, tmp_path / "shop")
     with (
         Project(tmp_path / "shop", spark=spark) as project,
@@ -531,7 +531,7 @@ def test_twenty_readers_see_whole_passes_while_a_run_writes(ran: Path, spark: "S
     assert len({orders for orders, _ in seen}) >= 3, "the readers saw the tables move"
 
 
-def test_a_broken_table_is_told_kindly_and_hides_no_other(ran: Path, spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_broken_table_is_reported_and_hides_no_other(ran: Path, spark: "SparkSession", tmp_path: Path) -> None:
     shutil.copytree(ran, tmp_path / "shop")
     with Project(tmp_path / "shop", spark=spark) as project:
         log = Path(project.lake.path("silver.products"), "_delta_log")

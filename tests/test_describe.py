@@ -146,7 +146,7 @@ def test_tests_are_those_of_the_suite_and_those_that_every_table_has() -> None:
     assert tests["keys"].columns == ("ship_id", "at")
     assert (tests["freshness"].severity, tests["freshness"].is_built_in) == ("critical", True)
     assert tests["conservation"].severity == "critical"
-    # The rules of a suite make the dataset anew, and it is still documented.
+    # The rules of a suite make the dataset again, and it is still documented.
     assert found.owner == "bridge"
     assert found.columns[0].meaning == "The IMO number."
 

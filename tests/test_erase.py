@@ -300,7 +300,7 @@ def test_an_erasure_names_no_subject_and_is_asked_for_with_sense(lakehouse: Lake
 
 
 def test_a_dataset_that_an_erasure_does_not_touch_is_checked_as_before(lakehouse: Lakehouse) -> None:
-    """The fates of all datasets are in one table, which begins anew where those of one are erased."""
+    """The fates of all datasets are in one table, which starts again where those of one are erased."""
     lakehouse.declare(sales, prices)
     lakehouse.publish("prices", {"product": "tea", "changed_at": text(0), "price": 3}, b"{").run()
     lakehouse.publish("sales", sale(subject), sale("b"), sale(subject), key="k").run()
@@ -435,7 +435,7 @@ def test_fields_become_null_and_what_does_not_use_them_stays(shop: Lakehouse, mo
 
 
 def test_after_an_erasure_no_dataset_is_taken_for_half_done(lakehouse: Lakehouse) -> None:
-    """The table of all fates begins anew; that says nothing of the rows of its last writer."""
+    """The table of all fates starts again; that says nothing of the rows of its last writer."""
     lakehouse.declare(sales, prices)
     lakehouse.publish("sales", sale("a"), sale("b"), key="k").publish(
         "prices", {"product": "tea", "changed_at": text(0), "price": 3}, b"{"

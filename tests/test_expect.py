@@ -85,7 +85,7 @@ wrong: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("said", wrong)
-def test_a_mistake_in_an_expectation_is_told(said: str) -> None:
+def test_a_mistake_in_an_expectation_is_reported(said: str) -> None:
     right: dict[str, Any] = {
         "type": "column_values_to_be_between",
         "column": "whole",
@@ -102,7 +102,7 @@ unfit = [("whole", "3"), ("word", "a"), ("at", "yesterday"), ("whole", True), ("
 
 
 @pytest.mark.parametrize(("column", "value"), unfit)
-def test_a_value_that_no_column_of_its_type_can_have_is_told(column: str, value: Any) -> None:
+def test_a_value_that_no_column_of_its_type_can_have_is_reported(column: str, value: Any) -> None:
     expectation = expect("column_values_to_be_between", column=column, min_value=value, severity="quarantine")
     with pytest.raises(DeclarationError, match=r"cannot be compared|is no time|has no bounds"):
         require_fit(expectation, types[column])

@@ -230,7 +230,7 @@ def test_a_bad_row_is_named_and_nothing_comes_in_unless_it_is_left_out(
         ("o.jsonl", b"{}\n", {"headers": ["import_row"]}, "Sluice's own"),
     ],
 )
-def test_what_cannot_be_read_is_told(  # noqa: PLR0917
+def test_what_cannot_be_read_is_reported(  # noqa: PLR0917
     project: Project, tmp_path: Path, name: str, content: bytes, options: Any, said: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -352,7 +352,7 @@ def disk_full_after(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("size", "file"), [(100, "*.json"), (10_000, "*.bad.jsonl")])
-def test_a_full_disk_is_told_with_the_file_that_could_not_be_written(
+def test_a_full_disk_is_reported_with_the_file_that_could_not_be_written(
     project: Project, tmp_path: Path, size: int, file: str
 ) -> None:
     project.append("orders", [{"id": 1}])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy
 import pytest
 from py4j.java_gateway import JVMView
-from py4j.protocol import CALL_COMMAND_NAME, MEMORY_COMMAND_NAME, REFLECTION_COMMAND_NAME
+from py4j.protocol import CALL_COMMAND_NAME, MEMORY_COMMAND_NAME, REFLECTION_COMMAND_NAME, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -215,6 +215,19 @@ def test_a_jvm_that_is_killed_while_a_session_starts_is_said_to_have_ended(tmp_p
         session.starting(tmp_path / "log", jvm),
     ):
         raise ConnectionRefusedError(111, "Connection refused")
+    for each in (alive,) if ends else (alive, of_jvm):
+        os.close(each)
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("No answer")])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_call_to_a_jvm_that_has_ended_says_so(tmp_path: Path, error: Exception, ends: bool) -> None:
+    alive, of_jvm = os.pipe()
+    jvm = Jvm(0, "", TakenProcess(0, None, alive), alive, tmp_path, 1)
+    if ends:
+        os.close(of_jvm)
+    with pytest.raises(SparkEnded if ends else type(error)), session.unless_ended(jvm):
+        raise error
     for each in (alive,) if ends else (alive, of_jvm):
         os.close(each)
 

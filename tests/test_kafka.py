@@ -97,7 +97,7 @@ def test_a_topic_that_was_just_made_can_be_read(log: KafkaLog) -> None:
         assert set(log.offsets(f"new-{number}").values()) == {range(0)}
 
 
-def test_brokers_that_do_not_answer_are_told() -> None:
+def test_brokers_that_do_not_answer_are_reported() -> None:
     log = KafkaLog("127.0.0.1:1", KafkaSecurity(), answer_seconds=2)
     for ask in (log.require, lambda: log.append("t", [Record(b"")])):
         with pytest.raises(LogUnreachable, match="Check that the brokers run"):
@@ -152,7 +152,7 @@ def test_a_partition_that_came_later_must_be_seen_from_its_beginning() -> None:
         next_batch("t", "id", {0: range(5), 1: range(7, 9)}, landed, records_max=10)
 
 
-def test_records_that_kafka_removed_before_they_landed_are_told_and_can_be_skipped(
+def test_records_that_kafka_removed_before_they_landed_are_reported_and_can_be_skipped(
     on_kafka: Lakehouse, log: KafkaLog
 ) -> None:
     topic = bronze.topic("expired")
@@ -268,15 +268,15 @@ def test_settings_make_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_continuous_run_waits_for_brokers_that_are_away(lakehouse: Lakehouse) -> None:
     lakehouse.log = KafkaLog("127.0.0.1:1", KafkaSecurity(), answer_seconds=1)
     lakehouse.declare(bronze.topic("orders"))
-    stop, told = threading.Event(), []
+    stop, waited_for = threading.Event(), []
 
     def listen(event: Event) -> None:
         if event.kind == "waiting":
-            told.append(event.name)
+            waited_for.append(event.name)
             stop.set()
 
     lakehouse.runner(listener=listen).continuously(0.01, stop)
-    assert "Check that the brokers run" in told[0]
+    assert "Check that the brokers run" in waited_for[0]
 
 
 class Ledger:

@@ -143,7 +143,7 @@ def test_a_time_of_pandas_is_written_like_any_other(log: Log) -> None:
     assert record.timestamp == datetime(2026, 3, 1, 12, 0, 0, 123_456, UTC)
 
 
-def test_wrong_use_is_told(log: Log) -> None:
+def test_wrong_use_is_reported(log: Log) -> None:
     with pytest.raises(UsageError, match="cannot name a topic"):
         log.append("../up", [Record(b"a")])
     with pytest.raises(UsageError, match="has no time zone"):

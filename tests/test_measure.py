@@ -167,7 +167,7 @@ wrong: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("said", wrong)
-def test_a_mistake_in_an_expectation_of_a_table_is_told(said: str) -> None:
+def test_a_mistake_in_an_expectation_of_a_table_is_reported(said: str) -> None:
     right: dict[str, Any] = {"type": "column_mean_to_be_between", "column": "whole", "min_value": 0, "severity": "warn"}
     options = {name: value for name, value in (right | wrong[said]).items() if value is not None}
     with pytest.raises(DeclarationError) as caught:
@@ -176,8 +176,8 @@ def test_a_mistake_in_an_expectation_of_a_table_is_told(said: str) -> None:
 
 
 def test_a_gate_asks_everything_of_the_table_where_anything_is_critical() -> None:
-    told = expect("column_values_to_not_be_null", column="id", severity="warn")
-    at_the_door = expect("column_values_to_not_be_null", column="at", severity="quarantine")
+    warning = expect("column_values_to_not_be_null", column="id", severity="warn")
+    quarantining = expect("column_values_to_not_be_null", column="at", severity="quarantine")
     strict = critical("table_row_count_to_be_between", "some", min_value=1)
-    assert suite("silver.x", told, at_the_door).gate == ()
-    assert suite("silver.x", told, at_the_door, strict).gate == (told, strict)
+    assert suite("silver.x", warning, quarantining).gate == ()
+    assert suite("silver.x", warning, quarantining, strict).gate == (warning, strict)

@@ -341,13 +341,13 @@ def test_what_comes_twice_has_the_fate_duplicate(lakehouse: Lakehouse) -> None:
 
 
 @pytest.mark.parametrize("wrong", [["a"], ["=a"], ["a="], ["a=b", "a=c"], ["a=sluice_releases"], []])
-def test_what_is_no_subscription_is_told(wrong: list[str]) -> None:
+def test_what_is_no_subscription_is_reported(wrong: list[str]) -> None:
     with pytest.raises(UsageError):
         filters_of(wrong)
 
 
 @pytest.mark.parametrize("wrong", ["a/#/b=c", "a+/b=c", "a/b#=c"])
-def test_a_filter_that_a_broker_cannot_read_is_told(wrong: str) -> None:
+def test_a_filter_that_a_broker_cannot_read_is_reported(wrong: str) -> None:
     with pytest.raises(UsageError, match="is no filter of MQTT"):
         filters_of([wrong])
 
@@ -358,10 +358,10 @@ def test_a_filter_may_have_any_sign() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "host", "http://h", "mqtt://", "mqtt://u:secret@h:x", "mqtt://u:secret@h/path"])
-def test_what_is_no_address_is_told_without_its_password(wrong: str) -> None:
-    with pytest.raises(UsageError, match="must be a URL") as told:
+def test_what_is_no_address_is_reported_without_its_password(wrong: str) -> None:
+    with pytest.raises(UsageError, match="must be a URL") as error:
         address_of(wrong)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(error.value)
 
 
 def test_an_address_has_a_port_and_perhaps_a_password() -> None:

@@ -130,7 +130,7 @@ def events_in(folder: Path) -> list[Event]:
     return found
 
 
-def told(events: list[Event]) -> list[tuple[str, str]]:
+def sent(events: list[Event]) -> list[tuple[str, str]]:
     return [(event["job"]["name"], event["eventType"]) for event in events]
 
 
@@ -166,7 +166,7 @@ def test_work_begins_and_ends_as_part_of_a_pass(tmp_path: Path) -> None:
             # Nothing to do.
             pass
     events = events_in(tmp_path)
-    assert told(events) == [
+    assert sent(events) == [
         ("sluice.run", "START"),
         ("silver.orders.refresh", "START"),
         ("silver.orders.refresh", "COMPLETE"),
@@ -182,7 +182,7 @@ def test_work_begins_and_ends_as_part_of_a_pass(tmp_path: Path) -> None:
     assert output["facets"]["documentation"]["description"] == hostile
 
 
-def test_a_pass_with_nothing_to_do_is_not_told(tmp_path: Path) -> None:
+def test_a_pass_with_nothing_to_do_sends_nothing(tmp_path: Path) -> None:
     with (
         observed(tmp_path) as observer,
         observer.passing(),
@@ -192,7 +192,7 @@ def test_a_pass_with_nothing_to_do_is_not_told(tmp_path: Path) -> None:
     assert not (tmp_path / "events.jsonl").exists()
 
 
-def test_work_that_fails_is_told_with_its_error_and_the_error_goes_on(tmp_path: Path) -> None:
+def test_work_that_fails_is_reported_with_its_error_and_the_error_goes_on(tmp_path: Path) -> None:
     def failing(observer: Observer) -> None:
         with observer.passing():
             with pytest.raises(SluiceError, match="no room"), observer.watching("land", ["bronze.orders"], declared()):
@@ -210,7 +210,7 @@ def test_work_that_fails_is_told_with_its_error_and_the_error_goes_on(tmp_path: 
     assert only(events, "sluice.run", "FAIL")["run"]["facets"]["errorMessage"]["message"] == "2 of its tables failed."
 
 
-def test_an_interrupt_is_told_as_the_end_that_it_is(tmp_path: Path) -> None:
+def test_an_interrupt_is_reported_as_the_end_that_it_is(tmp_path: Path) -> None:
     def interrupted(observer: Observer) -> None:
         with observer.passing(), observer.watching("refresh", ["gold.totals"], declared()) as watch:
             watch.began("changes")
@@ -218,10 +218,10 @@ def test_an_interrupt_is_told_as_the_end_that_it_is(tmp_path: Path) -> None:
 
     with observed(tmp_path) as observer, pytest.raises(KeyboardInterrupt):
         interrupted(observer)
-    assert told(events_in(tmp_path))[2:] == [("gold.totals.refresh", "FAIL"), ("sluice.run", "FAIL")]
+    assert sent(events_in(tmp_path))[2:] == [("gold.totals.refresh", "FAIL"), ("sluice.run", "FAIL")]
 
 
-def test_columns_are_told_with_what_they_are_made_from(tmp_path: Path) -> None:
+def test_columns_are_reported_with_what_they_are_made_from(tmp_path: Path) -> None:
     with observed(tmp_path) as observer, observer.watching("refresh", ["gold.totals"], declared()) as watch:
         watch.began("changes")
     (output,) = only(events_in(tmp_path), "gold.totals.refresh", "COMPLETE")["outputs"]
@@ -233,7 +233,7 @@ def test_columns_are_told_with_what_they_are_made_from(tmp_path: Path) -> None:
     assert (group["field"], group["transformations"][0]["subtype"]) == ("id", "GROUP_BY")
 
 
-def test_what_a_function_makes_is_told_as_possible_sources(tmp_path: Path) -> None:
+def test_what_a_function_makes_is_reported_as_possible_sources(tmp_path: Path) -> None:
     with observed(tmp_path) as observer, observer.watching("refresh", ["silver.twice"], declared()) as watch:
         watch.began("changes")
     (output,) = only(events_in(tmp_path), "silver.twice.refresh", "COMPLETE")["outputs"]
@@ -257,7 +257,7 @@ def test_work_on_several_tables_is_one_run(tmp_path: Path) -> None:
     assert len(only(events, "sluice.maintain", "COMPLETE")["outputs"]) == 2
 
 
-def test_a_publication_is_told_by_where_it_goes(tmp_path: Path) -> None:
+def test_a_publication_is_reported_by_where_it_goes(tmp_path: Path) -> None:
     address = "postgresql://me:secret@db.example:5433/shop"
     with (
         observed(tmp_path, publish_postgres=address) as observer,
@@ -271,7 +271,7 @@ def test_a_publication_is_told_by_where_it_goes(tmp_path: Path) -> None:
     assert "secret" not in json.dumps(event)
 
 
-def test_records_that_are_set_aside_or_released_are_told_with_the_record_that_says_so(tmp_path: Path) -> None:
+def test_records_that_are_set_aside_or_released_are_reported_with_the_record_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "__init__.py").touch()
     (tmp_path / "pipelines" / "orders.py").write_text(
@@ -293,7 +293,7 @@ def test_records_that_are_set_aside_or_released_are_told_with_the_record_that_sa
             project.quarantine.add("silver.orders", ["orders/0/4"], "a test")
         assert project.quarantine.release("silver.orders", because="it counts", reason=by_command).records == 1
     events = events_in(tmp_path)
-    assert told(events) == [
+    assert sent(events) == [
         ("silver.orders.quarantine", "START"),
         ("silver.orders.quarantine", "COMPLETE"),
         ("silver.orders.quarantine", "START"),
@@ -317,7 +317,7 @@ def test_tables_and_topics_have_the_names_that_others_give_them(tmp_path: Path) 
 
 
 @pytest.mark.spark
-def test_a_real_run_is_told_from_the_log_to_gold(lakehouse: Lakehouse) -> None:
+def test_a_real_run_is_reported_from_the_log_to_gold(lakehouse: Lakehouse) -> None:
     folder = lakehouse.folder
     lakehouse.catalogue = declared()
     lakehouse.publish("orders", *({"id": f"o{n}", "at": text(n), "quantity": n} for n in range(4)), key="k")
@@ -325,7 +325,7 @@ def test_a_real_run_is_told_from_the_log_to_gold(lakehouse: Lakehouse) -> None:
         lakehouse.runner(observer=observer).until_caught_up()
         lakehouse.runner(observer=observer).until_caught_up()
     events = events_in(folder)
-    assert sorted(told(events)) == sorted(
+    assert sorted(sent(events)) == sorted(
         (job, state)
         for job in (
             "sluice.run",
@@ -336,7 +336,7 @@ def test_a_real_run_is_told_from_the_log_to_gold(lakehouse: Lakehouse) -> None:
         )
         for state in ("START", "COMPLETE")
     )
-    # A receiver is told no column without its type, before there is a table that has it.
+    # A receiver gets no column without its type, before there is a table that has it.
     (begun,) = only(events, "gold.totals.refresh", "START")["outputs"]
     assert not {"schema", "columnLineage"} & begun["facets"].keys()
     # What a function makes is known from its table, also where nobody reads it.
@@ -364,7 +364,7 @@ def test_a_real_run_is_told_from_the_log_to_gold(lakehouse: Lakehouse) -> None:
 
 
 @pytest.mark.spark
-def test_a_dataset_that_cannot_be_computed_is_told(lakehouse: Lakehouse) -> None:
+def test_a_dataset_that_cannot_be_computed_is_reported(lakehouse: Lakehouse) -> None:
     def broken(rows: Any) -> Any:
         return rows.selectExpr("id", "CAST(id AS INT) AS wrong")
 
@@ -377,11 +377,11 @@ def test_a_dataset_that_cannot_be_computed_is_told(lakehouse: Lakehouse) -> None
     failed = only(events, "silver.wrong.refresh", "FAIL")["run"]["facets"]["errorMessage"]["message"]
     assert "CAST_INVALID_INPUT" in failed or "cannot be cast" in failed
     assert "\tat " not in failed
-    assert ("sluice.run", "FAIL") in told(events)
-    assert ("silver.orders.refresh", "COMPLETE") in told(events)
+    assert ("sluice.run", "FAIL") in sent(events)
+    assert ("silver.orders.refresh", "COMPLETE") in sent(events)
 
 
-def test_all_that_a_project_does_is_told(spark: "SparkSession", tmp_path: Path) -> None:
+def test_all_that_a_project_does_is_reported(spark: "SparkSession", tmp_path: Path) -> None:
     address = f"file://{tmp_path}/events.jsonl"
     with Project.create(tmp_path / "shop", settings={"openlineage": address}, spark=spark) as shop:
         append_lines(shop)
@@ -394,14 +394,14 @@ def test_all_that_a_project_does_is_told(spark: "SparkSession", tmp_path: Path) 
         with pytest.raises(SluiceError, match="nothing to roll back"):
             shop.rollback("gold.revenue_daily", because="not so")
     events = events_in(tmp_path)
-    names = {name for name, state in told(events) if state == "COMPLETE"}
+    names = {name for name, state in sent(events) if state == "COMPLETE"}
     assert names == {
         *(f"bronze.{name}.land" for name in ("orders", "products")),
         *(f"silver.{name}.refresh" for name in ("orders", "products_changes", "products", "priced_orders")),
         *(f"gold.revenue_daily.{work}" for work in ("refresh", "check", "backfill")),
         *(f"sluice.{work}" for work in ("run", "maintain", "promote")),
     }
-    assert Counter(state for _, state in told(events)) == {"START": len(names) + 1, "COMPLETE": len(names), "FAIL": 1}
+    assert Counter(state for _, state in sent(events)) == {"START": len(names) + 1, "COMPLETE": len(names), "FAIL": 1}
     refused = only(events, "sluice.rollback", "FAIL")["run"]["facets"]
     assert "nothing to roll back" in refused["errorMessage"]["message"]
     assert refused["tags"]["tags"] == [{"key": "cause", "value": "not so", "source": "SLUICE"}]
@@ -432,11 +432,11 @@ def test_events_are_records_of_a_topic(kafka: Running[Kafka], tmp_path: Path) ->
     for event in events:
         validate(event)
     # A pass and what is part of it are in one partition, so they are read in their order.
-    assert [state for _, state in told(events)] == ["START", "START", "COMPLETE", "COMPLETE"]
+    assert [state for _, state in sent(events)] == ["START", "START", "COMPLETE", "COMPLETE"]
     assert len({record.key for record in records}) == 1
 
 
-def test_brokers_that_do_not_answer_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_that_do_not_answer_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "answer_seconds", 0.5)
     warnings = list[str]()
     with observed(tmp_path, warnings, address=f"kafka://127.0.0.1:{free_port()}/lineage") as observer:
@@ -503,7 +503,9 @@ def test_events_are_posted_with_the_token(tmp_path: Path, path: str, asked: str)
 
 
 @pytest.mark.parametrize("status", [400, 500, None])
-def test_a_receiver_that_is_down_is_told_once_and_what_was_lost_is_counted(tmp_path: Path, status: int | None) -> None:
+def test_a_receiver_that_is_down_is_reported_once_and_what_was_lost_is_counted(
+    tmp_path: Path, status: int | None
+) -> None:
     warnings: list[str] = []
     if status is None:
         with observed(tmp_path, warnings, address=f"http://127.0.0.1:{free_port()}") as observer:

@@ -927,7 +927,9 @@ def test_the_command_publishes_and_says_what(project: Path, postgres: Postgres, 
         assert says in done.stdout + done.stderr
 
 
-def test_what_is_published_is_told_as_events_and_nothing_else(project: Path, postgres: Postgres, lake: Lake) -> None:
+def test_what_is_published_is_reported_as_events_and_nothing_else(
+    project: Path, postgres: Postgres, lake: Lake
+) -> None:
     events = project / "events.jsonl"
     options = {
         "lake": str(project / "lake"),
@@ -1001,7 +1003,7 @@ def test_a_broker_that_does_not_answer_holds_no_other_target_up(project: Path, p
     assert published(postgres, "public.sold_on") == actual(lake)
 
 
-def test_a_broker_that_dies_is_told_of_soon_and_what_it_missed_comes_later(
+def test_a_broker_that_dies_is_reported_soon_and_what_it_missed_comes_later(
     lake: Lake, kafka: Running[Kafka], log: KafkaLog
 ) -> None:
     topic, publisher = published_on_kafka(lake, log)
@@ -1040,7 +1042,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("when", ["between passes", "during a commit"])
-def test_a_postgres_that_does_not_answer_any_more_is_told_of_and_what_it_missed_comes_later(
+def test_a_postgres_that_does_not_answer_any_more_is_reported_and_what_it_missed_comes_later(
     lake: Lake, postgres: Postgres, when: str
 ) -> None:
     class Lost(PostgresTable):

@@ -1,4 +1,4 @@
-"""Quality: expectations at the door of silver, and what happens when they change."""
+"""Quality: expectations at the entrance of silver, and what happens when they change."""
 
 import shutil
 import subprocess
@@ -103,7 +103,7 @@ misplaced = {
 }
 
 
-def test_an_expectation_of_a_column_that_a_table_will_not_have_is_told(tmp_path: Path) -> None:
+def test_an_expectation_of_a_column_that_a_table_will_not_have_is_reported(tmp_path: Path) -> None:
     scaffold.write(tmp_path)
     file = tmp_path / "expectations" / "gold" / "revenue_daily.py"
     file.parent.mkdir(exist_ok=True)
@@ -119,7 +119,7 @@ def test_an_expectation_of_a_column_that_a_table_will_not_have_is_told(tmp_path:
 
 
 @pytest.mark.parametrize("said", misplaced)
-def test_a_suite_that_fits_nothing_is_told(said: str, tmp_path: Path) -> None:
+def test_a_suite_that_fits_nothing_is_reported(said: str, tmp_path: Path) -> None:
     scaffold.write(tmp_path)
     place, column = misplaced[said]
     write_suite(tmp_path, place, place.removesuffix(".py").replace("/", "."), column)
@@ -128,7 +128,7 @@ def test_a_suite_that_fits_nothing_is_told(said: str, tmp_path: Path) -> None:
     assert said.replace("order_id_not_be_null", f"{column}_not_be_null") in str(caught.value)
 
 
-def test_a_suite_in_the_file_of_another_is_told(tmp_path: Path) -> None:
+def test_a_suite_in_the_file_of_another_is_reported(tmp_path: Path) -> None:
     scaffold.write(tmp_path)
     write_suite(tmp_path, "silver/products_changes.py", "silver.orders", "order_id")
     with pytest.raises(DeclarationError, match=r"belongs in expectations/silver/orders\.py"):

@@ -162,7 +162,7 @@ def test_what_is_pinned_stays_while_another_commits(shop: Lakehouse) -> None:
 
 
 @pytest.mark.parametrize("way", ["driver", "files"])
-def test_spark_is_told_of_a_table_when_its_rows_are_asked_for(
+def test_spark_knows_a_table_only_when_its_rows_are_asked_for(
     standing: Lakehouse, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     only(way, monkeypatch)

@@ -241,7 +241,7 @@ batch = {"Content_Type": "application/x-ndjson"}
         (415, "without a Content-Encoding", {"Content_Encoding": "gzip"}),
     ],
 )
-def test_a_wrong_request_is_told_and_leaves_nothing(
+def test_a_wrong_request_is_reported_and_leaves_nothing(
     served: Served, status: int, says: str, request_of: dict[str, Any]
 ) -> None:
     before = served.count()
@@ -539,7 +539,7 @@ def test_a_signed_body_comes_in_pieces_and_within_its_limit(signed: Served) -> N
 
 
 @pytest.mark.process
-def test_a_webhook_without_a_secret_is_told(tmp_path: Path) -> None:
+def test_a_webhook_without_a_secret_is_reported(tmp_path: Path) -> None:
     to = ["http", "--webhook", "pushes=github"]
     code, said = said_at_once(tmp_path, *to, SLUICE_WEBHOOK_SECRETS=f"pulls:{github_secret}")
     assert (code, "no secret for pushes" in said, github_secret in said) == (2, True, False)
@@ -730,7 +730,7 @@ def said_at_once(project: Path, *arguments: str, **settings: str) -> tuple[int, 
 
 
 @pytest.mark.process
-def test_what_keeps_a_door_shut_is_told(tmp_path: Path, served: Served) -> None:
+def test_what_keeps_a_receiver_shut_is_reported(tmp_path: Path, served: Served) -> None:
     code, said = said_at_once(tmp_path, "http", SLUICE_HTTP_TOKEN="")
     assert (code, "Set SLUICE_HTTP_TOKEN" in said) == (2, True)
     code, said = said_at_once(tmp_path, "http", SLUICE_HTTP_TOKEN=f"{token},orders:short-secret")
@@ -1116,7 +1116,7 @@ def test_messages_come_again_after_a_kill_between_append_and_ack(rabbitmq: Rabbi
 
 
 @pytest.mark.process
-def test_nothing_confirmed_is_lost_when_door_and_broker_are_killed(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+def test_nothing_confirmed_is_lost_when_receiver_and_broker_are_killed(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     producer = Producer(rabbitmq, "killed")
     publishing = threading.Thread(target=producer.publish, args=(0, 2000, 1000))
@@ -1163,7 +1163,7 @@ def test_nothing_is_acknowledged_while_the_log_cannot_be_written(rabbitmq: Rabbi
 
 
 @pytest.mark.process
-def test_what_does_not_pass_by_itself_ends_the_door(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+def test_what_does_not_pass_by_itself_ends_the_receiver(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     to = ["amqp", "--queue", "nowhere", "--topic", "orders"]
     code, said = said_at_once(tmp_path, *to, SLUICE_AMQP=rabbitmq.url)
     assert (code, "no queue 'nowhere'" in said) == (1, True)

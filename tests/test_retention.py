@@ -356,7 +356,7 @@ def test_what_is_to_stay_for_ever_stays(tmp_path: Path, monkeypatch: pytest.Monk
     assert maintenance.retained(log, lake, Catalogue(()), topic, timedelta(days=1)) == Retained(0, 0)
 
 
-def test_a_table_is_told_what_it_lands_too_late(tmp_path: Path) -> None:
+def test_a_table_reports_what_it_lands_too_late(tmp_path: Path) -> None:
     """One of a backup, to which a partition is new, has no missing offset; nor has one that lands emptied records."""
     log = Log(tmp_path, partitions=2)
     log.create(topic)
@@ -393,7 +393,7 @@ def test_writers_and_readers_go_on_meanwhile(tmp_path: Path) -> None:
                 segments = log.segments_of(topic, 0)
                 log.compact(topic, 0, segments[-1].base_offset, at(0))
                 log.trim(topic, 0, segments[max(0, len(segments) - 20)].base_offset, None, 3000)
-        except BaseException as error:  # noqa: BLE001 - told by the test
+        except BaseException as error:  # noqa: BLE001 - reported by the test
             failures.append(error)
 
     log.append_to(topic, 0, [Record(b"0", "k")])
@@ -494,7 +494,7 @@ def test_tables_come_back_the_same_after_the_log_has_forgotten(lakehouse: Lakeho
     assert {name: lakehouse.rows(name) for name in names} == before
     assert all(each.balanced for each in lakehouse.audits())
 
-    # Whoever begins now is told what is missing, and each record that is there has a fate.
+    # A table that starts now reports what is missing, and each record that is there has a fate.
     late = Lakehouse(lakehouse.spark, tmp_path / "late", 1)
     late.log, late.catalogue = lakehouse.log, lakehouse.catalogue
     lacking = (

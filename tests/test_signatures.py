@@ -167,11 +167,11 @@ def test_each_topic_has_its_secrets() -> None:
         (["a=standard"], f"a:{secret}", "24 to 64 bytes"),
     ],
 )
-def test_what_is_no_webhook_is_told_without_the_secret(said: list[str], secrets: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as told:
+def test_what_is_no_webhook_is_reported_without_the_secret(said: list[str], secrets: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
         webhooks_of(said, secrets)
-    assert "secret-of-these" not in str(told.value)
-    assert "short-secret" not in str(told.value)
+    assert "secret-of-these" not in str(error.value)
+    assert "short-secret" not in str(error.value)
 
 
 def test_a_secret_that_is_short_is_refused() -> None:
@@ -180,7 +180,7 @@ def test_a_secret_that_is_short_is_refused() -> None:
     assert key_of(schemes["slack"], "x" * 16) == b"x" * 16
 
 
-def test_refusals_are_counted_and_told_more_and_more_rarely() -> None:
+def test_refusals_are_counted_and_reported_more_and_more_rarely() -> None:
     said: list[str] = []
     refusals = Refusals(said.append)
     for _ in range(1000):

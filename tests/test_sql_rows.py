@@ -1,4 +1,4 @@
-"""Rows of tables declared as SQL: filters, joins of every kind and windows follow changes as if computed anew."""
+"""Rows of tables declared as SQL: filters, joins of every kind and windows follow changes as a rebuild does."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -904,7 +904,7 @@ def test_a_client_that_stalls_within_a_message_is_let_go(
         monkeypatch.setattr(f"sluice.operate.postgres.server.{name}", 0.5)
     # One that is silent between two messages may be.
     raw.begin()
-    # One that drips does not begin anew with each byte.
+    # The time limit of one that drips does not start again with each byte.
     with Raw(server).socket as other:
         dripping = Raw.__new__(Raw)
         dripping.socket = other

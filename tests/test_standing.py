@@ -1,4 +1,4 @@
-"""Stored queries: what is declared, what is refused and how it is told, and the guide, step by step."""
+"""Stored queries: what is declared, what is refused and with which message, and the guide, step by step."""
 
 import ast
 import itertools
@@ -80,7 +80,7 @@ def test_a_predicate_becomes_alternatives_of_comparisons(sql: str, meaning: str)
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "message"),
     [
         ("", "cannot be read"),
         ("count >", "cannot be read"),
@@ -122,10 +122,10 @@ def test_a_predicate_becomes_alternatives_of_comparisons(sql: str, meaning: str)
         (f"name IN ({', '.join(repr(str(at)) for at in range(10_001))})", "too large"),
     ],
 )
-def test_a_predicate_that_cannot_be_stored_is_told_why(sql: str, told: str) -> None:
+def test_a_predicate_that_cannot_be_stored_gets_the_reason(sql: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         from_sql(sql, columns)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert len(str(error.value)) < 1_000
 
 
@@ -139,7 +139,7 @@ def test_a_query_that_nobody_has_stored_cannot_be_removed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"source": totals}, "say which column it is"),
         ({"source": totals, "event_time": "symbol"}, "symbol"),
@@ -159,10 +159,10 @@ def test_a_query_that_nobody_has_stored_cannot_be_removed(tmp_path: Path) -> Non
         ({"attributes": "Matches_From timestamp"}, "Matches_From"),
     ],
 )
-def test_a_declaration_that_cannot_work_is_told_why(options: dict[str, Any], told: str) -> None:
+def test_a_declaration_that_cannot_work_gets_the_reason(options: dict[str, Any], message: str) -> None:
     with pytest.raises(DeclarationError) as error:
         silver.standing_queries("alerts", **dict[str, Any](source=trades, queries=queries) | options)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_declaration_says_its_columns_and_what_decides_its_rows() -> None:

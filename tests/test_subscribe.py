@@ -335,7 +335,7 @@ def test_files_that_were_vacuumed_are_an_error_or_a_reset(lake: Lake) -> None:
     assert found == ["reset", "insert"]
 
 
-def test_changes_are_told_from_two_states_where_the_feed_cannot_be_read(lake: Lake) -> None:
+def test_changes_are_taken_from_two_states_where_the_feed_cannot_be_read(lake: Lake) -> None:
     expected = [(each.old, each.version) for each in Subscription(lake, table, ("id",)).changes(Cursor.of("0"))]
     shutil.rmtree(Path(lake.path(table)) / "_change_data")
     found = [(each.old, each.version) for each in Subscription(lake, table, ("id",)).changes(Cursor.of("0"))]

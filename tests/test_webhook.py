@@ -334,7 +334,7 @@ def test_it_gives_up_after_its_time_and_goes_on_there_later(lake: Lake, tmp_path
     assert bag(taken(receiver).rows) == actual(lake)
 
 
-def test_an_outage_is_told_once_and_so_is_its_end(lake: Lake, tmp_path: Path) -> None:
+def test_an_outage_is_reported_once_and_so_is_its_end(lake: Lake, tmp_path: Path) -> None:
     said: list[str] = []
     with receiving(iter([200, 503, 503, 503, *[200] * 100])) as receiver:
         delivered(lake, receiver, tmp_path / "position", warn=said.append)

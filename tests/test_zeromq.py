@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import zmq
 
-from sluice.errors import DoorError, UsageError
+from sluice.errors import ReceiverError, UsageError
 from sluice.ingest.receivers.zeromq import Numbers, Options, opened, record_of
 from sluice.log import Log, StoredRecord
 from tests.test_receivers import Listening, listening, records_of
@@ -174,11 +174,11 @@ def test_what_has_no_number_is_a_record_all_the_same(value: bytes) -> None:
     ("options", "error", "message"),
     [
         ({}, UsageError, "Give --bind or --connect"),
-        ({"bind": ["nowhere"]}, DoorError, "Write tcp://HOST:PORT"),
+        ({"bind": ["nowhere"]}, ReceiverError, "Write tcp://HOST:PORT"),
         ({"bind": ["tcp://127.0.0.1:*"], "sender_field": "a"}, UsageError, "needs --sequence-field"),
     ],
 )
-def test_what_keeps_a_receiver_shut_is_told(options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_what_keeps_a_receiver_shut_is_reported(options: dict[str, Any], error: type[Exception], message: str) -> None:
     context = zmq.Context()
     with pytest.raises(error, match=message):
         opened(context, Options("events", **options))

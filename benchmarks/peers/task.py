@@ -42,7 +42,7 @@ kept_minutes = "5"
 
 @dataclass(frozen=True)
 class Task:
-    """One process: its command, and what it is told about the log and the lake."""
+    """One process: its command, and its variables for the log and the lake."""
 
     command: list[str]
     environment: dict[str, str]

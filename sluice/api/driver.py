@@ -133,11 +133,13 @@ def performed(  # noqa: PLR0911 - one for each request
                     found = maintain.maintain(runner.spark, here.lake, catalogue, request.datasets)
                     watch.done()
                 return found
-    except (PySparkException, Py4JError) as error:
+    except Exception as error:
         if not is_alive(runner.spark):
             raise SparkEnded(spark_ended) from error
-        # The requester gets the error; the run continues.
-        raise SluiceError(spark_message(error)) from error
+        if isinstance(error, PySparkException | Py4JError):
+            # The requester gets the error; the run continues.
+            raise SluiceError(spark_message(error)) from error
+        raise
 
 
 def asked(here: Opened, request: requests.Request) -> dict[str, Any]:

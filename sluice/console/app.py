@@ -407,15 +407,15 @@ class Console:
     async def table_changes(
         self, request: Request, table: str, place: str | None, changes: list[Change]
     ) -> AsyncIterator[bytes]:
-        """The changes as events, as they are committed. They end where they cannot be read; who asks again is told."""
-        told = None
+        """Events of the changes as they are committed, until one cannot be read; who asks again gets the reason."""
+        read_to = None
         while not self.is_ending() and not await request.is_disconnected():
             for event in events.server_sent(changes):
                 yield event
-            told = changes[-1].cursor if changes else told
+            read_to = changes[-1].cursor if changes else read_to
             if len(changes) < changes_at_once:
-                yield events.heartbeat if place in (None, told) else events.read_to(place)
-                told = place
+                yield events.heartbeat if place in (None, read_to) else events.read_to(place)
+                read_to = place
                 await asyncio.sleep(1)
             try:
                 changes, place = await self.next_changes(request, table, place)

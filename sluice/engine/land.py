@@ -41,7 +41,7 @@ def land(
 ) -> int:
     """Appends the next records of a topic to its bronze table in one commit, and returns how many offsets they span.
 
-    `watch` is told once there is something to do.
+    `watch` hears of the work once there is something to do.
     Raises LogGap when the log has lost what has not landed, and LogRecreated when it is not the one that landed before.
     """
     began_ms = int(time.time() * 1000)

@@ -69,7 +69,7 @@ def refresh(
 
     With `rebuild` all rows are recomputed, with `backfill` those in its range. `pinned` are states of the inputs other
     than the newest. With `hold_changed` a dataset whose declaration changed is left as it is. Rows that break something
-    critical of the `gate` are not written. `watch` is told once there is something to do.
+    critical of the `gate` are not written. `watch` hears of the work once there is something to do.
     """
     found = due(spark, lake, dataset, rebuild=rebuild, backfill=backfill, hold_changed=hold_changed, pinned=pinned)
     if isinstance(found, Refreshed):

@@ -42,7 +42,7 @@ duration_max = 10_000_000 * unit_microseconds["day"]
 
 Frames = Mapping[str, "DataFrame"]
 Columns = Mapping[str, str | None]
-# What people are told of a declaration, and nothing is computed from: no fingerprint covers it.
+# Documentation of a declaration, which nothing is computed from: no fingerprint covers it.
 documentation = {"is_documentation": True}
 
 
@@ -214,7 +214,7 @@ class Dataset:
 
     @property
     def has_days(self) -> bool:
-        """True when its rows can be told by a range of event time."""
+        """True when a range of event time tells which of its rows are meant."""
         return self.event_time is not None or self.in_range is not None
 
     @property

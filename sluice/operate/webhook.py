@@ -243,7 +243,7 @@ class Final(http.client.HTTPResponse):
 
 
 class Hurried:
-    """A connection whose timeout is that of a whole answer's head: Python's own begins anew with each byte."""
+    """A connection whose timeout is that of a whole answer's head: Python's own starts again with each byte."""
 
     timeout: float
     sock: Any
@@ -270,7 +270,7 @@ class Hurried:
 
 
 def end(connection: socket.socket) -> None:
-    """What another thread waits for does not come any more; that of TLS is not told, which is in use there."""
+    """Ends a wait in another thread. TLS is not closed in order: its object is in use there."""
     with suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 

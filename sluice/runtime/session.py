@@ -110,7 +110,7 @@ of_some = {
     "spark.sql.optimizer.runtime.bloomFilter.numBits": "8388608",
 }
 # For a few rows planning takes the time: no filters of keys either, and no code generated for each projection. Values
-# of a scope are part of that code, so it is compiled anew in each pass; of 1,500 rows a pass costs a quarter less
+# of a scope are part of that code, so it is compiled again in each pass; of 1,500 rows a pass costs a quarter less
 # without.
 of_few = {
     "spark.sql.adaptive.enabled": "false",
@@ -198,7 +198,8 @@ def spark_session(
         with starting(log, jvm), own_interrupts():
             spark = SparkSession(SparkContext(conf=conf, gateway=jvm.gateway))
         try:
-            yield spark
+            with unless_ended(jvm):
+                yield spark
         finally:
             if not jvm.has_ended:
                 stop(spark)
@@ -224,6 +225,17 @@ def starting(log: Path, jvm: Jvm | None) -> Iterator[None]:
         said = " ".join(line.strip("# ") for line in lines)[:500].strip(" .")
         # Killed, it says nothing.
         raise SparkEnded(f"Spark did not start: {said}. {check_java}" if said else spark_ended) from error
+
+
+@contextmanager
+def unless_ended(jvm: Jvm) -> Iterator[None]:
+    """SparkEnded where a call fails because the JVM ended meanwhile; not for the errors that it answers with."""
+    try:
+        yield
+    except (Py4JError, ConnectionError) as error:
+        if isinstance(error, Py4JJavaError) or not jvm.ends_within(seconds=1):
+            raise
+        raise SparkEnded(spark_ended) from error
 
 
 said_always = re.compile(r"WARNING: Using inc|Setting default log level|To adjust logging level|\d+ compiler dir|#?$")

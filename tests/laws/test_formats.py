@@ -195,7 +195,7 @@ class Plain(dict[str, int]):
 
 
 def declared() -> tuple[Dataset, ...]:
-    """The same events as JSON and as Avro, read by their own schema or by the reader's; made anew for each world."""
+    """The same events as JSON and as Avro, read by their own schema or by the reader's; made for each world."""
     topic, by_reader = bronze.topic("avro"), silver.avro(schema=json.dumps(reader))
     return (
         silver.events("of_json", source=bronze.topic("json"), schema=columns, **common),

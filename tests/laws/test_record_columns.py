@@ -23,7 +23,7 @@ wide = "1000 days"
 
 
 def declared() -> tuple[Dataset, ...]:
-    """The datasets, made anew: a declaration keeps its columns, and with them the code that made them."""
+    """The datasets, made again: a declaration keeps its columns, and with them the code that made them."""
     orders = silver.events(
         "orders",
         source=bronze.topic("orders"),

@@ -146,7 +146,7 @@ def spoilt(random: Random, condition: Any) -> Any:
     return [*condition, [atom]]
 
 
-def test_a_condition_that_does_not_fit_the_columns_is_told_the_same_before_and_after_it_is_written(
+def test_a_condition_that_does_not_fit_the_columns_gets_the_same_error_before_and_after_it_is_written(
     spark: "SparkSession",
 ) -> None:
     random = Random(seed)

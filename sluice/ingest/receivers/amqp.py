@@ -18,7 +18,7 @@ from pika.exceptions import (
 from pika.spec import Basic, BasicProperties
 from tenacity import Retrying, retry_if_exception, sleep_using_event, stop_when_event_set
 
-from sluice.errors import DoorError, UsageError
+from sluice.errors import ReceiverError, UsageError
 from sluice.ingest.receivers.records import append, key_in, with_field
 from sluice.ingest.receivers.retries import Notify, appending, back_off, described, reporting, unreachable
 from sluice.log import AnyLog, Record
@@ -48,7 +48,7 @@ class Options:
 def listen(log: AnyLog, url: str, options: Options, stop: threading.Event, notify: Notify) -> None:
     """Appends the messages of the queue until stopped, reconnecting whenever the broker is lost.
 
-    A DoorError for what a retry does not fix: a wrong password, a queue that does not exist.
+    A ReceiverError for what a retry does not fix: a wrong password, a queue that does not exist.
     """
     # pika logs each failed attempt at length; the receiver reports what matters.
     logging.getLogger("pika").setLevel(logging.CRITICAL)
@@ -64,7 +64,7 @@ def listen(log: AnyLog, url: str, options: Options, stop: threading.Event, notif
         except AMQPConnectionError as error:
             notify(f"The broker is gone ({described(error)}); what was not acknowledged will come again.")
         except ChannelClosedByBroker as error:
-            raise DoorError(f"The broker refused the queue {options.queue}: {error.reply_text}.") from error
+            raise ReceiverError(f"The broker refused the queue {options.queue}: {error.reply_text}.") from error
         finally:
             if connection.is_open:
                 connection.close()
@@ -96,7 +96,7 @@ def connected(parameters: pika.URLParameters, stop: threading.Event, notify: Not
     except (AMQPConnectionError, OSError) as error:
         if is_passing(error):
             raise
-        raise DoorError(f"The broker refused the connection: {described(error)}. Correct SLUICE_AMQP.") from error
+        raise ReceiverError(f"The broker refused the connection: {described(error)}. Correct SLUICE_AMQP.") from error
     notify(f"Connected to {parameters.host}:{parameters.port}.")
     return connection
 
@@ -127,7 +127,7 @@ def receive(
 def batches(
     channel: BlockingChannel, options: Options, stop: threading.Event
 ) -> Iterator[tuple[int, Sequence[Record]]]:
-    """Records with the delivery tag of the last, by count or by time; a DoorError when the queue is deleted."""
+    """Records with the delivery tag of the last, by count or by time; a ReceiverError when the queue is deleted."""
     batch: list[Record] = []
     delivery_tag, due = 0, 0.0
     poll_seconds = min(poll_seconds_max, options.batch_seconds_max)
@@ -142,7 +142,7 @@ def batches(
             batch = []
         if stop.is_set():
             return
-    raise DoorError(f"The broker has no queue {options.queue} any more. Declare it, and start again.")
+    raise ReceiverError(f"The broker has no queue {options.queue} any more. Declare it, and start again.")
 
 
 def record_of(method: Basic.Deliver, properties: BasicProperties, body: bytes, options: Options) -> Record:

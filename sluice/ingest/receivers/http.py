@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sluice.errors import DoorError, LogError, LogRefused, UsageError
+from sluice.errors import LogError, LogRefused, ReceiverError, UsageError
 from sluice.ingest.receivers.batches import is_batch, lines_of
 from sluice.ingest.receivers.commands import CommandDoor, Decides
 from sluice.ingest.receivers.connections import Connection, Connections
@@ -87,12 +87,12 @@ def serve(log: AnyLog, options: Options, listening: socket.socket) -> None:
 
 
 def opened_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens; a DoorError when the address cannot be had."""
+    """A socket that listens; a ReceiverError when the address cannot be had."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
-        raise DoorError(f"{host}:{port} cannot be listened to: {error.strerror}. Give another --port.") from error
+        raise ReceiverError(f"{host}:{port} cannot be listened to: {error.strerror}. Give another --port.") from error
 
 
 class Receiver:
@@ -156,9 +156,9 @@ class Receiver:
     async def decide(self, request: Request) -> Response:
         """Decides the command or the commands of a request, and answers when the decisions are durable."""
         name = request.path_params["name"]
-        door = self.commands.get(name)
-        self.authorise(request, name if door is None else door.decider.topic)
-        if door is None:
+        decisions = self.commands.get(name)
+        self.authorise(request, name if decisions is None else decisions.decider.topic)
+        if decisions is None:
             there_are = ", ".join(self.commands) or "none; name them with --commands"
             raise HTTPException(404, f"This receiver decides no commands {name}; there are {there_are}.", closing)
         if request.query_params:
@@ -167,7 +167,7 @@ class Receiver:
         body = await self.body_of(request)
         self.requests_waiting += 1
         try:
-            return await door.answer(request, body)
+            return await decisions.answer(request, body)
         finally:
             self.requests_waiting -= 1
 

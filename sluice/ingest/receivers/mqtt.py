@@ -18,7 +18,7 @@ from gmqtt import Client, Subscription
 from gmqtt.mqtt.handler import MQTTConnectError
 from tenacity import AsyncRetrying, retry_if_exception_type
 
-from sluice.errors import DoorError, LogError, UsageError
+from sluice.errors import LogError, ReceiverError, UsageError
 from sluice.ingest.receivers.group import Group
 from sluice.ingest.receivers.records import append, key_in, with_field
 from sluice.ingest.receivers.retries import Notify, appending, back_off, reporting, unreachable
@@ -131,7 +131,7 @@ def address_of(url: str) -> Address:
 async def serve(log: AnyLog, address: Address, options: Options, notify: Notify) -> None:
     """Appends messages until SIGTERM or SIGINT, reconnecting whenever the broker is lost.
 
-    A DoorError for what a retry does not fix: a wrong password, a filter that may not be read.
+    A ReceiverError for what a retry does not fix: a wrong password, a filter that may not be read.
     """
     # gmqtt logs each lost connection at length; the receiver reports what matters.
     logging.getLogger("gmqtt").setLevel(logging.CRITICAL + 1)
@@ -170,8 +170,8 @@ async def receive(receiver: "Receiver", address: Address) -> None:
 
 
 def without_refusals(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A message that is not appended has an error instead of an acknowledgement, which is told elsewhere."""
-    if not isinstance(context.get("exception"), LogError | DoorError):
+    """A message that is not appended has an error instead of an acknowledgement, which is reported elsewhere."""
+    if not isinstance(context.get("exception"), LogError | ReceiverError):
         loop.default_exception_handler(context)
 
 
@@ -264,7 +264,7 @@ class Session:
         self.client.on_disconnect = self.lost
 
     async def connect(self, address: Address) -> None:
-        """Connects and subscribes; a Gone or OSError when a retry may help, and a DoorError otherwise."""
+        """Connects and subscribes; a Gone or OSError when a retry may help, and a ReceiverError otherwise."""
         if address.user is not None:
             self.client.set_auth_credentials(address.user, address.password)
         context = ssl.create_default_context() if address.has_tls else False
@@ -275,11 +275,11 @@ class Session:
         except TimeoutError as error:
             raise Gone(f"no answer within {answer_seconds_max:g} s") from error
         except ssl.SSLCertVerificationError as error:
-            raise DoorError(f"The broker's certificate is not trusted: {error.verify_message}.") from error
+            raise ReceiverError(f"The broker's certificate is not trusted: {error.verify_message}.") from error
         except MQTTConnectError as error:
             if error._code in passing_refusals:
                 raise Gone(str(error)) from error
-            raise DoorError(f"The broker refused the connection: {error}. Correct SLUICE_MQTT.") from error
+            raise ReceiverError(f"The broker refused the connection: {error}. Correct SLUICE_MQTT.") from error
         begun = "a new session: what was sent before is not in it" if self.is_new else "the session goes on"
         self.receiver.notify(f"Connected to {address}; {begun}.")
 
@@ -321,7 +321,9 @@ class Session:
     def subscribed(self, _client: Client, _mid: int, granted: Sequence[int], _properties: Any) -> None:
         self.answered.set()
         if any(each >= refused_from for each in granted):
-            self.end(DoorError("The broker refused a subscription. Correct --subscribe, or what this user may read."))
+            self.end(
+                ReceiverError("The broker refused a subscription. Correct --subscribe, or what this user may read.")
+            )
         elif any(each < self.options.qos for each in granted):
             self.receiver.notify(f"Warning: the broker grants only QoS {min(granted)}.")
 
@@ -329,7 +331,9 @@ class Session:
         reason = packet[0] if isinstance(packet, bytes) and packet else 0
         if reason == taken_over:
             self.end(
-                DoorError(f"Another client connected as {self.options.client_id}. Give each receiver its --client-id.")
+                ReceiverError(
+                    f"Another client connected as {self.options.client_id}. Give each receiver its --client-id."
+                )
             )
         else:
             self.end(Gone(f"reason {reason}" if reason else "the connection ended"))
@@ -360,7 +364,7 @@ class Session:
         identifiers = properties.get("subscription_identifier", [])
         unknown = [each for each in identifiers if each not in self.receiver.topics]
         if unknown or not identifiers:
-            error = DoorError(
+            error = ReceiverError(
                 f"A message of {name} came by a subscription that --subscribe does not name: the session of "
                 f"{self.options.client_id} has others, or the broker knows no subscription identifiers. It is not "
                 "acknowledged. Name the filter with its topic as before, or give another --client-id."

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from sluice.errors import DoorError, LogError
+from sluice.errors import LogError, ReceiverError
 from sluice.ingest.receivers.records import append
 from sluice.log import AnyLog, Record
 
@@ -74,7 +74,7 @@ Notify = Callable[[str], None]
 
 
 def opened_socket(host: str, port: int, receive_buffer_bytes: int | None) -> socket.socket:
-    """A socket for datagrams; a DoorError when the address cannot be had, or losses cannot be counted."""
+    """A socket for datagrams; a ReceiverError when the address cannot be had, or losses cannot be counted."""
     opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
     try:
         if receive_buffer_bytes is not None:
@@ -84,7 +84,7 @@ def opened_socket(host: str, port: int, receive_buffer_bytes: int | None) -> soc
         drops_of(opened)
     except OSError as error:
         opened.close()
-        raise DoorError(
+        raise ReceiverError(
             f"{host}:{port} cannot be listened to: {error.strerror}. "
             "Give another --port; losses are counted by Linux, 4.12 or newer."
         ) from error

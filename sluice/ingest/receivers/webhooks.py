@@ -58,7 +58,7 @@ def secrets_of(text: str) -> dict[str, list[str]]:
 
 
 class Refusals:
-    """How many requests for each topic had no valid signature; the 1st, 2nd, 4th, 8th … is told to the operator."""
+    """How many requests for each topic had no valid signature; the operator hears of the 1st, 2nd, 4th, 8th …."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self.notify = notify

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import zmq
 
-from sluice.errors import DoorError, LogError, LogRefused, UsageError
+from sluice.errors import LogError, LogRefused, ReceiverError, UsageError
 from sluice.ingest.receivers.records import append, key_in, key_text, object_in
 from sluice.ingest.receivers.retries import Notify, appending
 from sluice.log import AnyLog, Record
@@ -42,7 +42,7 @@ class Options:
 class Numbers:
     """The newest number of each sender, and how many numbers were left out: these messages were lost on their way.
 
-    A number that is not above the one before is that of a sender that began anew, or of a message that came twice.
+    A number that is not above the one before is that of a sender that was restarted, or of a message that came twice.
     """
 
     newest: dict[str | None, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Numbers:
 
 
 def listen(log: AnyLog, options: Options, stop: threading.Event, notify: Notify) -> None:
-    """Appends messages until stopped, and then those that had come; a DoorError for an address that cannot be had."""
+    """Appends messages until stopped, then those that had come; a ReceiverError for an address that cannot be had."""
     log.create(options.topic)
     context = zmq.Context()
     try:
@@ -88,7 +88,7 @@ def opened(context: "zmq.Context[zmq.Socket[bytes]]", options: Options) -> "zmq.
             attach(address)
         except zmq.ZMQError as error:
             socket.close(linger=0)
-            raise DoorError(f"{address} cannot be used: {error}. Write tcp://HOST:PORT or ipc://PATH.") from error
+            raise ReceiverError(f"{address} cannot be used: {error}. Write tcp://HOST:PORT or ipc://PATH.") from error
     return socket
 
 

@@ -104,7 +104,7 @@ class Emitter(Observer):
 
     @contextmanager
     def harmless(self) -> Iterator[None]:
-        """What goes wrong with an event is told, and is no error of the work."""
+        """What goes wrong with an event is reported, and is no error of the work."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the work itself is done, or goes on
@@ -159,7 +159,7 @@ class Pass:
         self.failed = 0
 
     def run(self) -> Run:
-        """The run of the pass, whose beginning is told with the first work in it."""
+        """The run of the pass, whose start is sent with the first work in it."""
         with self.lock:
             if self.begun is None:
                 self.begun = Run("sluice.run", "pass")
@@ -199,7 +199,7 @@ class Watched(Watch):
             self.cause, self.inputs = cause, dict(inputs or {})
             self.own_pass = next(iter(self.emitter.passes), None)
             self.run = Run(self.job, self.work, self.own_pass.run() if self.own_pass else None)
-            self.told(events.RunState.START)
+            self.send(events.RunState.START)
 
     def done(
         self,
@@ -218,7 +218,7 @@ class Watched(Watch):
             self.failed(f"Refused: it would break {', '.join(self.broken)}.")
         elif self.run is not None:
             with self.emitter.harmless():
-                self.told(events.RunState.COMPLETE)
+                self.send(events.RunState.COMPLETE)
 
     def failed(self, message: str) -> None:
         if self.run is None and self.work != "publish":
@@ -227,9 +227,9 @@ class Watched(Watch):
             with self.emitter.harmless():
                 if self.own_pass is not None:
                     self.own_pass.failed += 1
-                self.told(events.RunState.FAIL, message)
+                self.send(events.RunState.FAIL, message)
 
-    def told(self, state: events.RunState, message: str | None = None) -> None:
+    def send(self, state: events.RunState, message: str | None = None) -> None:
         """Sends an event with all that is known by now."""
         if self.run is None:
             return

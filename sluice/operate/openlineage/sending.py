@@ -47,7 +47,7 @@ def require_private(settings: Settings) -> None:
 
 
 class Sender:
-    """A queue of events, and the thread that empties it. Lost events are counted; each outage is told once."""
+    """A queue of events, and the thread that empties it. Lost events are counted; each outage is reported once."""
 
     def __init__(self, connect: Callable[[], Transport], address: str, warn: Callable[[str], None]) -> None:
         self.connect, self.address, self.warn = connect, address, warn

@@ -75,7 +75,7 @@ class Options:
 class Tables:
     """The newest consistent versions of all tables, and connections to them.
 
-    To open all tables takes longer than most statements, and some clients connect anew for each. So a connection that
+    To open all tables takes longer than most statements, and some clients connect for each. So a connection that
     one has left waits for another: it has only read, and is as it was.
     """
 

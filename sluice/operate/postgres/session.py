@@ -416,7 +416,7 @@ class Session:
             return [column_of(name, str(kind)) for name, kind in zip(found.columns, found.types, strict=True)]
 
     def relation(self, connection: "DuckDBPyConnection", sql: str) -> "DuckDBPyRelation":
-        """A statement that DuckDB has bound; one that comes again, or was described before, is not bound anew."""
+        """A statement that DuckDB has bound; one that comes again, or was described before, is not bound again."""
         if sql in self.relations:
             return self.relations[sql]
         found = connection.sql(readable(sql))

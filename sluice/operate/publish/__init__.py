@@ -58,7 +58,7 @@ class Target(Protocol):
         """Writes all changes and moves the position, or does nothing. Returns how many changes there were."""
 
     def close(self) -> None:
-        """Gives up what is open; nothing of it is written. The next call begins anew."""
+        """Gives up what is open; nothing of it is written. The next call starts again."""
 
 
 @dataclass(frozen=True)

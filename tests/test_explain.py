@@ -1,5 +1,6 @@
 """Explain: each value of a cell, and the record, version or declaration that made it so."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,18 @@ def test_many_changes_are_explained_as_few_are(repriced: Lakehouse, monkeypatch:
     few = explained(repriced, revenue(), product="tea", window_start=text(3))
     monkeypatch.setattr(small_frames, "rows_max", -1)
     assert explained(repriced, revenue(), product="tea", window_start=text(3)) == few
+
+
+def test_readers_that_ask_at_once_get_what_each_gets_alone(repriced: Lakehouse) -> None:
+    cells = [(product, hour) for product in ("tea", "cup") for hour in (3, 4)]
+
+    def ask(cell: tuple[str, int]) -> list[Value]:
+        return explained(repriced, revenue(), product=cell[0], window_start=text(cell[1]))
+
+    alone = [ask(cell) for cell in cells]
+    with ThreadPoolExecutor(len(cells)) as readers:
+        assert list(readers.map(ask, cells)) == alone
+    assert [len(each) for each in alone] == [2, 2, 1, 0]
 
 
 def test_each_value_is_explained_by_a_few_jobs(lived: Lakehouse) -> None:

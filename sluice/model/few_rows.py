@@ -81,10 +81,12 @@ def in_types_of(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def nullable(kind: pa.DataType) -> pa.DataType:
     """The same type, in which everything may be null."""
-    if pa.types.is_list(kind):
-        return pa.list_(nullable(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([(field.name, nullable(field.type)) for field in kind])
+        return pa.struct([pa.field(each.name, nullable(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, nullable(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(nullable(kind.key_type), nullable(kind.item_type))
     return kind
 
 

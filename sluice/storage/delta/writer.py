@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 
 from sluice.errors import SluiceError, Superseded
 from sluice.model.arrow_stream import ArrowStream
-from sluice.model.few_rows import matching
+from sluice.model.few_rows import matching, nullable
 from sluice.model.found import Among
 from sluice.model.ledger import Entry
 from sluice.model.prepared import is_classic
@@ -386,11 +386,11 @@ class Writer(Reader):
             return False
         if not self.exists(table):
             return True
-        return is_shared and self.open(table).schema() == Schema.from_arrow(nullable(rows.schema))
+        return is_shared and self.open(table).schema() == Schema.from_arrow(as_spark_writes(rows.schema))
 
     def replace_small(self, table: str, entry: Entry, fence: int, rows: ArrowRows, only: Mapping[str, str]) -> None:
         """Makes a table of these rows, or puts them in the place of `only` one slice of a shared one."""
-        rows = rows if isinstance(rows, ArrowStream) else rows.cast(nullable(rows.schema))
+        rows = rows if isinstance(rows, ArrowStream) else rows.cast(as_spark_writes(rows.schema))
         if only:
             with creation:
                 if not self.exists(table):
@@ -549,19 +549,9 @@ def sql_text(text: str) -> str:
     return f"'{escaped}'"
 
 
-def nullable(schema: "ArrowSchema") -> "ArrowSchema":
+def as_spark_writes(schema: "ArrowSchema") -> "ArrowSchema":
     """The columns as Spark writes them: any may be null, and so may any field in one."""
-    return pa.schema([pa.field(each.name, nullable_kind(each.type)) for each in schema])
-
-
-def nullable_kind(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, nullable_kind(each.type)) for each in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(pa.field(kind.value_field.name, nullable_kind(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(nullable_kind(kind.key_type), nullable_kind(kind.item_type))
-    return kind
+    return pa.schema([pa.field(each.name, nullable(each.type)) for each in schema])
 
 
 def in_turn(table: str, write: Callable[[], Written], *, is_fenced: bool = True) -> Written:

@@ -18,6 +18,7 @@ import pytest
 from sluice import Project
 from sluice.api import Message, Record
 from sluice.errors import LakeLocked, SluiceError, UsageError
+from sluice.operate import recompute, requests
 from sluice.runtime.settings import Settings
 from sluice.storage.lock import is_locked, lake_lock
 from tests.waiting import patience_seconds
@@ -281,6 +282,26 @@ def test_a_lake_that_another_writes_is_refused(shop: Project) -> None:
     with lake_lock(shop.settings.lake_root), pytest.raises(LakeLocked, match=f"process {os.getpid()}"):
         shop.run()
     assert shop.run().events == ()
+
+
+def test_a_request_that_cannot_be_served_ends_no_run(shop: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object) -> None:
+        raise RuntimeError("nobody expects it")
+
+    # As killed commands leave them. One is about a table that somebody removed since, so that it is made again.
+    asked = requests.Request(do="maintain", datasets=("gold.revenue_daily",))
+    for each in (asked, asked.model_copy(update={"do": "recompute"})):
+        requests.ask(shop.lake.files, each)
+    table = shop.table("gold.revenue_daily").arrow()
+    shutil.rmtree(Path(shop.settings.lake_root, "gold/revenue_daily"))
+    monkeypatch.setattr(recompute, "recompute", breaks)
+    heard: list[Message] = []
+    with Project(shop.settings.project, spark=shop.spark, on_message=heard.append) as other:
+        other.run()
+    (warning,) = (each.text for each in heard if each.kind == "warning")
+    assert warning.startswith("recompute gold.revenue_daily: RuntimeError: nobody expects it")
+    assert requests.waiting(shop.lake.files) == []
+    assert shop.table("gold.revenue_daily").arrow().equals(table)
 
 
 def test_a_run_in_a_thread_does_what_others_ask(shop: Project, spark: "SparkSession") -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import SparkEnded
-from sluice.operate.requests import Request, answer_name, ask, attend, waiting
+from sluice.operate.requests import Request, answer_name, answered, ask, attend, waiting
 from sluice.storage.files import Files
 
 
@@ -43,6 +43,12 @@ def test_a_request_in_which_spark_ends_is_left_to_the_next_run(files: Files) -> 
     with pytest.raises(SparkEnded):
         attend(files, ends)
     assert waiting(files) == [name]
+    # It may be what ends Spark, and a third run is not to end of it.
+    with pytest.raises(SparkEnded):
+        attend(files, ends)
+    assert waiting(files) == []
+    assert [each and each.error for each in answered(files, name)] == ["its JVM ended"]
+    assert files.below("_requests") == []
 
 
 @pytest.mark.parametrize(("hours", "is_left"), [(25, False), (23, True)])

@@ -5,12 +5,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from sluice.api.opened import Message, Opened
 from sluice.engine import land
 from sluice.engine.backfill import BackfillRange
+from sluice.engine.blocked import reason_of, stops_all
 from sluice.engine.catalogue import Catalogue
 from sluice.engine.erase import forget_erased, still_held
 from sluice.engine.observer import Observer
@@ -18,7 +16,7 @@ from sluice.engine.runner import Runner
 from sluice.engine.schemas import Learner
 from sluice.errors import LakeLocked, SluiceError, SparkEnded
 from sluice.operate import checks, maintain, recompute, replay, requests
-from sluice.runtime.session import is_alive, spark_ended, spark_message
+from sluice.runtime.session import is_alive, spark_ended
 
 
 @contextmanager
@@ -72,7 +70,12 @@ def attended(
     def perform(request: requests.Request) -> dict[str, Any]:
         if request != own:
             here.notify(Message("notice", f"Another command asked for it: {request} …"))
-        found = performed(here, runner, request, is_flow=flow is not None)
+        try:
+            found = performed(here, runner, request, is_flow=flow is not None)
+        except SluiceError as error:
+            if request != own:
+                warn(f"{request}: {error}")
+            raise
         done.add(request.do)
         return found
 
@@ -130,16 +133,18 @@ def performed(  # noqa: PLR0911 - one for each request
             case "maintain":
                 with runner.observer.watching("maintain", request.datasets, catalogue) as watch:
                     watch.began("maintain")
-                    found = maintain.maintain(runner.spark, here.lake, catalogue, request.datasets)
+                    # One that was removed meanwhile is made again by the next pass.
+                    there = [each for each in here.lake.tables() if each in request.datasets]
+                    found = maintain.maintain(runner.spark, here.lake, catalogue, there)
                     watch.done()
                 return found
     except Exception as error:
         if not is_alive(runner.spark):
             raise SparkEnded(spark_ended) from error
-        if isinstance(error, PySparkException | Py4JError):
-            # The requester gets the error; the run continues.
-            raise SluiceError(spark_message(error)) from error
-        raise
+        if isinstance(error, SluiceError) or stops_all(error):
+            raise
+        # The requester gets the error and the run continues: it would end the next run, too.
+        raise SluiceError(reason_of(error)) from error
 
 
 def asked(here: Opened, request: requests.Request) -> dict[str, Any]:

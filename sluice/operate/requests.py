@@ -78,7 +78,10 @@ def waiting(files: Files) -> list[str]:
 
 
 def attend(files: Files, perform: Perform, warn: Callable[[str], None] = lambda text: None) -> int:
-    """Serves and answers all requests; returns their number. A request that cannot be read is set aside."""
+    """Serves and answers all requests; returns their number. A request that cannot be read is set aside.
+
+    One in which Spark ends is left to the next run, once.
+    """
     found = waiting(files)
     for name in found:
         try:
@@ -94,8 +97,12 @@ def attend(files: Files, perform: Perform, warn: Callable[[str], None] = lambda 
             continue
         try:
             answer = Answer(found=perform(request))
-        except SparkEnded:
-            # It is left to the next run.
+        except SparkEnded as error:
+            if read_if_there(files, tried_name(name)) is None:
+                files.write(tried_name(name), "")
+            else:
+                # Left to the next run again, it might end each of them.
+                files.write(answer_name(name), Answer(error=str(error)).model_dump_json())
             raise
         except SluiceError as error:
             answer = Answer(error=str(error))
@@ -121,9 +128,9 @@ def answered(files: Files, name: str) -> Iterator[Answer | None]:
 
 
 def withdraw(files: Files, name: str) -> None:
-    """Takes a request back, and its answer with it."""
-    files.delete(name)
-    files.delete(answer_name(name))
+    """Takes a request back, with all that is beside it."""
+    for each in (name, tried_name(name), answer_name(name)):
+        files.delete(each)
 
 
 def read_if_there(files: Files, name: str) -> str | None:
@@ -135,3 +142,8 @@ def read_if_there(files: Files, name: str) -> str | None:
 
 def answer_name(name: str) -> str:
     return f"{name.removesuffix('.json')}.answer"
+
+
+def tried_name(name: str) -> str:
+    """The file that says that Spark ended in a request."""
+    return f"{name.removesuffix('.json')}.tried"

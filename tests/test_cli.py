@@ -193,6 +193,24 @@ def test_another_package_of_the_name_is_not_taken_for_the_project(tmp_path: Path
     assert f"for pipelines, and not {tmp_path / 'pipelines'}. Add {tmp_path / 'pipelines/__init__.py'}" in said
 
 
+@pytest.mark.process
+def test_tables_of_another_project_that_python_knows_are_not_taken(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name / "pipelines/gold").mkdir(parents=True)
+        (tmp_path / name / "pipelines/shop.py").write_text(
+            "from sluice import bronze, silver\n"
+            "orders = silver.events('orders', source=bronze.topic('orders'), schema='id string', keys=['id'])\n"
+        )
+        (tmp_path / name / f"pipelines/gold/of_{name}.sql").write_text(
+            "SELECT id, count(*) AS n FROM silver.orders GROUP BY id"
+        )
+    code = "import sys, sluice; print(*(each.name for each in sluice.Project(sys.argv[1]).catalogue()))"
+    # Neither has an `__init__.py`, so each is a part of one package for Python.
+    command = [sys.executable, "-c", code, str(tmp_path / "other")]
+    found = subprocess.run(command, cwd=tmp_path / "one", capture_output=True, text=True, check=True)
+    assert [each for each in found.stdout.split() if each.startswith("gold")] == ["gold.of_other"]
+
+
 def test_a_declaration_that_cannot_work_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "__init__.py").write_text(

@@ -577,6 +577,18 @@ def test_a_chart_suits_its_table() -> None:
     assert chart_of_answer({"n": "BIGINT"}) is None
 
 
+def test_each_group_has_a_label_of_its_own_that_can_be_read() -> None:
+    chart = Chart("series", ("zone",), ("n",), "at", None)
+    zones = [None, "", "null", "north", "\u202eright", "x" * 300]
+    rows = [{"at": datetime(2026, 3, 1, tzinfo=UTC), "zone": zone, "n": 1} for zone in zones]
+    found = drawn(chart, "n", rows)["series"]
+    labels = {line["group"]["zone"]: line["name"] for line in found}
+    assert labels[None] == "null"
+    assert (labels[""], labels["null"], labels["north"]) == ('""', '"null"', "north")
+    assert labels["\u202eright"] == "right"
+    assert len(labels["x" * 300]) == 100
+
+
 def test_missing_windows_and_values_that_are_none_are_gaps() -> None:
     chart = Chart("series", (), ("n",), "window_start", "window_end")
     days = [datetime(2026, 3, day, tzinfo=UTC) for day in range(1, 6)]
@@ -865,7 +877,7 @@ def test_a_heat_map_tells_null_from_its_name_and_sorts_numbers() -> None:
         {"a": a, "b": b, "n": n} for n, (a, b) in enumerate([(10, "null"), (9, None), (None, "null"), (None, "null")])
     ]
     figure = drawn(Chart("heat map", ("a", "b"), ("n",)), "n", rows)
-    assert (figure["columns"], figure["lines"]) == (["9", "10", "null"], ["null", "null"])
+    assert (figure["columns"], figure["lines"]) == (["9", "10", "null"], ['"null"', "null"])
     assert figure["cells"] == [[1, 0, 0], [0, 1, 1], [2, 0, 2], [2, 0, 3]]
     assert "several rows" in figure["notes"][0]
 

@@ -62,6 +62,20 @@ other_type = "shop string, since timestamp, city string"
         (lambda: state(keys="shop"), "keys is the text 'shop'"),
         (lambda: interval_join(events(name="o"), keys="shop"), "keys is the text 'shop'"),
         (lambda: view(events(name="o"), "shop"), "keys is the text 'shop'"),  # type: ignore[arg-type]
+        (lambda: history(stored_as_scd_type="2"), "silver.shops: stored_as_scd_type is '2'; it must be 1 or 2"),
+        (lambda: history(stored_as_scd_type=True), "stored_as_scd_type is True; it must be 1 or 2"),
+        (lambda: history(ignore_null_updates="city"), "ignore_null_updates is the text 'city'; give a list"),
+        (lambda: history(apply_as_deletes=True), "silver.shops: apply_as_deletes is True; it must be text or None"),
+        (lambda: events(record_bytes_max="1MB"), "record_bytes_max is '1MB'; it must be a whole number"),
+        (lambda: events(future_tolerance=5), "silver.things: future_tolerance is 5; it must be text"),
+        (
+            lambda: aggregate(measures=["count(*)"]),
+            r"measures is \['count\(\*\)'\]; it must be a mapping of text to text",
+        ),
+        (lambda: aggregate(measures={"n": 1}), "gold.sums: measures is {'n': 1}; it must be a mapping of text to text"),
+        (lambda: aggregate(source="silver.things"), "source is 'silver.things'; it must be a Dataset"),
+        (lambda: aggregate(group_by=[window("at", 3600)]), "window: duration is 3600; it must be text"),  # type: ignore[arg-type]
+        (lambda: state(reduce=["total"]), r"gold.totals: reduce is \['total'\]; it must be a mapping of text to text"),
         (lambda: aggregate(group_by=[window("at", "1 month")]), "no duration; .* those of calendar_window"),
         (lambda: aggregate(owner=7), "gold.sums: owner is 7; write a text"),
         (lambda: aggregate(meaning=["sums"]), r"gold.sums: meaning is \['sums'\]; write a text"),

@@ -78,6 +78,11 @@ wrong: dict[str, dict[str, Any]] = {
     "needs column": {"column": None},
     "needs min_value or max_value": {"min_value": None},
     "needs value_set": {"type": "column_values_to_be_in_set", "min_value": None},
+    "value_set is 'abc'; give a list, even of one value: ['abc']": {
+        "type": "column_values_to_be_in_set",
+        "min_value": None,
+        "value_set": "abc",
+    },
     "the regex '(' cannot be read": {"type": "column_values_to_match_regex", "min_value": None, "regex": "("},
     "cannot name an expectation": {"name": "Not a name"},
     "min_value is 9 and max_value 3, so nothing is between them": {"min_value": 9, "max_value": 3},

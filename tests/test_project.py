@@ -304,6 +304,19 @@ def test_a_request_that_cannot_be_served_ends_no_run(shop: Project, monkeypatch:
     assert shop.table("gold.revenue_daily").arrow().equals(table)
 
 
+def test_a_rollback_of_a_replay_takes_back_what_a_killed_promotion_had_left_to_do(shop: Project) -> None:
+    declared = shop.settings.project / "pipelines/gold.py"
+    declared.write_text(declared.read_text().replace('"sum(quantity)"', '"sum(quantity * 12)"'))
+    before = shop.table("gold.revenue_daily").arrow().column("quantity")
+    started = shop.replays.start(because="dozens")
+    requests.ask(shop.lake.files, requests.Request(do="promote", replay=started.name))
+    assert shop.rollback(started.name, because="no dozens") == {"gold.revenue_daily": len(before)}
+    assert requests.waiting(shop.lake.files) == []
+    assert shop.table("gold.revenue_daily").arrow().column("quantity").equals(before)
+    with pytest.raises(SluiceError, match="already rolled back"):
+        shop.rollback(started.name, because="once more")
+
+
 def test_a_run_in_a_thread_does_what_others_ask(shop: Project, spark: "SparkSession") -> None:
     stop, ready = threading.Event(), threading.Event()
     told: list[Message] = []

@@ -1,15 +1,17 @@
 """Requests to the process that owns the lake, and what stays of them."""
 
+import errno
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.exceptions import GenericError
 
 from sluice.errors import SparkEnded
 from sluice.operate.requests import Request, answer_name, answered, ask, attend, waiting
-from sluice.storage.files import Files
+from sluice.storage.files import Files, local_errors
 
 
 @pytest.fixture
@@ -70,3 +72,12 @@ def test_a_request_that_waited_for_days_is_served_and_its_answer_stays_for_who_a
     assert attend(files, done) == 1
     assert waiting(files) == []
     assert answer_name(name) in files.below("_requests")
+
+
+def test_a_local_disk_that_is_full_is_an_os_error_with_the_file() -> None:
+    said = "Generic LocalFileSystem error: Unable to copy data to file: No space left on device (os error 28)\n\nDebug"
+    with pytest.raises(OSError, match="No space left") as found, local_errors("/lake/_replays/a.json"):
+        raise GenericError(said)
+    assert (found.value.errno, found.value.filename) == (errno.ENOSPC, "/lake/_replays/a.json")
+    with pytest.raises(GenericError), local_errors("s3://lake/a.json"):
+        raise GenericError("Generic S3 error: (os error 28)")

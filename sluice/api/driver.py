@@ -14,9 +14,10 @@ from sluice.engine.erase import forget_erased, still_held
 from sluice.engine.observer import Observer
 from sluice.engine.runner import Runner
 from sluice.engine.schemas import Learner
-from sluice.errors import LakeLocked, SluiceError, SparkEnded
+from sluice.errors import LakeLocked, SluiceError, SparkEnded, UsageError
 from sluice.operate import checks, maintain, recompute, replay, requests
 from sluice.runtime.session import is_alive, spark_ended
+from sluice.storage.delta import Lake
 
 
 @contextmanager
@@ -89,6 +90,14 @@ def attended(
     return declared if done & {"promote", "rollback"} or changes_none(here, declared, runner) else runner.catalogue
 
 
+def replaced_by(lake: Lake, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, or the tables of the one replay that is named; a UsageError where it replaced none."""
+    found = replay.tables_of(lake, names)
+    if not found:
+        raise UsageError(f"The replay {names[0]} replaced no table, so there is nothing to roll back.")
+    return found
+
+
 def changes_none(here: Opened, declared: Catalogue, runner: Runner) -> bool:
     """Whether each dataset is declared as the run has it, or as its table was computed."""
     known = {each.name: each.fingerprint for each in runner.catalogue.datasets}
@@ -103,11 +112,13 @@ def performed(  # noqa: PLR0911 - one for each request
     """Serves a request by the current declarations; returns the result by dataset. What is long lets a flow go on."""
     flow, catalogue = runner, here.catalogue()
     runner = replace(runner, catalogue=catalogue)
-    datasets = [each for each in catalogue.datasets if each.name in request.datasets]
+    # A replay that is named stands for the tables that it has replaced by now.
+    names = replaced_by(here.lake, request.datasets) if request.do == "rollback" else request.datasets
+    datasets = [each for each in catalogue.datasets if each.name in names]
     try:
         match request.do:
             case "promote" | "rollback":
-                with runner.observer.watching(request.do, request.datasets, catalogue) as watch:
+                with runner.observer.watching(request.do, names, catalogue) as watch:
                     watch.began(request.because or request.replay or request.do)
                     changed = (
                         replay.promote(runner.spark, here.lake, catalogue, request.replay or "")

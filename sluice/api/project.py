@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sluice import scaffold
 from sluice.api import answers
 from sluice.api.answers import Answer
-from sluice.api.driver import asked, attended, driver, observing
+from sluice.api.driver import asked, attended, driver, observing, replaced_by
 from sluice.api.erase import erased, searched_topics
 from sluice.api.export import export_table
 from sluice.api.log import ProjectLog, Value
@@ -564,11 +564,11 @@ class Project:
         """
         if not datasets:
             raise UsageError("Which datasets? Name them, or a replay that was promoted.")
-        names = self.replays.tables_of(*datasets)
-        if not names:
-            raise UsageError(f"The replay {datasets[0]} replaced no table, so there is nothing to roll back.")
-        self._here.catalogue().upstream_of(names)
-        return asked(self._here, requests.Request(do="rollback", datasets=names, because=because))
+        here = self._here
+        # A promotion that was killed may wait to be finished, and replaces more.
+        if not requests.waiting(here.lake.files):
+            here.catalogue().upstream_of(replaced_by(here.lake, datasets))
+        return asked(here, requests.Request(do="rollback", datasets=datasets, because=because))
 
     def maintain(self, *tables: str, log_keep: timedelta | None = None) -> Maintained:
         """Compacts the tables' files, and deletes those that no version of the last 30 days refers to.

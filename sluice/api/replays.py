@@ -79,7 +79,4 @@ class Replays:
 
     def tables_of(self, *names: str) -> tuple[str, ...]:
         """The names, or the tables that one replay of that name was the last to replace."""
-        for each in replay.replays(self._here.lake):
-            if names == (each.name,):
-                return replay.promoted_by(self._here.lake, each)
-        return names
+        return replay.tables_of(self._here.lake, names)

@@ -211,7 +211,8 @@ def series(chart: Chart, measure: str, rows: Sequence[Row], notes: list[str]) ->
             if row.get("_state") == "open":
                 open_until = max(open_until, end or start)
                 open_from = start if open_from is None else min(start, open_from)
-        lines.append({"name": name_of(group) or "all", "group": key_of(chart.by, group), "points": points})
+        name = name_of(group) if chart.by else "all"
+        lines.append({"name": name, "group": key_of(chart.by, group), "points": points})
     if revised:
         notes.append(f"{len(revised):,} of these windows were revised after they were complete (red diamonds).")
     return {
@@ -283,7 +284,21 @@ def group_of(names: Sequence[str], row: Row) -> tuple[str | None, ...]:
 
 
 def name_of(group: Sequence[Any]) -> str:
-    return ", ".join(map(text_of, group))
+    return ", ".join(map(label_text, group))
+
+
+def label_text(value: Any) -> str:
+    """A value as a label: short, and a text in quotes where it would look like nothing, or like null."""
+    text = directions.sub("", text_of(value))
+    if value is not None and text in ("", text_of(None)):
+        return f'"{text}"'
+    is_long = len(text) > label_characters_max
+    return f"{text[: label_characters_max - 15]}…{text[-14:]}" if is_long else text
+
+
+label_characters_max = 100
+# Signs that turn the direction of the text that follows them, outside of the label too.
+directions = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
 
 def key_of(names: Sequence[str], values: Sequence[Any]) -> dict[str, str | None]:

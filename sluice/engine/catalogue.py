@@ -288,6 +288,8 @@ def modules_of(project: Path, package: str) -> Iterator[ModuleType]:
     try:
         root = importlib.import_module(package)
         require_own(root, project / package)
+        # Without `__init__.py` it would have the modules and files of each folder of this name that Python knows.
+        root.__path__ = [str(project / package)]
         yield root
         for name in names_of_modules(package, project / package):
             yield importlib.import_module(name)
@@ -353,10 +355,10 @@ def line_in(project: Path, file: str, line: int | None) -> str:
 def require_own(package: ModuleType, folder: Path) -> None:
     """A DeclarationError where Python found another package of this name, as a folder without `__init__.py` comes last.
 
-    Of a folder without modules nothing is missed.
+    Of a folder that declares nothing nothing is missed.
     """
     found = [Path(each).resolve() for each in package.__path__]
-    if folder.resolve() not in found and any(folder.rglob("*.py")):
+    if folder.resolve() not in found and any(each.suffix in (".py", ".sql") for each in folder.rglob("*")):
         raise DeclarationError(
             f"Python takes {found[0]} for {package.__name__}, and not {folder}. Add {folder / '__init__.py'}, a file "
             "that may be empty."

@@ -12,6 +12,8 @@ from functools import wraps
 from types import ModuleType
 from typing import ParamSpec, TypeVar
 
+from sluice.model.arguments import as_stated
+
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
@@ -46,11 +48,16 @@ def made_in(module: ModuleType, made: Iterable[Declaration] | None = None) -> It
 
 
 def declares(function: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Makes a function one that declares what it returns; calls by Sluice's own functions do not."""
+    """Makes a function one that declares what it returns; calls by Sluice's own functions do not.
+
+    Arguments of other types than it states are refused.
+    """
 
     @wraps(function)
     def declaring(*args: Given.args, **kwargs: Given.kwargs) -> Made:
-        made, found, caller = function(*args, **kwargs), kept.get(), sys._getframe(1)
+        found, caller = kept.get(), sys._getframe(1)
+        with as_stated(function, args, kwargs):
+            made = function(*args, **kwargs)
         if found is not None and caller.f_globals.get("__name__", "").partition(".")[0] != "sluice":
             found.append(Declaration(made, caller.f_code.co_filename, caller.f_lineno))
         return made

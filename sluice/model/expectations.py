@@ -11,11 +11,12 @@ The severities: `warn` is reported, `critical` keeps new rows out of the table, 
 aside on entry to silver, in the pass that parses them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sluice.errors import DeclarationError, suggestion
+from sluice.model.arguments import typed
 from sluice.model.datasets import valid_name
 from sluice.model.declared import declares
 from sluice.model.rules import require_regex, row_rules
@@ -107,6 +108,7 @@ def suite(dataset: str, *expectations: Expectation) -> Suite:
     return Suite(dataset, expectations)
 
 
+@typed
 def expect(type: str, *, severity: Severity, name: str | None = None, **arguments: Any) -> Expectation:  # noqa: A002
     """An expectation of Great Expectations by its type, such as `column_values_to_be_between`.
 
@@ -120,6 +122,7 @@ def expect(type: str, *, severity: Severity, name: str | None = None, **argument
     return found
 
 
+@typed
 def built_in(name: str, *, severity: Severity, mostly: float = 1.0, within: str | None = None) -> Expectation:
     """A built-in check of a dataset, with its own threshold and severity.
 
@@ -217,6 +220,10 @@ def require_known(found: Expectation) -> None:
     least, most = (found.arguments.get(name) for name in ("min_value", "max_value"))
     if isinstance(least, int | float) and isinstance(most, int | float) and least > most:
         raise DeclarationError(f"{found.name}: min_value is {least} and max_value {most}, so nothing is between them")
+    for name in sorted({"value_set", "column_set", "column_list"} & set(found.arguments)):
+        given = found.arguments[name]
+        if isinstance(given, str) or not isinstance(given, Collection):
+            raise DeclarationError(f"{found.name}: {name} is {given!r}; give a list, even of one value: [{given!r}]")
     if "regex" in found.arguments:
         require_regex(found.name, found.arguments["regex"])
     if "unexpected_rows_query" in found.arguments and "{batch}" not in found.arguments["unexpected_rows_query"]:

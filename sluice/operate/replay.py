@@ -412,6 +412,12 @@ def rows_of_keys(df: "DataFrame", output: Output, scope: Scope) -> "DataFrame":
     return scope.filter(df.where(output.slice_condition()), [(name, name) for name in output.grain])
 
 
+def tables_of(lake: Lake, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, or the tables that one replay of that name was the last to replace."""
+    found = next((each for each in replays(lake) if names == (each.name,)), None)
+    return names if found is None else promoted_by(lake, found)
+
+
 def rollback(
     spark: "SparkSession", lake: Lake, catalogue: Catalogue, datasets: Sequence[Dataset], because: str
 ) -> dict[str, RowCounts]:

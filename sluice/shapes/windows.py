@@ -15,6 +15,7 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from sluice.errors import DeclarationError
+from sluice.model.arguments import typed
 from sluice.model.datasets import microseconds, require_duration
 from sluice.model.scope import Scope, any_of
 from sluice.model.sql import backticked
@@ -269,6 +270,7 @@ def starts_reach(column: str, scope: Scope, longest: str) -> "Column":
     return F.expr(any_of([f"{name} >= {least} AND {name} < {greatest} + {length}" for least, greatest in ranges]))
 
 
+@typed
 def window(column: str, duration: str, *, every: str | None = None) -> Fixed:
     """Windows of one length over the timestamp `column`: `window("scheduled_at", "1 hour")`.
 
@@ -284,18 +286,21 @@ def window(column: str, duration: str, *, every: str | None = None) -> Fixed:
     return Fixed(column, duration=duration, every=every or duration)
 
 
+@typed
 def sliding_window(column: str, duration: str) -> Sliding:
     """For each event time of a group, the window of that length that ends with it: `(end - duration, end]`."""
     require_duration("sliding_window", "its length", duration)
     return Sliding(column, duration=duration)
 
 
+@typed
 def session_window(column: str, *, gap: str) -> Session:
     """Rows of a group that follow each other by no more than `gap`; a session ends `gap` after its last row."""
     require_duration("session_window", "gap", gap)
     return Session(column, gap=gap)
 
 
+@typed
 def calendar_window(column: str, unit: str, *, time_zone: str) -> Calendar:
     """Days, weeks (from Monday), months, quarters or years in a time zone: `time_zone="Europe/Oslo"`."""
     if unit not in calendar_units:

@@ -123,6 +123,8 @@ def history(
     """
     full_name = checked_name("silver", name)
     require_lists(full_name, keys=keys, column_list=column_list)
+    if not isinstance(ignore_null_updates, bool):
+        require_lists(full_name, ignore_null_updates=ignore_null_updates)
     sequence, begins = sequence_of(full_name, format, sequence_by, valid_from)
     if columns_to_update and ignore_null_updates:
         raise DeclarationError(f"{full_name}: give columns_to_update or ignore_null_updates, not both")

@@ -1,7 +1,9 @@
 """The small files of a lake, written atomically, in a local folder or in an object store."""
 
 import os
-from contextlib import suppress
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -9,13 +11,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import obstore
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import LocalStore
 
 from sluice.storage.location import location_of
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
+
+
+of_local_disk = re.compile(r"Generic LocalFileSystem error.*?\(os error (\d+)\)", re.DOTALL)
+
+
+@contextmanager
+def local_errors(path: str) -> Iterator[None]:
+    """An OSError that names the file, where a local disk fails: obstore has one class for all that can go wrong."""
+    try:
+        yield
+    except GenericError as error:
+        found = of_local_disk.match(str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), path) from error
 
 
 @dataclass(frozen=True)
@@ -33,13 +50,15 @@ class Files:
         return bytes(obstore.get(self.store, name).bytes()).decode()
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Writes a file, whole or not at all; makes its folder if need be."""
-        obstore.put(self.store, name, content.encode() if isinstance(content, str) else content)
+        """Writes a file, whole or not at all; makes its folder if need be. An OSError where the disk is full."""
+        with local_errors(f"{self.root}/{name}"):
+            obstore.put(self.store, name, content.encode() if isinstance(content, str) else content)
 
     def create(self, name: str, content: str) -> bool:
         """Writes a file that is not there; False where it is, and of several at once for all but one."""
         try:
-            obstore.put(self.store, name, content.encode(), mode="create")
+            with local_errors(f"{self.root}/{name}"):
+                obstore.put(self.store, name, content.encode(), mode="create")
         except AlreadyExistsError:
             return False
         return True

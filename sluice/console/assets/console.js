@@ -126,7 +126,7 @@ function seriesOption(figure) {
   const isNamed = series.length > 1 || (series.length && series[0].name !== "all");
   return {
     ...parts, series,
-    legend: { show: isNamed, type: "scroll", top: 0, left: 0, icon: "roundRect", itemWidth: 14, itemHeight: 4, textStyle: { color: style("--text") } },
+    legend: { show: isNamed, type: "scroll", formatter: (name) => name.length > 40 ? `${name.slice(0, 39)}…` : name, top: 0, left: 0, icon: "roundRect", itemWidth: 14, itemHeight: 4, textStyle: { color: style("--text") } },
     tooltip: { ...parts.tooltip, trigger: "item", formatter: (item) => `${item.seriesName}\n${pointText(item.data.coord?.[0] ?? (item.data.value ?? item.data)[0], figure)}\n${numberText(item.data.coord?.[1] ?? (item.data.value ?? item.data)[1], figure.unit, figure.places)}${item.componentType === "markPoint" ? `\n${item.name}` : ""}` },
     xAxis: { ...parts.axis, axisLabel: { ...parts.axis.axisLabel, formatter: timeLabels }, type: "time", name: "", minInterval: figure.is_daily ? 86_400_000 : null, splitLine: { show: false }, max: figure.open_from == null ? null : Math.max(figure.open_until, last) },
     yAxis: parts.value,
@@ -157,7 +157,7 @@ function heatOption(figure, isNarrow) {
   return {
     ...parts,
     xAxis: { ...parts.axis, type: "category", data: figure.columns, name: figure.x, nameLocation: "middle", nameGap: isNarrow ? 52 : 38, axisLabel: { color: style("--quiet"), interval: figure.columns.length > 12 ? "auto" : 0, width: isNarrow ? 56 : 100, lineHeight: 14, overflow: "break" } },
-    yAxis: { ...parts.axis, type: "category", data: figure.lines, name: figure.y, nameTextStyle: { color: style("--quiet"), align: "left" } },
+    yAxis: { ...parts.axis, type: "category", data: figure.lines, name: figure.y, axisLabel: { ...parts.axis.axisLabel, width: 180, overflow: "truncate" }, nameTextStyle: { color: style("--quiet"), align: "left" } },
     visualMap: { min: figure.difference ? -most : Math.min(0, ...values), max: most, calculable: false, orient: "horizontal", right: 0, top: 0, itemHeight: 90, text: [`${figure.label}${figure.unit ? ` (${figure.unit})` : ""}  ${compactFormat.format(most)}`, ""], textStyle: { color: style("--quiet") }, inRange: { color: figure.difference ? diverging : colours } },
     series: [{ type: "heatmap", data: figure.cells, label: { show: figure.cells.length <= 80, formatter: (item) => item.value[2] == null ? "–" : figure.places ? plainText(item.value[2], figure.places) : compactFormat.format(item.value[2]) }, itemStyle: { borderColor: style("--ground"), borderWidth: 1 } }],
     tooltip: { ...parts.tooltip, formatter: (item) => `${figure.columns[item.value[0]]}, ${figure.lines[item.value[1]]}\n${numberText(item.value[2], figure.unit, figure.places)}` },
@@ -207,6 +207,9 @@ function timeAt(slider, times) {
   const index = Number(slider.value);
   return index >= times.length - 1 || times.length < 2 ? null : times[index].at;
 }
+
+// The empty text, and a text that says null, would look like nothing and like null.
+const labelText = (value) => value == null ? "null" : ["", "null"].includes(value) ? `"${value}"` : value;
 
 const timeElement = (text) => element("time", { datetime: text }, timeText(text));
 
@@ -282,7 +285,7 @@ function tablePage() {
 
   async function why(key) {
     const place = at("why"), query = new URLSearchParams({ key: JSON.stringify(key) });
-    const named = Object.entries(key).map(([name, value]) => `${name} = ${value ?? "null"}`).join(", ");
+    const named = Object.entries(key).map(([name, value]) => `${name} = ${labelText(value)}`).join(", ");
     const list = element("ol");
     const find = element("button", { type: "button", onclick: () => origins(find, list, query) }, "Find the records behind it");
     place.replaceChildren(element("h2", {}, `Why: ${named}`), list, find, element("span", { class: "quiet" }, " Reads what each commit was made from; the first time, Spark starts for it."));

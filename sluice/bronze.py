@@ -1,11 +1,22 @@
 """Bronze: the topics that land, with every record as it was received."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from sluice.model.datasets import Topic, bronze_columns, checked_name, require_comments
 from sluice.model.declared import declares
 
 __all__ = ["topic"]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> None:
+        """The pages write `bronze.orders` for a topic that a project declares; this module has none."""
+        raise AttributeError(
+            f"sluice.bronze has no {name}; declare the topic, {name} = bronze.topic('{name}'), or import it from the "
+            "module that does"
+        )
 
 
 @declares

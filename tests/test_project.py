@@ -88,6 +88,8 @@ def test_a_query_is_answered_or_refused_at_once(shop: Project) -> None:
             shop.query(wrong)
     with pytest.raises(UsageError, match="cannot be answered"):
         shop.query(f"COPY (SELECT 1) TO '{shop.settings.project}/out.csv'")
+    with pytest.raises(UsageError, match=r"There is no table gold.revenue_dayly; did you mean gold.revenue_daily\?"):
+        shop.table("gold.revenue_dayly")
     shop.query(f"COPY (SELECT 1) TO '{shop.settings.project}/out.csv'", allow_files=True)
     assert (shop.settings.project / "out.csv").exists()
 
@@ -144,6 +146,8 @@ def test_what_cannot_be_meant_is_refused(shop: Project) -> None:
     naive = datetime(2026, 1, 1)  # noqa: DTZ001 - what is refused
     with pytest.raises(UsageError, match="without a time zone"):
         shop.table("gold.revenue_daily", naive)
+    with pytest.raises(UsageError, match=r"valid_from is .*, without a time zone"):
+        shop.standing.add("silver.alerts", "one", "price > 1", valid_from=naive)
     with pytest.raises(UsageError, match="without a time zone"):
         shop.backfill(since=naive)
     with pytest.raises(UsageError, match="Which event times"):

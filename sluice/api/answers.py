@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from duckdb import Error as DuckDBError
 
-from sluice.errors import UsageError
+from sluice.errors import UsageError, suggestion
 from sluice.operate.infinity import with_infinity
 from sluice.operate.query import answering, columns_of, connected, executed, is_select
 from sluice.storage.delta import Lake
@@ -94,7 +94,8 @@ def require_table(lake: Lake, name: str) -> None:
     """A UsageError for a table that does not exist."""
     known = lake.tables()
     if name not in known:
-        raise UsageError(f"There is no table {name}; there are {', '.join(known) or 'none: run the project first'}.")
+        others = f"there are {', '.join(known)}." if known else "there are none: run the project first."
+        raise UsageError(f"There is no table {name}; {suggestion(name, known, others)}")
 
 
 def query(lake: Lake, sql: str, known_at: datetime | None, *, allow_files: bool) -> Answer:

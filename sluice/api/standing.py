@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from sluice.api.opened import Opened
+from sluice.api.times import with_zone
 from sluice.operate import standing
 from sluice.operate.standing import StoredQuery
 
@@ -38,7 +39,7 @@ class Standing:
             query_id,
             condition,
             past=past,
-            valid_from=valid_from,
+            valid_from=with_zone(valid_from, "valid_from"),
             attributes=attributes or {},
         )
 
@@ -47,8 +48,8 @@ class Standing:
 
         A UsageError for a query that nobody has stored.
         """
-        here = self._here
-        standing.remove(here.log, here.lake, here.catalogue(), dataset, query_id, valid_to=valid_to)
+        here, ends = self._here, with_zone(valid_to, "valid_to")
+        standing.remove(here.log, here.lake, here.catalogue(), dataset, query_id, valid_to=ends)
 
     def list(self, dataset: str, *, all_versions: bool = False) -> list[StoredQuery]:
         """The stored queries, as the last run took them in: those that are valid now, or all versions."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sluice.api.opened import Message, Opened
 from sluice.engine.catalogue import files_of, is_project
-from sluice.errors import SluiceError
+from sluice.errors import DeclarationError, SluiceError
 from sluice.operate.subscribe import Change, Cursor, Subscription
 from sluice.operate.webhook import PositionFile, Webhook, deliver, require_address, require_installed
 from sluice.runtime.signatures import secret_key
@@ -38,7 +38,13 @@ def changes_of(
             return False
         if (now := files_of(here.settings.project)) != files:
             files = now
-            require_key(table, key, key_of(here, table))
+            try:
+                found = key_of(here, table)
+            except DeclarationError as error:
+                # Of a file that is being edited; another change of it is looked at again.
+                here.notify(Message("warning", f"{error} The changes go on as before."))
+            else:
+                require_key(table, key, found)
         return True
 
     cursor = None if since is None else Cursor.of(since)

@@ -90,11 +90,12 @@ def attended(
     return declared if done & {"promote", "rollback"} or changes_none(here, declared, runner) else runner.catalogue
 
 
-def replaced_by(lake: Lake, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, or the tables of the one replay that is named; a UsageError where it replaced none."""
+def replaced_by(lake: Lake, catalogue: Catalogue, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, or the tables of the one replay that is named; a UsageError for unknown ones, or for none."""
     found = replay.tables_of(lake, names)
     if not found:
         raise UsageError(f"The replay {names[0]} replaced no table, so there is nothing to roll back.")
+    catalogue.upstream_of(found)
     return found
 
 
@@ -113,7 +114,7 @@ def performed(  # noqa: PLR0911 - one for each request
     flow, catalogue = runner, here.catalogue()
     runner = replace(runner, catalogue=catalogue)
     # A replay that is named stands for the tables that it has replaced by now.
-    names = replaced_by(here.lake, request.datasets) if request.do == "rollback" else request.datasets
+    names = replaced_by(here.lake, catalogue, request.datasets) if request.do == "rollback" else request.datasets
     datasets = [each for each in catalogue.datasets if each.name in names]
     try:
         match request.do:

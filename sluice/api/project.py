@@ -567,7 +567,7 @@ class Project:
         here = self._here
         # A promotion that was killed may wait to be finished, and replaces more.
         if not requests.waiting(here.lake.files):
-            here.catalogue().upstream_of(replaced_by(here.lake, datasets))
+            replaced_by(here.lake, here.catalogue(), datasets)
         return asked(here, requests.Request(do="rollback", datasets=datasets, because=because))
 
     def maintain(self, *tables: str, log_keep: timedelta | None = None) -> Maintained:

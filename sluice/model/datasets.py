@@ -310,7 +310,7 @@ def checked_name(layer: str, name: str) -> str:
     return f"{layer}.{name}"
 
 
-def require_lists(dataset: str, **options: Sequence[object] | None) -> None:
+def require_lists(dataset: str, **options: object) -> None:
     """A DeclarationError where one text is given for several, as Python would take its letters for them."""
     for option, given in options.items():
         if isinstance(given, str):

@@ -122,9 +122,7 @@ def history(
     `schema` and no record option. The log breaks ties within a key, or else the grain.
     """
     full_name = checked_name("silver", name)
-    require_lists(full_name, keys=keys, column_list=column_list)
-    if not isinstance(ignore_null_updates, bool):
-        require_lists(full_name, ignore_null_updates=ignore_null_updates)
+    require_lists(full_name, keys=keys, column_list=column_list, ignore_null_updates=ignore_null_updates)
     sequence, begins = sequence_of(full_name, format, sequence_by, valid_from)
     if columns_to_update and ignore_null_updates:
         raise DeclarationError(f"{full_name}: give columns_to_update or ignore_null_updates, not both")
